@@ -29,7 +29,7 @@ def places(lake: Published, wanted: dict[int, Position]) -> list[tuple[int, int,
     log.refresh()
     return [
         rows.keys.at(place)
-        for rows in TopicReader(lake.tables, "pay").read(log.batches, wanted)
+        for rows in TopicReader(lake.tables, "pay", log).read(log.batches, wanted)
         for place in range(len(rows))
     ]
 

@@ -77,8 +77,9 @@ class Lakehouse:
 
     def consumed(self, topic: str) -> list[tuple[int, int]]:
         """(offset, batch) of the topic's messages that a consumer is given."""
-        batches, reader = BatchLog(self.tables), TopicReader(self.tables, topic)
+        batches = BatchLog(self.tables)
         batches.refresh()
+        reader = TopicReader(self.tables, topic, batches)
         found = reader.read(batches.batches, dict.fromkeys(range(QUEUES), Position()))
         return [(row["half_queue_offset"], row["batch_id"]) for rows in found for row in rows.rows.to_pylist()]
 

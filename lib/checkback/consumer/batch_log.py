@@ -6,7 +6,8 @@ A batch's row is its last commit, so a consumer that reads the rows of these bat
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
+from array import array
+from bisect import bisect_left, bisect_right
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,6 +25,7 @@ from checkback.storage.followed_log import FollowedLog
 from checkback.storage.fsync import LOG
 from checkback.storage.lease import boot_time
 from checkback.storage.object_store import is_registered
+from checkback.storage.schemas import TOPIC_PREFIX
 from checkback.storage.timestamps import python_times
 
 if TYPE_CHECKING:
@@ -41,21 +43,27 @@ _ATTEMPTS = 5
 
 
 class ListedBatch(NamedTuple):
-    """A batch, and the tables that it wrote; None = not known."""
+    """A batch, and the tables that it wrote; None = not known. ``versions``: theirs, until it is listed."""
 
     key: BatchKey
     finished_at: int
     tables: frozenset[str] | None
+    versions: tuple[tuple[str, int], ...] = ()
 
 
 class _Listing:
-    """Batches in order; only appended to. ``latest``: the latest time up to each batch of its run."""
+    """Batches in order; only appended to. ``latest``: the latest time up to each batch of its run.
+
+    ``needed``: by table the indices of batches and the least version of the table that these and all later ones name,
+    ascending. Where a later batch names a smaller version, the table was made anew, or restored, before it.
+    """
 
     def __init__(self) -> None:
         self.batches: list[ListedBatch] = []
         self.index: dict[BatchKey, int] = {}
         self.begins: list[int] = []
         self.latest: list[int] = []
+        self.needed: dict[str, tuple[array[int], array[int]]] = {}
 
     def append(self, batch: ListedBatch) -> None:
         at, time = len(self.batches), batch.key.batch_time
@@ -66,7 +74,15 @@ class _Listing:
             time = max(time, self.latest[-1])
         self.index[batch.key] = at
         self.latest.append(time)
-        self.batches.append(batch)
+        self.batches.append(batch._replace(versions=()))
+        for name, version in batch.versions:
+            places, versions = self.needed.get(name) or (array("q"), array("q"))
+            kept = bisect_right(versions, version)
+            if kept < len(versions):  # copies: another thread may read them
+                places, versions = places[:kept], versions[:kept]
+            places.append(at)
+            versions.append(version)
+            self.needed[name] = places, versions
 
     def extend(self, found: Iterable[ListedBatch]) -> None:
         """Append those that are new, application by application."""
@@ -151,6 +167,18 @@ class BatchLog:
     def index_of(self, key: BatchKey) -> int | None:
         """The batch's index; None if it is not there."""
         return self._all.index.get(key)
+
+    def first_behind(self, table: str, version: int, created_at: int) -> tuple[int, int] | None:
+        """Index of the first batch whose rows a table of this version may lack, and the version that has them.
+
+        None: it has those of all. ``created_at``: when the table was made (ms); what was in its place before does not
+        matter, nor does where a batch's version is not known.
+        """
+        listed = self._all
+        places, versions = listed.needed.get(table) or (array("q"), array("q"))
+        old = bisect_left(places, created_at, key=lambda at: listed.batches[at].finished_at)
+        at = max(old, bisect_right(versions, version))
+        return None if at >= len(places) else (places[at - 1] + 1 if at else 0, versions[at])
 
     def consumed_before(self, index: int) -> Position:
         """The position before the batch with this index: all earlier ones are consumed."""
@@ -316,10 +344,18 @@ def _listed(rows: pa.Table) -> list[ListedBatch]:
 
     return [
         ListedBatch(
-            BatchKey(shared(application), batch_id, time), done, shared(frozenset(dict(wrote))) if wrote else None
+            BatchKey(shared(application), batch_id, time),
+            done,
+            shared(frozenset(dict(wrote))) if wrote else None,
+            tuple((shared(name), version) for name, version in wrote or () if _of_topic(name, version)),
         )
         for application, batch_id, time, done, wrote in zip(*columns, strict=True)
     ]
+
+
+def _of_topic(name: str, version: int) -> bool:
+    """True for the version of a topic's table, if it is known."""
+    return version >= 0 and name.startswith(TOPIC_PREFIX)
 
 
 def _ms(times: pa.ChunkedArray) -> list[int]:

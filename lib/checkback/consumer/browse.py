@@ -45,8 +45,8 @@ class Browser:
     ) -> None:
         """``selector``: None = all messages. ``start_from``: a time is that of a batch. Raises StorageError."""
         self._topic = topic
-        self._reader = TopicReader(tables, topic, selector)
         self._log = BatchLog(tables)
+        self._reader = TopicReader(tables, topic, self._log, selector)
         self._log.refresh()
         #: behind the batches that were read
         self._position = Position()

@@ -50,7 +50,7 @@ class LagReader:
         states = [one.state for one in stored.values()]
         topics = sorted({queue.topic for state in states for queue in state.queues})
         for topic in topics:
-            self._readers.setdefault(topic, TopicReader(self._tables, topic))
+            self._readers.setdefault(topic, TopicReader(self._tables, topic, self._log))
         self._together(self._log.refresh, *(self._readers[topic].open for topic in topics))
         count = self._unread if group is not None else self._unread_or_why
         counted = dict(zip(topics, self._together(*(partial(count, topic, states) for topic in topics)), strict=True))

@@ -142,8 +142,8 @@ class PushConsumer:
 
         member = Membership(table, self.member, self._selectors, options.session, starts)
         poll_s = _POLL_STORE_S if is_registered(self._tables.root) else _POLL_S
-        reader = Reader(hand, batches, {topic: self._reader(topic) for topic in self._selectors}, poll_s)
-        unfiltered = {topic: TopicReader(self._tables, topic) for topic in self._selectors}
+        reader = Reader(hand, batches, {topic: self._reader(topic, batches) for topic in self._selectors}, poll_s)
+        unfiltered = {topic: TopicReader(self._tables, topic, batches) for topic in self._selectors}
         letters = DeadLetters(self._tables, self.group)
         coordinator = Coordinator(hand, member, letters, unfiltered, table.table_id, self._positions)
         member.join()
@@ -250,9 +250,10 @@ class PushConsumer:
     ) -> None:
         self.shutdown()
 
-    def _reader(self, topic: str) -> TopicReader:
+    def _reader(self, topic: str, batches: BatchLog) -> TopicReader:
         selector = self._selectors[topic]
-        return TopicReader(self._tables, topic, None if not selector.columns and selector.matches() else selector)
+        everything = not selector.columns and selector.matches()
+        return TopicReader(self._tables, topic, batches, None if everything else selector)
 
     def _run(self, name: str, target: Callable[..., None], *arguments: float) -> None:
         thread = threading.Thread(target=target, args=arguments, name=f"consumer-{name}-{self.group}", daemon=True)

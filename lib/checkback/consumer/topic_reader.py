@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from checkback.consumer.batch_log import BatchLog
     from checkback.filter import MessageSelector
-    from checkback.storage.delta_log import DataFile
+    from checkback.storage.delta_log import DataFile, DeltaLog
     from checkback.storage.tables import Tables
 
 _SCHEMA = arrow_schema(TOPIC_PREFIX)
@@ -99,10 +100,11 @@ class _RowGroup:
 class TopicReader:
     """Reads one topic's table. Not thread-safe."""
 
-    def __init__(self, tables: Tables, topic: str, selector: MessageSelector | None = None) -> None:
-        """``selector``: None = all messages."""
+    def __init__(self, tables: Tables, topic: str, batches: BatchLog, selector: MessageSelector | None = None) -> None:
+        """``batches``: tell whether the table has a batch's rows. ``selector``: None = all messages."""
         self._name = TOPIC_PREFIX + topic
         self._place = tables.location(self._name)
+        self._batches = batches
         self._selector = selector
         self._log = FollowedLog(tables, self._name)
 
@@ -112,8 +114,9 @@ class TopicReader:
             self._log.open()
 
     def run(self, batches: Sequence[ListedBatch]) -> int:
-        """How many of the batches, from the first on, are to be read together."""
-        files = self._files(batches[:_RUN_BATCHES])
+        """How many of the batches, from the first on, are to be read together. Raises StorageError."""
+        files, there = self._look(batches[:_RUN_BATCHES], 1)
+        batches = batches[:there]
         spans = [(file.size, *file.spans.get("committed_at", (None, None))) for file in files]
         held: set[int] = set()
         size = 0
@@ -211,14 +214,21 @@ class TopicReader:
                 return {int(queue): Unread(int(counts[queue]), int(oldest[queue])) for queue in np.flatnonzero(counts)}
 
     def _files(self, batches: Sequence[ListedBatch]) -> list[DataFile]:
-        """The files that may have messages of these batches."""
+        """The files that may have messages of these batches. Raises StorageError if the table may lack some."""
+        return self._look(batches, len(batches))[0]
+
+    def _look(self, batches: Sequence[ListedBatch], least: int) -> tuple[list[DataFile], int]:
+        """The files that may have messages of these batches, and of how many from the first on the table has them.
+
+        Raises StorageError if those are fewer than ``least``.
+        """
         mine = [batch for batch in batches if batch.tables is None or self._name in batch.tables]
         if not mine:
-            return []
+            return [], len(batches)
         opened = self._log.open()
         if opened is None:
             if all(batch.tables is None for batch in mine):
-                return []
+                return [], len(batches)
             raise StorageError(
                 f"the topic's table is not there, and batch {mine[-1].key.batch_id} may have messages in it",
                 self._place,
@@ -229,9 +239,9 @@ class TopicReader:
         times.sort()
         # Those from before the first batch are older than that; the others have a batch's time.
         before = next((batch.key.batch_time for batch in mine if batch.key.application == BEFORE_BATCHES), None)
-        least = time_of(int(times[0])) if before is None else datetime.min.replace(tzinfo=timezone.utc)
+        since = time_of(int(times[0])) if before is None else datetime.min.replace(tzinfo=timezone.utc)
         found = []
-        for file in log.data_files({"committed_at": (least, time_of(int(times[-1])))}):
+        for file in log.data_files({"committed_at": (since, time_of(int(times[-1])))}):
             span = file.spans.get("committed_at")
             old = before is not None and (span is None or ms_of(span[0]) < before)
             if span is None or old or _any_between(times, ms_of(span[0]), ms_of(span[1])):
@@ -243,7 +253,24 @@ class TopicReader:
                 self._place,
                 "consume it by Spark (checkback.consumer.read_stream), or write it anew without the feature",
             )
-        return found
+        return found, self._there(log, batches, least)
+
+    def _there(self, log: DeltaLog, batches: Sequence[ListedBatch], least: int) -> int:
+        """How many of the batches, from the first on, the table has the rows of; the log as last read."""
+        behind = self._batches.first_behind(self._name, log.seen_version, log.created_at())
+        if behind is None:
+            return len(batches)
+        first, version = behind
+        places = [self._batches.index_of(batch.key) for batch in batches]
+        there = next((at for at, place in enumerate(places) if place is not None and place >= first), len(batches))
+        if there < least:
+            raise StorageError(
+                f"the topic's table has version {log.seen_version}, and `batches` names version {version}: messages of "
+                f"batch {batches[there].key.batch_id} may be missing",
+                self._place,
+                "put the newest table back, or wait until it has arrived; consumers wait",
+            )
+        return there
 
     def _row_groups(
         self, batches: Sequence[ListedBatch], wanted: Mapping[int, Position], selector: MessageSelector | None

@@ -213,6 +213,10 @@ class DeltaLog:
         self._update()
         return str(self._table.metadata().id)
 
+    def created_at(self) -> int:
+        """When the table was made, as of the last read (ms); 0 = not known."""
+        return int(self._table.metadata().created_time or 0)
+
     def properties(self) -> dict[str, str]:
         """The table's properties."""
         self._update()
