@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from checkback.consumer import (
     PushConsumer,
     SqlPositions,
     group_state,
+    queues_in_hand,
 )
 from checkback.consumer.batch_log import BatchLog
 from checkback.consumer.coordination import Coordinator
@@ -291,6 +293,41 @@ def test_a_listener_that_ends_its_transaction(
     with engine.begin() as connection:
         effects = Counter(connection.execute(text("SELECT message FROM effect")).scalars())
     assert effects == Counter(range(4))
+
+
+@pytest.mark.parametrize("orderly", [True, False])
+@pytest.mark.parametrize("sql", [True, False])
+def test_a_retry_kept_by_a_clock_that_was_ahead_waits_for_its_own_pause(
+    lake: Published,
+    running: list[PushConsumer],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    orderly: bool,
+    sql: bool,
+) -> None:
+    """The next member's clock is right: it does not wait for an hour."""
+    engine = create_engine(f"sqlite:///{tmp_path / 'db'}", connect_args={"timeout": 30})
+    options: dict[str, Any] = {"orderly": orderly, "suspend": 0.3, "retry_levels": [0.3], "commit_interval": 0.02}
+    options |= {"positions": SqlPositions(engine)} if sql else {}
+    lake.publish({"pay": [lake.messages(3)]})
+    first, second = Heard({1: 10**6}), Heard()
+    with monkeypatch.context() as ahead:
+        ahead.setattr("checkback.consumer.queues_in_hand._BEGAN", queues_in_hand._BEGAN + 3600)
+        start(lake, running, first, **options)
+        first.wait_for(1)
+        running.pop().shutdown()
+    start(lake, running, second, **options)
+    second.wait_for(1)
+
+
+def test_the_clock_set_back_beneath_a_consumer_holds_up_nothing(
+    lake: Published, running: list[PushConsumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.publish({"pay": [lake.messages(3)]})
+    real, heard = time.time, Heard({1: 2})
+    monkeypatch.setattr("time.time", lambda: real() - 3600 if heard.messages else real())
+    start(lake, running, heard, orderly=True, suspend=0.2)
+    heard.wait(lambda heard: heard.offsets == [0, 1, 1, 1, 2])
 
 
 @pytest.mark.parametrize(

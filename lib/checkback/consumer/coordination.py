@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from checkback.consumer.in_hand import InHand
-from checkback.consumer.queues_in_hand import log
+from checkback.consumer.queues_in_hand import log, now_ms
 from checkback.consumer.reading import PAUSE_S
+from checkback.consumer.retry import not_later
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +24,10 @@ if TYPE_CHECKING:
 
 
 class Coordinator:
-    """``topics``: readers of its own, by topic; ``state_id``: of the group's table; ``positions``: None = in Delta."""
+    """``topics``: readers of its own, by topic; ``state_id``: of the group's table; ``positions``: None = in Delta.
+
+    ``levels``: pauses before the retries (ms).
+    """
 
     def __init__(
         self,
@@ -32,6 +37,7 @@ class Coordinator:
         topics: Mapping[str, TopicReader],
         state_id: str,
         positions: SqlPositions | None,
+        levels: tuple[int, ...],
     ) -> None:
         self._hand = hand
         self._member = member
@@ -40,6 +46,7 @@ class Coordinator:
         self._state_id = state_id
         self._state_ids: dict[MessageQueue, str] = {}
         self._positions = positions
+        self._levels = levels
         self._kept: dict[MessageQueue, QueueState] = {}
         #: the listener's calls have returned: nothing is left to be kept alive for
         self.ended = threading.Event()
@@ -126,10 +133,15 @@ class Coordinator:
 
     def _take_over(self, queue: MessageQueue, state: QueueState) -> InHand:
         if self._positions is None:
-            return InHand.of(queue, state, self._hand.orderly, state.epoch)
+            return InHand.of(queue, self._due(state), self._hand.orderly, state.epoch)
         kept = self._positions.load(self._hand.group, queue, state)
         self._state_ids[queue] = kept.state_id
-        return InHand.of(queue, kept.state, self._hand.orderly, state.epoch, kept.version)
+        return InHand.of(queue, self._due(kept.state), self._hand.orderly, state.epoch, kept.version)
+
+    def _due(self, state: QueueState) -> QueueState:
+        """The state with retries that are not due later than their own pause from now."""
+        now = now_ms()
+        return replace(state, retries=tuple(not_later(each, now, self._levels) for each in state.retries))
 
     def _bury(self) -> None:
         """Append the dead letters that are kept by now to the table."""

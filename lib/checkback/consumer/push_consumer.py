@@ -145,7 +145,7 @@ class PushConsumer:
         reader = Reader(hand, batches, {topic: self._reader(topic, batches) for topic in self._selectors}, poll_s)
         unfiltered = {topic: TopicReader(self._tables, topic, batches) for topic in self._selectors}
         letters = DeadLetters(self._tables, self.group)
-        coordinator = Coordinator(hand, member, letters, unfiltered, table.table_id, self._positions)
+        coordinator = Coordinator(hand, member, letters, unfiltered, table.table_id, self._positions, options.levels_ms)
         member.join()
         coordinator.adopt()
         caller = Caller(hand, listening, member, options)

@@ -65,6 +65,15 @@ def after_failure(
     return Retry(message, times + 1, now + retry_delay(times + 1, levels), reason)
 
 
+def not_later(retry: Retry, now: int, levels: tuple[int, ...] = RETRY_LEVELS) -> Retry:
+    """A kept retry, due after its own pause at the latest: the clock that it was kept by may have been ahead.
+
+    An operator's is due at once, and its time tells it from others.
+    """
+    latest = now + retry_delay(retry.times, levels)
+    return retry if retry.resumed or retry.due_at <= latest else retry._replace(due_at=latest)
+
+
 def due(retries: Mapping[MessageKey, Retry], now: int) -> list[Retry]:
     """The retries that are due, the earliest first."""
     return sorted(
