@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.cli import main
-from checkback.consumer.batch_log import ListedBatch
+from checkback.consumer.batch_listing import ListedBatch
 from checkback.consumer.group_state import GroupState, MessageQueue, QueueState
 from checkback.consumer.group_table import GroupTable
 from checkback.consumer.position import BEFORE_BATCHES, BatchKey, MessageKey, Position

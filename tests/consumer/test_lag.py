@@ -82,7 +82,7 @@ def test_lag_is_what_was_published_and_is_not_consumed(
     log.refresh()
     positions = everywhere("payments", Position())
     for queue_id in (0, 1, 5):
-        position = log.consumed_before(data.draw(st.integers(0, len(log))))
+        position = log.listed.consumed_before(data.draw(st.integers(0, len(log))))
         mine = [key for key, queue in published if queue == queue_id and not position.has_batch(key.batch)]
         part = data.draw(st.integers(0, len(mine)))
         if part:
@@ -221,7 +221,7 @@ def test_queues_as_a_data_frame(lake: Published) -> None:
     lake.publish({"payments": [lake.messages(3, (0, 1))]})
     log = BatchLog(lake.tables)
     log.refresh()
-    positions = everywhere("payments", Position()) | {MessageQueue("payments", 0): log.consumed_before(len(log))}
+    positions = everywhere("payments", Position()) | {MessageQueue("payments", 0): log.listed.consumed_before(len(log))}
     write(lake, "credits", positions)
     frame = consumers(lake.tables.root, "credits")
     assert len(frame) == 64

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from checkback.consumer import PushConsumer
-from checkback.consumer.batch_log import BatchLog, ListedBatch
+from checkback.consumer.batch_listing import ListedBatch
+from checkback.consumer.batch_log import BatchLog
 from checkback.consumer.browse import Browser
 from checkback.consumer.group_table import GroupTable
 from checkback.consumer.lag import consumer_lag
@@ -165,7 +166,7 @@ def test_the_first_batch_that_needs_a_later_version(lake: Published, versions: l
     )
     needed = [min((each for each in versions[at:] if each >= 0), default=0) for at in range(len(versions))]
     expected = next((at + 1 for at, least in enumerate(needed) if least > version), None)
-    found = log.first_behind("topics/pay", version, 0)
+    found = log.listed.first_behind("topics/pay", version, 0)
     assert (None if found is None else max(1, found[0])) == expected
     assert found is None or found[1] == needed[found[0] - 1 if found[0] else 0]
-    assert log.first_behind("topics/pay", version, START + 100) is None
+    assert log.listed.first_behind("topics/pay", version, START + 100) is None

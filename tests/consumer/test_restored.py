@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, create_engine
 
 from checkback.consumer import PushConsumer, SqlPositions
-from checkback.consumer.batch_log import BatchLog, ListedBatch
+from checkback.consumer.batch_listing import ListedBatch
+from checkback.consumer.batch_log import BatchLog
 from checkback.consumer.browse import Browser
 from checkback.consumer.group_table import GroupTable
 from checkback.consumer.lag import consumer_lag
@@ -230,8 +231,8 @@ def test_each_batch_is_consumed_once_whatever_is_restored(lake: Published, event
 
     def consume(most: int) -> None:
         nonlocal position
-        position = log.dated(position)
-        first = log.first_unconsumed(position)
+        position = log.listed.dated(position)
+        first = log.listed.first_unconsumed(position)
         run = [batch.key for batch in log.batches[first : first + most]]
         consumed.extend(key for key in run if not position.has_batch(key) and key.batch_id >= 0)
         if run:
@@ -260,7 +261,7 @@ def test_each_batch_is_consumed_once_whatever_is_restored(lake: Published, event
             if not any(batch.key.application == "" for batch in there):
                 position = replace(position, times={})
         log._listed_anew(there)
-    while log.first_unconsumed(log.dated(position)) < len(log):
+    while log.listed.first_unconsumed(log.listed.dated(position)) < len(log):
         consume(2)
     assert len(consumed) == len(set(consumed))
     assert {batch.key for batch in there} <= set(consumed)

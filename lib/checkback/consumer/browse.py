@@ -51,14 +51,14 @@ class Browser:
         #: behind the batches that were read
         self._position = Position()
         if start_from == "last":
-            self._position = self._log.consumed_before(len(self._log))
+            self._position = self._log.listed.consumed_before(len(self._log))
         elif start_from != "first":
-            self._position = self._log.consumed_before(self._log.first_since(ms_of(start_from)))
+            self._position = self._log.listed.consumed_before(self._log.listed.first_since(ms_of(start_from)))
 
     def read(self) -> Iterator[MessageExt]:
         """The messages of the batches that are complete now and were not read before. Raises StorageError."""
         self._log.refresh()
-        while (at := self._log.first_unconsumed(self._position)) < len(self._log):
+        while (at := self._log.listed.first_unconsumed(self._position)) < len(self._log):
             ahead = self._log.batches[at : at + _BATCHES]
             batches = ahead[: self._reader.run(ahead)]
             for rows in self._reader.read(batches, dict.fromkeys(range(QUEUES), self._position)):

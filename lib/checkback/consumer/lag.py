@@ -79,11 +79,11 @@ class LagReader:
         found = []
         for state in states:
             positions = {
-                queue.queue_id: self._log.dated(each.position)
+                queue.queue_id: self._log.listed.dated(each.position)
                 for queue, each in state.queues.items()
                 if queue.topic == topic
             }
-            first = min(map(self._log.first_unconsumed, positions.values()), default=len(self._log))
+            first = min(map(self._log.listed.first_unconsumed, positions.values()), default=len(self._log))
             batches = self._log.batches[first:]
             counted = self._readers[topic].count(batches, positions) if batches else {}
             found.append({MessageQueue(topic, queue_id): unread for queue_id, unread in counted.items()})

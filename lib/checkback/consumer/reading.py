@@ -79,9 +79,9 @@ class Reader:
             if hand.full or not room:
                 return False
             for each in room:
-                each.fetched = self._log.dated(each.fetched)
+                each.fetched = self._log.listed.dated(each.fetched)
                 self._compare(each)
-            starts = {each.queue: self._log.first_unconsumed(each.fetched) for each in room}
+            starts = {each.queue: self._log.listed.first_unconsumed(each.fetched) for each in room}
             first = min(starts.values())
         if first >= len(self._log):
             return False
@@ -118,7 +118,7 @@ class Reader:
         if self._compared.get(each.queue) == now:
             return
         self._compared[each.queue] = now
-        if self._log.lacks(each.fetched) and self._told != self._log.listing:
+        if self._log.listed.lacks(each.fetched) and self._told != self._log.listing:
             self._told = self._log.listing
             self._hand.note(StorageError(_RESTORED, self._log.place, _IS_CONSUMED))
 
@@ -129,7 +129,7 @@ class Reader:
         """
         for each in room:
             part = each.fetched.part
-            index = None if part is None else self._log.index_of(part.batch)
+            index = None if part is None else self._log.listed.index_of(part.batch)
             if index is not None and index != starts[each.queue]:
                 starts[each.queue] = index
                 return [each]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from checkback.consumer.batch_log import ListedBatch
+    from checkback.consumer.batch_listing import ListedBatch
     from checkback.consumer.group_state import GroupState
 
 #: columns of `dead_letters` that `dead_letters_of` reads

@@ -37,11 +37,11 @@ def start_position(log: BatchLog, start_from: StartFrom) -> Position:
     if start_from == "first":
         return Position()
     if start_from == "last":
-        return log.consumed_before(len(log))
+        return log.listed.consumed_before(len(log))
     if isinstance(start_from, datetime):
-        return log.consumed_before(log.first_since(ms_of(start_from)))
+        return log.listed.consumed_before(log.listed.first_since(ms_of(start_from)))
     newest = log.batches[-1].key.application if len(log) else ""
     found = [at for at, each in enumerate(log.batches) if each.key[:2] == (newest, start_from)]
     if not found:
         raise SettingsError(f"there is no batch {start_from}", "start_from", "see the table batches")
-    return log.consumed_before(found[0])
+    return log.listed.consumed_before(found[0])

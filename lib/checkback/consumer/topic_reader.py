@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from checkback.consumer.batch_log import ListedBatch
+from checkback.consumer.batch_listing import ListedBatch
 from checkback.consumer.message_rows import FetchedMessages, MessageKeys, MessageRows, Unread, joined
 from checkback.consumer.position import BEFORE_BATCHES, QUEUES, MessageKey, Position
 from checkback.errors import StorageError
@@ -257,11 +257,11 @@ class TopicReader:
 
     def _there(self, log: DeltaLog, batches: Sequence[ListedBatch], least: int) -> int:
         """How many of the batches, from the first on, the table has the rows of; the log as last read."""
-        behind = self._batches.first_behind(self._name, log.seen_version, log.created_at())
+        behind = self._batches.listed.first_behind(self._name, log.seen_version, log.created_at())
         if behind is None:
             return len(batches)
         first, version = behind
-        places = [self._batches.index_of(batch.key) for batch in batches]
+        places = [self._batches.listed.index_of(batch.key) for batch in batches]
         there = next((at for at, place in enumerate(places) if place is not None and place >= first), len(batches))
         if there < least:
             raise StorageError(

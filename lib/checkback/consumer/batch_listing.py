@@ -1,0 +1,183 @@
+"""The batches in the order in which a consumer reads them, and which of them a position has. Pure: no clock, no I/O."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from checkback.consumer.position import BEFORE_BATCHES, BatchKey, Position, last_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+class ListedBatch(NamedTuple):
+    """A batch, and the tables that it wrote; None = not known. ``versions``: theirs, until it is listed."""
+
+    key: BatchKey
+    finished_at: int
+    tables: frozenset[str] | None
+    versions: tuple[tuple[str, int], ...] = ()
+
+
+class BatchListing:
+    """Batches in order; only appended to. ``latest``: the latest time up to each batch of its run.
+
+    Index 0 stands for the messages before the first batch, of a release that had no table `batches`.
+
+    ``needed``: by table the indices of batches and the least version of the table that these and all later ones name,
+    ascending. Where a later batch names a smaller version, the table was made anew, or restored, before it.
+    """
+
+    def __init__(self) -> None:
+        self.batches: list[ListedBatch] = []
+        self.index: dict[BatchKey, int] = {}
+        self.begins: list[int] = []
+        self.latest: list[int] = []
+        self.needed: dict[str, tuple[array[int], array[int]]] = {}
+
+    def append(self, batch: ListedBatch) -> None:
+        """Append a batch that is new."""
+        at, time = len(self.batches), batch.key.batch_time
+        last = self.batches[-1].key if self.batches else None
+        if last is None or last.application != batch.key.application or last.batch_id > batch.key.batch_id:
+            self.begins = [*self.begins, at]
+        else:
+            time = max(time, self.latest[-1])
+        self.index[batch.key] = at
+        self.latest.append(time)
+        self.batches.append(batch._replace(versions=()))
+        for name, version in batch.versions:
+            places, versions = self.needed.get(name) or (array("q"), array("q"))
+            kept = bisect_right(versions, version)
+            if kept < len(versions):  # copies: another thread may read them
+                places, versions = places[:kept], versions[:kept]
+            places.append(at)
+            versions.append(version)
+            self.needed[name] = places, versions
+
+    def extend(self, found: Iterable[ListedBatch]) -> None:
+        """Append those that are new, application by application."""
+        new = {
+            batch.key: batch for batch in sorted(found, key=lambda one: one.finished_at) if batch.key not in self.index
+        }
+        if not new:
+            return
+        if not self.batches:
+            first = min(key.batch_time for key in new)
+            self.append(ListedBatch(BatchKey(BEFORE_BATCHES, -1, first), first, None))
+        begun: dict[str, int] = {}
+        for batch in new.values():
+            begun.setdefault(batch.key.application, batch.finished_at)
+        for batch in sorted(new.values(), key=lambda one: (begun[one.key.application], one.key)):
+            self.append(batch)
+
+    def runs(self) -> Iterator[tuple[str, int, int]]:
+        """Consecutive batches of one application: that, the first index, and the last one + 1."""
+        for first, end in zip(self.begins, [*self.begins[1:], len(self.batches)], strict=False):
+            yield self.batches[first].key.application, first, end
+
+    def end(self, batch_id: int, first: int, end: int) -> int:
+        """Behind the batches of a run with ids up to this one."""
+        return bisect_right(self.batches, batch_id, first, end, key=lambda batch: batch.key.batch_id)
+
+    def index_of(self, key: BatchKey) -> int | None:
+        """The batch's index; None if it is not there."""
+        return self.index.get(key)
+
+    def first_behind(self, table: str, version: int, created_at: int) -> tuple[int, int] | None:
+        """Index of the first batch whose rows a table of this version may lack, and the version that has them.
+
+        None: it has those of all. ``created_at``: when the table was made (ms); what was in its place before does not
+        matter, nor does where a batch's version is not known.
+        """
+        places, versions = self.needed.get(table) or (array("q"), array("q"))
+        old = bisect_left(places, created_at, key=lambda at: self.batches[at].finished_at)
+        at = max(old, bisect_right(versions, version))
+        return None if at >= len(places) else (places[at - 1] + 1 if at else 0, versions[at])
+
+    def consumed_before(self, index: int) -> Position:
+        """The position before the batch with this index: all earlier ones are consumed."""
+        last: dict[str, BatchKey] = {}
+        for application, first, end in self.runs():
+            if first < index:
+                at = min(end, index) - 1
+                last = last_of([BatchKey(application, self.batches[at].key.batch_id, self.latest[at])], last)
+        latest = self.batches[index - 1].key.batch_time if index > 0 else None
+        return Position().after_batches(last.values(), latest)
+
+    def dated(self, position: Position) -> Position:
+        """The position with the times that the release before has not kept.
+
+        If the batches that it names are there, those up to them are consumed; else the time up to which all was.
+        """
+        until = position.settled_at
+        lacking = position.consumed.keys() - position.times.keys() - {BEFORE_BATCHES}
+        if not lacking or until is None:
+            return position
+        newest = next((name for name, *_ in reversed(list(self.runs())) if name in position.consumed), "")
+        same = self._has(newest, position.consumed.get(newest, 0), until)
+        times = {name: self._latest(name, position.consumed[name]) if same else None for name in lacking}
+        dated = {name: until if time is None else time for name, time in times.items()}
+        return replace(position, times={**position.times, **dated})
+
+    def lacks(self, position: Position) -> bool:
+        """True if a batch that the position names is gone: the table was restored from a backup."""
+        return any(
+            not self._has(name, last, position.times.get(name))
+            for name, last in position.consumed.items()
+            if name != BEFORE_BATCHES
+        )
+
+    def _has(self, application: str, batch_id: int, until: int | None) -> bool:
+        """True if there is such a batch, of a time up to ``until`` (None: of any)."""
+        for name, first, end in self.runs():
+            if name == application:
+                at = self.end(batch_id - 1, first, end)
+                if at < end:
+                    key = self.batches[at].key
+                    if key.batch_id == batch_id and (until is None or key.batch_time <= until):
+                        return True
+        return False
+
+    def _latest(self, application: str, batch_id: int) -> int | None:
+        """The latest time of the application's batches up to this id; None if there is none.
+
+        The release before took of the batches whose application is not known the first one with an id.
+        """
+        found, seen = list[int](), set[int]()
+        for name, first, end in self.runs():
+            behind = self.end(batch_id, first, end) if name == application else first
+            if application and behind > first:
+                found.append(self.latest[behind - 1])
+            for batch in () if application else self.batches[first:behind]:
+                if batch.key.batch_id not in seen:
+                    found.append(batch.key.batch_time)
+                seen.add(batch.key.batch_id)
+        return max(found, default=None)
+
+    def first_since(self, time: int) -> int:
+        """Index of the first batch of a time (ms) or later; the number of batches if there is none.
+
+        0 if the time is before the first batch: nobody knows how old the messages before it are.
+        """
+        if self.batches and time < self.batches[0].key.batch_time:
+            return 0
+        return next(
+            (at for at, batch in enumerate(self.batches) if at and batch.key.batch_time >= time), len(self.batches)
+        )
+
+    def first_unconsumed(self, position: Position) -> int:
+        """Index of the first batch that is not consumed whole; the number of batches if there is none."""
+        for application, first, end in self.runs():
+            last, until = position.consumed.get(application), position.times.get(application)
+            if last is None:
+                return first
+            at = self.end(last, first, end)
+            if until is not None:
+                at = bisect_right(self.latest, until, first, at)
+            if at < end:
+                return at
+        return len(self.batches)
