@@ -19,7 +19,9 @@ from pyspark.sql import functions as F
 
 from checkback.errors import StateError
 from checkback.reconcile import published_notes, unpublished
+from checkback.reconcile.batches import TABLE as BATCHES
 from checkback.reconcile.interrupted_batch import with_unconcluded
+from checkback.reconcile.records import LONGEST_DELAY
 from checkback.reconcile.topic_tables import TopicTables, own_failure
 from checkback.storage.dataframes import union
 from checkback.storage.schemas import TOPIC_PREFIX
@@ -235,13 +237,13 @@ def _decisions(spark: SparkSession, tables: Tables, topics: Collection[str]) -> 
     lacking = _published(spark, tables, topics).join(decided, on=_KEY, how="left_anti")
     lacking = lacking.dropDuplicates([*_IDENTITY, "real_topic"])
     lacking = lacking.join(_check_times(spark, tables), on=_IDENTITY, how="left")
-    committed = lacking.join(_whose_commit(spark, tables), on=_IDENTITY, how="left").withColumns(
+    lacking = lacking.join(_whose_commit(spark, tables), on=_IDENTITY, how="left")
+    committed = _as_scheduled(spark, tables, lacking).withColumns(
         {
             "state": F.lit("COMMIT"),
             "source": F.coalesce("source", F.lit("producer")),
             "reason": F.lit(None).cast("string"),
             "check_times": F.coalesce("check_times", F.lit(0)),
-            "deliver_at": F.lit(None).cast("timestamp"),
         }
     )
     cancelled = F.col("reason") == "CANCELLED"
@@ -262,6 +264,37 @@ def _decisions(spark: SparkSession, tables: Tables, topics: Collection[str]) -> 
         )
     )
     return committed.select(*DECISIONS.names).unionByName(discarded.select(*DECISIONS.names))
+
+
+def _as_scheduled(spark: SparkSession, tables: Tables, committed: DataFrame) -> DataFrame:
+    """The committed messages with ``deliver_at``: of one that was delivered, whose COMMIT is that of an earlier batch.
+
+    That batch was when the delay began to count, or else the first one after message and op (``op_landed``) had landed.
+    """
+    deliveries = tables.read(spark, "deliveries").select(*_IDENTITY, "deliver_at").dropDuplicates(_IDENTITY)
+    delay = F.when(F.col("deliver_at").isNull(), F.least("delay_ms", F.lit(LONGEST_DELAY))).alias("delay")
+    half = tables.read(spark, "half").select(*_IDENTITY, F.col("store_timestamp").alias("landed"), delay)
+    found = committed.join(deliveries, on=_IDENTITY, how="left")
+    later = found.where("deliver_at IS NOT NULL").join(half, on=_IDENTITY, how="left")
+    began = F.expr("timestamp_millis(unix_millis(deliver_at) - delay)")
+    later = later.withColumn("since", F.coalesce(began, F.greatest("landed", "op_landed"), F.lit(0).cast("timestamp")))
+    batches = tables.read(spark, BATCHES).select(
+        F.col("batch_time").alias("since"), F.struct("batch_time", "batch_id").alias("batch")
+    )
+    following = Window.partitionBy(F.lit(0)).orderBy("since", F.col("batch").isNotNull())
+    following = following.rowsBetween(Window.currentRow, Window.unboundedFollowing)
+    later = (
+        later.unionByName(batches, allowMissingColumns=True)
+        .withColumn("of", F.first("batch", ignorenulls=True).over(following))
+        .where(F.col("batch").isNull())
+        .dropDuplicates([*_IDENTITY, "real_topic"])
+    )
+    earlier = F.when(F.col("of.batch_time") < F.col("deliver_at"), F.col("of.batch_time"))
+    before = F.expr("timestamp_millis(unix_millis(deliver_at) - 1)")
+    later = later.withColumn("decided_at", F.coalesce(began, earlier, before))
+    own = F.when(F.col("of.batch_time") == F.col("decided_at"), F.col("of.batch_id"))
+    later = later.withColumn("batch_id", F.coalesce(own, "batch_id"))
+    return found.where("deliver_at IS NULL").unionByName(later.select(*found.columns))
 
 
 def _deliveries(spark: SparkSession, tables: Tables, topics: Collection[str]) -> DataFrame:
@@ -326,7 +359,8 @@ def _check_times(spark: SparkSession, tables: Tables) -> DataFrame:
 
 
 def _whose_commit(spark: SparkSession, tables: Tables) -> DataFrame:
-    """The source of the first COMMIT of each half message."""
+    """The first COMMIT of each half message: its source, and when it landed (``op_landed``)."""
     op = tables.read(spark, "op").where(F.col("state") == "COMMIT")
     op = op.withColumnRenamed("half_offset", "queue_offset")
-    return op.groupBy(*_IDENTITY).agg(F.min_by("source", F.struct("store_timestamp", "born_timestamp")).alias("source"))
+    first = F.min_by("source", F.struct("store_timestamp", "born_timestamp")).alias("source")
+    return op.groupBy(*_IDENTITY).agg(first, F.min("store_timestamp").alias("op_landed"))
