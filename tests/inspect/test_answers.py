@@ -317,3 +317,14 @@ def test_ctrl_c_in_the_middle_of_a_question_is_keyboard_interrupt(tmp_path: Path
         [sys.executable, "-c", _PRESSED, str(tmp_path)], capture_output=True, text=True, check=False, timeout=300
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")
+
+
+def test_table_that_only_spark_reads_is_not_to_be_restored(tmp_path: Path) -> None:
+    """Its log is as it should be: with a restore of it, commits would be lost."""
+    for name in ("half", "decisions"):
+        DeltaLog.create(name, str(tmp_path / name))
+    features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
+    protocol = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7} | features}
+    (tmp_path / "half/_delta_log" / f"{1:020}.json").write_text(json.dumps(protocol))
+    with pytest.raises(StorageError, match=r"only Spark reads it.*DROP FEATURE deletionVectors\)"):
+        Answers(Settings.model_validate({"storage": {"root": str(tmp_path)}})).pending()

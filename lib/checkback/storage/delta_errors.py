@@ -12,6 +12,8 @@ from checkback.errors import NO_SPACE, NO_SPACE_FIX, StorageError
 DELTA_ERRORS = (DeltaError, OSError)
 #: A request that the object store did not answer, or refused (as delta-rs and obstore say it).
 _REQUEST = re.compile(r"Error performing [A-Z]+ |HTTP error|Error getting list")
+#: A table that delta-rs does not know to read, as deletion vectors make it: the log is as it should be.
+_FEATURE = re.compile(r"(?:reader|writer) features: \{([^}]*)\}")
 _STORE_FIX = "mend the way to the object store (address, network, credentials), then run again; nothing is damaged"
 _ARROW, _COLOUR = "\u21b3", re.compile("\x1b\\[[0-9;]*m")
 
@@ -28,10 +30,15 @@ def unreadable(place: str, error: Exception) -> StorageError:
 
 
 def read_fix(error: Exception, damaged: str) -> str:
-    """The fix for a failed read: ``damaged``, unless it is the object store that did not answer, or refused.
+    """The fix for a failed read: ``damaged``, unless the object store did not answer, or refused, or Spark must read.
 
-    A restore then would put back what is newer.
+    A restore then would put back what is older.
     """
+    if feature := _FEATURE.search(str(error)):
+        return (
+            "nothing is damaged, but only Spark reads it: ask in a notebook, or take back what made it so "
+            f"(ALTER TABLE ... DROP FEATURE {feature[1]})".replace("'", "")
+        )
     failed = _REQUEST.search(str(error)) and not isinstance(error, FileNotFoundError)
     return _STORE_FIX if failed else damaged
 
