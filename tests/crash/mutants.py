@@ -82,7 +82,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     ),
     "a rebuild does not finish what is half done": (
         "application/rebuild.py",
-        "    finished = finish(spark, tables, interrupted, deleted)\n",
+        "    finished = finish(spark, tables, interrupted, deleted, changing)\n",
         "    finished: dict[str, int] = {}\n",
     ),
     "a rebuild forgets ops that no batch has dealt with": (

@@ -10,14 +10,14 @@ import subprocess
 import sys
 import threading
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import requests
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from werkzeug.serving import BaseWSGIServer
 
@@ -39,9 +39,26 @@ class _Handler(WSGIRequestHandler):
         """Quiet."""
 
 
+class _OneByOne:
+    """Conditional writes one after the other.
+
+    moto looks whether the object is there, and later writes it: of two at once both would be told that theirs is it.
+    """
+
+    def __init__(self, application: Callable[..., Iterable[bytes]]) -> None:
+        self._application = application
+        self._lock = threading.Lock()
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if environ["REQUEST_METHOD"] == "GET" or environ.keys().isdisjoint({"HTTP_IF_NONE_MATCH", "HTTP_IF_MATCH"}):
+            return self._application(environ, start_response)
+        with self._lock:
+            return self._application(environ, start_response)
+
+
 def _server(port: int) -> BaseWSGIServer:
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    application = DomainDispatcherApplication(create_backend_app)
+    application = _OneByOne(DomainDispatcherApplication(create_backend_app))
     return make_server("127.0.0.1", port, application, threaded=True, request_handler=_Handler)
 
 

@@ -17,9 +17,13 @@ TABLE = "unpublished"
 #: the notes as a table: real_topic, application, last (batch); one row of each topic and application
 NAME = "late_notes"
 _SCHEMA = pa.schema([("real_topic", pa.string()), ("application", pa.string()), ("last", pa.int64())])
-NO_NOTES = _SCHEMA.empty_table()
 #: by whom, and for which topic, messages were put into the table
 WRITERS = Question("SELECT DISTINCT real_topic, application FROM {unpublished}", "real_topic, application")
+
+
+def no_notes() -> pa.Table:
+    """Nothing is noted. Not a constant: pyarrow would import pandas for it as soon as this module is imported."""
+    return _SCHEMA.empty_table()
 
 
 def with_noted(rows: str) -> str:
@@ -33,7 +37,7 @@ def read_notes(engine: Engine) -> pa.Table:
     """All notes, as they are now. Raises StorageError."""
     versions = engine.versions(TABLE, newest=True)
     if versions is None or versions.newest == 0:  # never written
-        return NO_NOTES
+        return no_notes()
     writers = engine.query(WRITERS.text, {TABLE: engine.read(TABLE)}, {})
     return notes_about(engine, engine.arrow(writers).to_pylist())
 

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from checkback.inspect.engine import tables_in
 from checkback.inspect.late_notes import NAME as NOTES
-from checkback.inspect.late_notes import NO_NOTES
+from checkback.inspect.late_notes import no_notes
 from checkback.inspect.whole_batches import BatchTable, batch_time, read_batches
 from checkback.reconcile.batch_rules import FOLDER
 from checkback.storage.checkpoint import Batch, batches_since, last_done, numbers, read_checkpoint
@@ -168,7 +168,7 @@ class FixedTables:
     def read(self, name: str) -> Any:
         """A table, `topics`, or the notes, as `ask` names it; empty if there is no such table."""
         if name == NOTES:
-            return self.engine.keep(name, NO_NOTES if self.notes is None else self.notes)
+            return self.engine.keep(name, no_notes() if self.notes is None else self.notes)
         plain = name.removeprefix(ALL)
         kind = TOPIC_PREFIX if plain == TOPICS else plain
         where = within = None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from checkback.inspect.late_notes import NAME, NO_NOTES, TABLE, WRITERS, notes_about, with_noted
+from checkback.inspect.late_notes import NAME, TABLE, WRITERS, no_notes, notes_about, with_noted
 from checkback.inspect.question import Question
 from checkback.inspect.view import View
 from checkback.storage.dataframes import frame
@@ -88,7 +88,7 @@ def lineage_rows(view: View, transaction_id: str, group: str | None = None) -> p
 def _notes(view: View, named: str, values: Mapping[str, Value]) -> pa.Table:
     """The notes about the transaction's messages; those are of now."""
     if view.at is not None:
-        return NO_NOTES
+        return no_notes()
     mine = Question(f"{WRITERS.sql} WHERE {named}", WRITERS.order, values)
     return notes_about(view.engine, view.engine.arrow(view.ask(mine)).to_pylist())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from checkback.inspect.late_notes import NAME, NO_NOTES, TABLE, WRITERS, notes_about, with_noted
+from checkback.inspect.late_notes import NAME, TABLE, WRITERS, no_notes, notes_about, with_noted
 from checkback.inspect.question import Question
 from checkback.inspect.view import View
 from checkback.storage.schemas import TOPIC_PREFIX
@@ -83,7 +83,7 @@ def _outstanding(view: View) -> tuple[Question, dict[str, Rows]]:
     writers = view.engine.arrow(view.ask(WRITERS)).to_pylist()
     # The notes are those of now.
     tables: dict[str, Rows] = {
-        NAME: view.engine.keep(NAME, NO_NOTES if view.at is not None else notes_about(view.engine, writers))
+        NAME: view.engine.keep(NAME, no_notes() if view.at is not None else notes_about(view.engine, writers))
     }
     conditions = ["turn = 1", "NOT noted"]
     values: dict[str, Value] = {}
