@@ -86,8 +86,8 @@ def lineage_rows(view: View, transaction_id: str, group: str | None = None) -> p
 
 
 def _notes(view: View, named: str, values: Mapping[str, Value]) -> pa.Table:
-    """The notes about the transaction's messages; those are of now."""
-    if view.at is not None:
+    """The notes about the transaction's messages; those are of now. A table that was never written has none."""
+    if view.at is not None or not view.version(TABLE):
         return no_notes()
     mine = Question(f"{WRITERS.sql} WHERE {named}", WRITERS.order, values)
     return notes_about(view.engine, view.engine.arrow(view.ask(mine)).to_pylist())

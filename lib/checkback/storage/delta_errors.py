@@ -34,10 +34,11 @@ def read_fix(error: Exception, damaged: str) -> str:
 
     A restore then would put back what is older.
     """
-    if feature := _FEATURE.search(str(error)):
+    if found := _FEATURE.search(str(error)):
+        features = found[1].replace("'", "")
         return (
             "nothing is damaged, but only Spark reads it: ask in a notebook, or take back what made it so "
-            f"(ALTER TABLE ... DROP FEATURE {feature[1]})".replace("'", "")
+            f"(ALTER TABLE ... DROP FEATURE {features})"
         )
     failed = _REQUEST.search(str(error)) and not isinstance(error, FileNotFoundError)
     return _STORE_FIX if failed else damaged

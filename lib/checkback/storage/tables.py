@@ -19,7 +19,7 @@ from checkback.storage.object_store import canonical, check_place, is_registered
 from checkback.storage.parquet_files import FILES_SCHEMA, MOST_ROWS, FileWriter, TableRoot, files_of, to_files
 from checkback.storage.paths import local_path
 from checkback.storage.recent import Recent
-from checkback.storage.schemas import ADDED, SCHEMAS, TOPIC_PREFIX, arrow_schema, properties_of
+from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX, added_columns, arrow_schema, properties_of
 from checkback.storage.torn_commits import refuse_torn
 
 if TYPE_CHECKING:
@@ -429,13 +429,13 @@ class Tables:
 def _own_columns(rows: DataFrame, name: str) -> DataFrame:
     """The rows without columns that somebody has added, whose names a query may use for something else.
 
-    A column that tables of the release before lack (ADDED) is null.
+    A column that tables of the release before lack (`added_columns`) is null.
     """
-    there = rows.columns
-    own = [column for column in there if column in arrow_schema(name).names]
+    there, names = rows.columns, arrow_schema(name).names
+    own = [column for column in there if column in names]
     if len(own) < len(there):
         rows = rows.select(*own)
-    lacking = ADDED.get(name, frozenset()).difference(own)
+    lacking = added_columns(name).difference(own)
     if not lacking:
         return rows
     from pyspark.sql import functions as F
