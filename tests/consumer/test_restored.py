@@ -35,7 +35,8 @@ class Backup:
         self._root = Path(lake.tables.root)
         self._copy = self._root.with_name("backup")
         self._batch_id = lake.batch_id
-        shutil.copytree(self._root, self._copy)
+        # What a running consumer is about to write has another name a moment later.
+        shutil.copytree(self._root, self._copy, ignore=shutil.ignore_patterns(".*.tmp"))
 
     def restore(self, groups: bool) -> None:
         """As somebody does who copies it back; later batches of the application have its ids again."""
@@ -125,13 +126,16 @@ def test_the_newest_tables_are_put_back_after_a_restore(lake: Published, running
     heard = Heard()
     consumer = start(lake, running, heard, commit_interval=0.02)
     heard.wait_for(*range(8))
-    newest = Path(shutil.copytree(lake.tables.root, Path(lake.tables.root).with_name("newest")))
+    root = Path(lake.tables.root)
+    newest = {root / name: root.with_name(f"newest-{name}") for name in ("batches", "topics")}
+    for place, copy in newest.items():
+        shutil.copytree(place, copy)
     backup.restore(groups=False)
     until(lambda: "restored from a backup" in str(consumer.last_error))
     lake.batch_id = 3
-    for name in ("batches", "topics"):
-        shutil.rmtree(Path(lake.tables.root) / name)
-        shutil.copytree(newest / name, Path(lake.tables.root) / name)
+    for place, copy in newest.items():
+        shutil.rmtree(place)
+        copy.rename(place)
     lake._logs.clear()
     publish(lake, 1)
     heard.wait_for(8, 9)

@@ -5,7 +5,6 @@ For folders DuckDB reads the files itself; for object stores, and tables that so
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
@@ -124,12 +123,12 @@ class DuckDBEngine:
 
     def __post_init__(self) -> None:
         """Open the database."""
-        self._spill = tempfile.mkdtemp(prefix="checkback-")
-        self._copies = LocalCopies(f"{self._spill}/copies")
+        self._spill = tempfile.TemporaryDirectory(prefix="checkback-")
+        self._copies = LocalCopies(f"{self._spill.name}/copies")
         self._database = duckdb.connect(
             config={
                 "memory_limit": _MEMORY,
-                "temp_directory": self._spill,
+                "temp_directory": self._spill.name,
                 "preserve_insertion_order": "false",
                 "default_null_order": "nulls_first_on_asc_last_on_desc",  # as Spark
                 "autoinstall_known_extensions": "false",
@@ -153,7 +152,7 @@ class DuckDBEngine:
         """Close the database, and remove what it has spilled."""
         self._database.close()
         self._objects.close()
-        shutil.rmtree(self._spill, ignore_errors=True)
+        self._spill.cleanup()
 
     def stop(self, why: StorageError) -> None:
         """End what it evaluates, which raises ``why``, and evaluate nothing more. From any thread."""
