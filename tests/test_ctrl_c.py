@@ -34,7 +34,7 @@ def test_in_the_middle_of_an_import_it_is_130_after_it() -> None:
 def test_an_error_that_a_library_makes_of_it_is_keyboard_interrupt() -> None:
     code = (
         "import duckdb\n"
-        "from checkback.ctrl_c import ctrl_c\n"
+        "from checkback.cli import ctrl_c\n"
         "database = duckdb.connect()\n"
         "pressed = lambda number: os.kill(os.getpid(), signal.SIGINT) or number\n"
         "database.create_function('pressed', pressed, ['BIGINT'], 'BIGINT')\n"
@@ -48,7 +48,7 @@ def test_an_error_that_a_library_makes_of_it_is_keyboard_interrupt() -> None:
 def test_no_traceback_is_logged_of_a_call_to_spark_that_it_ends() -> None:
     code = (
         "import logging, py4j.java_gateway\n"
-        "from checkback.ctrl_c import ctrl_c\n"
+        "from checkback.cli import ctrl_c\n"
         "logging.basicConfig()\n"
         "class Socket:\n"
         "    def send_command(self, command): os.kill(os.getpid(), signal.SIGINT)\n"

@@ -6,19 +6,26 @@ module imports the standard library only, so that a missing package is also repo
 
 from __future__ import annotations
 
+import atexit
 import os
+import signal
 import sys
+import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from checkback.ctrl_c import ctrl_c
 from checkback.errors import CheckbackError, SettingsError, printable, reason
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+    from logging import LogRecord
+    from types import FrameType
 
 PROGRAM = "checkback"
 #: the exit code of a command that Ctrl-C has ended, as shells have it
 INTERRUPTED = 130
+#: seconds until a Ctrl-C in the middle of an import is heard again
+_AGAIN_S = 0.02
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -92,3 +99,54 @@ def _failed(message: str, code: int, arguments: list[str]) -> int:
     sys.stdout.flush()
     print(f"{PROGRAM}: {printable(message)}", file=sys.stderr)
     return code
+
+
+@contextmanager
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt, also where Python alone would not bring it so far.
+
+    - In the middle of an import it is heard after it: of libraries in C some abort the process otherwise.
+    - An error afterwards is due to it: DuckDB and Arrow make their own errors of an exception that comes in a callback.
+    - Once all else has ended it is ignored: Python then takes its modules apart, and would die of the signal.
+
+    Handlers that take its place, as of queries, are in charge. Where Ctrl-C is ignored, as in the background, it stays
+    so.
+    """
+    heard: list[int] = []
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        if not _imports(frame):
+            heard.append(number)
+            if "py4j" in sys.modules:  # it logs a traceback of what it passes on
+                sys.modules["logging"].getLogger().addFilter(_is_no_interrupt)
+            raise KeyboardInterrupt
+        again = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number))
+        again.daemon = True
+        again.start()
+
+    main = threading.current_thread() is threading.main_thread()
+    ours = main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if ours:
+        atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, hear)
+    try:
+        yield
+    except Exception as error:
+        if heard:
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _is_no_interrupt(record: LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt))
+
+
+def _imports(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "importlib._bootstrap":
+            return True
+        frame = frame.f_back
+    return False

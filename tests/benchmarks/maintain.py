@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from benchmarks.report import report, say, scaled
 from checkback.gateway.tables import Appender, half_rows
 from checkback.maintain.command import run
-from checkback.messages import Half
+from checkback.messages.half import Half
 from checkback.settings import Settings
 from checkback.storage.delta_log import DeltaLog
 

@@ -14,7 +14,8 @@ from pydantic import BaseModel
 
 from checkback.commands import app
 from checkback.landing.kafka_records import read_half, read_ops
-from checkback.messages import parse_half, parse_ops
+from checkback.messages.half import parse_half
+from checkback.messages.op import parse_ops
 from checkback.observe.lag import Lag
 from checkback.observe.logs import JsonFormatter
 from checkback.observe.metrics import Metrics

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from checkback.gateway import batch_decoder, json_decoder
 from checkback.gateway.problems import Problem
-from checkback.messages import IMMUNITY_PROPERTY
+from checkback.messages.half import IMMUNITY_PROPERTY
 from gateway.contents import HALF, JUNK, OP
 
 NOW = 1_795_227_064_579

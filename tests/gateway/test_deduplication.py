@@ -22,7 +22,8 @@ from checkback.gateway.deduplication import (
     whose,
 )
 from checkback.gateway.landed_halves import CachedHalf, beyond_of
-from checkback.messages import Half, Op
+from checkback.messages.half import Half
+from checkback.messages.op import Op
 from gateway.cache_entries import entries, land, run
 
 HALF = Half(0, 7, "t", "orders", "payments", 0, "tag", "key", {"a": "1", "b": "2"}, b"body", 1000, 30)

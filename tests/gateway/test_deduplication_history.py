@@ -17,7 +17,8 @@ from checkback.gateway.deduplication import Verdict, fingerprint, judge_half, na
 from checkback.gateway.deduplication_history import LEFT, DeduplicationHistory, TransactionEnd
 from checkback.gateway.landed_halves import STATE_OF, CachedHalf
 from checkback.gateway.tables import half_rows
-from checkback.messages import LONG_MAX, MS_MAX, Half
+from checkback.messages.half import Half
+from checkback.messages.limits import LONG_MAX, MS_MAX
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.parquet_files import FileWriter
 from checkback.storage.schemas import arrow_schema

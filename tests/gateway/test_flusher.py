@@ -20,7 +20,8 @@ from checkback.gateway.journal import Journal, Kind
 from checkback.gateway.journal_records import half_record, op_record
 from checkback.gateway.metrics import Metrics
 from checkback.gateway.tables import Appender, claim
-from checkback.messages import Half, Op
+from checkback.messages.half import Half
+from checkback.messages.op import Op
 from gateway.process import PATIENCE_S
 from gateway.test_journal import crash
 

@@ -16,7 +16,8 @@ from checkback.gateway.ownership import changed_hands
 from checkback.gateway.problems import Problem
 from checkback.gateway.service import GatewayService
 from checkback.gateway.tables import Appender, half_rows
-from checkback.messages import Half, Op
+from checkback.messages.half import Half
+from checkback.messages.op import Op
 from checkback.settings import Settings
 from gateway.process import PATIENCE_S, Gateway, half, op, rows
 from gateway.test_journal import crash

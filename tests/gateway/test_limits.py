@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from checkback.gateway import json_decoder, models
 from checkback.gateway.problems import CODES, Problem
-from checkback.messages import reserved
+from checkback.messages.names import reserved
 from gateway.contents import CONTENT, HALF, OP
 from gateway.process import PATIENCE_S, Gateway, half
 

@@ -16,7 +16,7 @@ from checkback.gateway.ownership import (
     next_start,
     owned_by_others,
 )
-from checkback.messages import LONG_MAX
+from checkback.messages.limits import LONG_MAX
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from deltalake.schema import PrimitiveType
 from checkback.errors import CheckbackError, FencedError, StorageError
 from checkback.gateway.health import HealthState
 from checkback.gateway.tables import Appender, OutcomeUnknownError, half_rows
-from checkback.messages import Half
+from checkback.messages.half import Half
 from checkback.storage.delta_log import AlteredError
 from gateway.process import TO_TABLE, Gateway, half, rows
 

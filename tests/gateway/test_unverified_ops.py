@@ -18,7 +18,7 @@ from checkback.gateway.metrics import Metrics
 from checkback.gateway.problems import Problem
 from checkback.gateway.service import GatewayService
 from checkback.gateway.unverified_ops import UnverifiedOps
-from checkback.messages import Op
+from checkback.messages.op import Op
 from checkback.settings import Settings
 from gateway.process import PATIENCE_S, half, op, rows
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from checkback.landing import chunked_reader, decompression, opening
 from checkback.landing.chunked_reader import OPEN_COST, File, FileChunk, fault_of, reader, shared
-from checkback.messages import LINE_MAX
+from checkback.messages.limits import LINE_MAX
 
 MIB = 1 << 20
 texts = st.lists(st.sampled_from([b"a", b"bc", b"\n", b"\r", b"\x00", b"\xff", b"long" * 5]), max_size=60).map(b"".join)

@@ -20,7 +20,9 @@ from checkback.landing.batch import Landing
 from checkback.landing.duplicates import COPIES_MAX
 from checkback.landing.parser import RAW_MAX
 from checkback.landing.run import Landed
-from checkback.messages import LINE_MAX, parse_half, parse_ops
+from checkback.messages.half import parse_half
+from checkback.messages.limits import LINE_MAX
+from checkback.messages.op import parse_ops
 from checkback.storage.spark_schemas import HALF, OP, REJECTED
 from conftest import TRACE
 from landing.fixtures import Lakehouse, half, op

@@ -11,7 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.landing.kafka_records import read_half, read_ops, readers
-from checkback.messages import INT_MAX, LINE_MAX, LONG_MAX, Rejected, parse_half, parse_ops
+from checkback.messages.fields import Rejected
+from checkback.messages.half import parse_half
+from checkback.messages.limits import INT_MAX, LINE_MAX, LONG_MAX
+from checkback.messages.op import parse_ops
 from landing.broker import changed
 from landing.fixtures import half, op
 

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from checkback.gateway.tables import Appender, half_rows
 from checkback.maintain.run import maintain
-from checkback.messages import Half
+from checkback.messages.half import Half
 from checkback.settings import Settings
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.parquet_files import FileWriter

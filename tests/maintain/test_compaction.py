@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from checkback.gateway.tables import half_rows
 from checkback.maintain.compaction import MEMORY, planned, rewritten
-from checkback.messages import Half
+from checkback.messages.half import Half
 from checkback.settings import Maintain
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.parquet_files import FileWriter

@@ -14,7 +14,7 @@ from pyspark.errors import StreamingQueryException
 from checkback.application.run import reconcile
 from checkback.gateway.tables import op_rows
 from checkback.maintain.spark_maintenance import hours_kept, maintain_by_spark
-from checkback.messages import Op
+from checkback.messages.op import Op
 from checkback.settings import Settings
 from checkback.storage.parquet_files import FileWriter
 from checkback.storage.spark_schemas import schema_of

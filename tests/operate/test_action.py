@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from checkback.errors import CheckbackError
-from checkback.messages import FIRST_PLACE, RESUMED_BY, RESUMED_FROM
+from checkback.messages.half import FIRST_PLACE, RESUMED_BY, RESUMED_FROM
 from checkback.operate.rules import RefusedError
 from checkback.operate.transaction import Asked, Place
 from operate.fixtures import ALICE, BOB, QUEUE, Lakehouse, Watched

@@ -9,7 +9,7 @@ import pytest
 from deltalake import write_deltalake
 
 from checkback.errors import SettingsError
-from checkback.messages import RESUMED_BY, RESUMED_FROM
+from checkback.messages.half import RESUMED_BY, RESUMED_FROM
 from checkback.operate.lookup import find
 from checkback.operate.transaction import AmbiguousError, Asked, Place
 from checkback.storage.schemas import arrow_schema

@@ -12,7 +12,8 @@ from checkback.gateway.health import now_ms
 from checkback.gateway.metrics import Metrics
 from checkback.gateway.service import GatewayService
 from checkback.gateway.tables import Appender, half_rows, op_rows
-from checkback.messages import Half, Op
+from checkback.messages.half import Half
+from checkback.messages.op import Op
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.schemas import SCHEMAS
 from checkback.storage.tables import Tables

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from checkback.demo.producer import read_script, said
-from checkback.messages import IMMUNITY_PROPERTY
+from checkback.messages.half import IMMUNITY_PROPERTY
 from checkback.producer import Message
 from support.expected import lines
 

@@ -9,7 +9,9 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from checkback.messages import BODY_MAX, Rejected, parse_half
+from checkback.messages.fields import Rejected
+from checkback.messages.half import parse_half
+from checkback.messages.limits import BODY_MAX
 from checkback.producer.message import Message, half_json
 
 TEXT = st.text(max_size=20) | st.sampled_from(["\ud800", "a" * 20_000, "\x01", "ü" * 9000])

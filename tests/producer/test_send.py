@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from check.servers import unused_url
 from checkback.errors import CheckbackError
-from checkback.messages import Rejected
+from checkback.messages.fields import Rejected
 from checkback.producer import GatewayError, Message, Patience, SendResult, SendStatus, TransactionProducer
 from producer.gateways import DROPPED, FAULTS, OK, REFUSED, StubGateway
 from producer.sending import MESSAGE, Sender

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from check.servers import SHORT, Received, Server, Wire, always, late, reply, unused_url
 from checkback.errors import SettingsError
-from checkback.messages import Rejected
+from checkback.messages.fields import Rejected
 from checkback.producer import GatewayError, LocalTransactionState, Message, Patience, SendStatus
 from producer.gateways import (
     BAD_GATEWAY,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
-from checkback.messages import MS_MAX
+from checkback.messages.limits import MS_MAX
 from checkback.reconcile.event_columns import half_events, op_events
 from checkback.reconcile.packed_events import EVENT_COLUMNS, PACKED_SCHEMA, packer, unpack
 from checkback.reconcile.records import Kind

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from checkback.durations import parse_duration
 from checkback.errors import SettingsError
+from checkback.messages.durations import parse_duration
 from checkback.settings import Settings, flatten
 from checkback.settings.loading import Loaded, load
 from support.loading import ROOT, SECRET, refusal, write

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from checkback.durations import LONGEST, format_duration, parse_duration
+from checkback.messages.durations import LONGEST, format_duration, parse_duration
 from checkback.settings import Settings
 from checkback.settings.loading import load
 from support.loading import SECRET, refusal, write

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from checkback.gateway.deduplication import DeduplicationCache, Verdict, judge_op, name_of
 from checkback.gateway.landed_halves import CachedHalf
 from checkback.gateway.unverified_ops import UnverifiedOps
-from checkback.messages import Op as OpMessage
+from checkback.messages.op import Op as OpMessage
 from checkback.reconcile.records import Kind
 from gateway.cache_entries import entries, land
 from simulator.tables import Half, Op

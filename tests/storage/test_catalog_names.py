@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.errors import StorageError
-from checkback.messages import is_topic
+from checkback.messages.names import is_topic
 from checkback.storage import table_files
 from checkback.storage.catalog_names import TABLE_PREFIX, is_plain, table_name, whose_folder
 from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from checkback.gateway.tables import Appender, OutcomeUnknownError, half_rows
-from checkback.messages import Half
+from checkback.messages.half import Half
 from checkback.storage import fsync
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.fsync import LogFlush, QueryFlush, UnflushedError

@@ -10,7 +10,7 @@ from checkback.errors import FencedError, SettingsError, StorageError
 from checkback.gateway.metrics import Metrics
 from checkback.gateway.service import GatewayService
 from checkback.gateway.tables import Appender, claim
-from checkback.messages import LONG_MAX
+from checkback.messages.limits import LONG_MAX
 from checkback.settings import Settings
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.queue_owners import QueueOwner, Queues, log_of_half, refuse_foreign

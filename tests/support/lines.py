@@ -8,7 +8,9 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from checkback.messages import Rejected, parse_half, parse_ops
+from checkback.messages.fields import Rejected
+from checkback.messages.half import parse_half
+from checkback.messages.op import parse_ops
 from support.inspect_times import append
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from checkback.messages import Rejected
+from checkback.messages.fields import Rejected
 
 HALF: dict[str, Any] = {
     "queue_id": 3,

@@ -15,7 +15,7 @@ from checkback.check.client import CheckClient
 from checkback.check.endpoint_health import EndpointHealth
 from checkback.check.scheduler import CheckScheduler
 from checkback.check.wire import SKIPPED, CheckAnswer, CheckRequest, Message
-from checkback.messages import FIRST_PLACE, RESUMED_FROM
+from checkback.messages.half import FIRST_PLACE, RESUMED_FROM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -28,7 +28,7 @@ from checkback.commands.options import (
     prepared_for_tables,
 )
 from checkback.commands.printing import console, print_table, shown, table_of
-from checkback.durations import parse_duration
+from checkback.messages.durations import parse_duration
 
 #: Maximum rows in the table of `pending`; --json shows all.
 SHOWN = 50

@@ -9,7 +9,7 @@ from checkback.consumer.message import MessageExt, messages_of
 from checkback.consumer.position import QUEUES, Position, last_of
 from checkback.consumer.topic_reader import TopicReader
 from checkback.errors import SettingsError
-from checkback.messages import reserved
+from checkback.messages.names import reserved
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.schemas import TOPIC_PREFIX
 from checkback.storage.timestamps import ms_of

@@ -14,7 +14,7 @@ from deltalake.exceptions import TableNotFoundError
 from checkback.consumer.group_rows import from_rows
 from checkback.consumer.group_state import GroupState
 from checkback.errors import SettingsError, StorageError
-from checkback.messages import is_group
+from checkback.messages.names import is_group
 from checkback.storage import table_files
 from checkback.storage.delta_errors import DELTA_ERRORS, storage_error
 from checkback.storage.delta_log import DeltaLog

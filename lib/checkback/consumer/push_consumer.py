@@ -30,7 +30,7 @@ from checkback.consumer.topic_reader import TopicReader
 from checkback.consumer.transactional_listening import TransactionalListening
 from checkback.errors import SettingsError
 from checkback.filter import MessageSelector
-from checkback.messages import is_group, is_topic
+from checkback.messages.names import is_group, is_topic
 from checkback.storage.object_store import is_registered
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from checkback.errors import SettingsError, StorageError
 from checkback.inspect.spark_engine import SparkEngine, whole_columns
 from checkback.inspect.view import moment_column
 from checkback.inspect.whole_batches import Cut, read_batches
-from checkback.messages import is_topic
+from checkback.messages.names import is_topic
 from checkback.storage.schemas import TOPIC_PREFIX
 from checkback.storage.tables import Tables
 from checkback.storage.timestamps import ms_of, time_of

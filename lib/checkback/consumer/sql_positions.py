@@ -16,7 +16,7 @@ from checkback.consumer.group_state import QueueState
 from checkback.consumer.position import BatchKey, MessageKey, Position
 from checkback.consumer.retry import DeadLetter, Retry
 from checkback.errors import FencedError
-from checkback.messages import TOPIC_MAX
+from checkback.messages.limits import TOPIC_MAX
 from checkback.producer.deduplication import fit, insert_once
 
 # isort: split

@@ -13,12 +13,12 @@ from checkback.consumer.reconsume_command import command_of
 from checkback.dashboard import charts
 from checkback.dashboard.actions import dead_letters
 from checkback.dashboard.pages import ROWS, given, page_of
-from checkback.durations import parse_duration
 from checkback.errors import SettingsError
 from checkback.inspect.answers import Answers, records
 from checkback.inspect.as_of import parse_as_of
 from checkback.inspect.plot_intervals import interval_for
 from checkback.inspect.status_screen import STATES
+from checkback.messages.durations import parse_duration
 from checkback.storage.timestamps import time_of
 from checkback.urls import masked_each
 

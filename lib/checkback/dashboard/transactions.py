@@ -11,7 +11,7 @@ from checkback.dashboard.charts import positions
 from checkback.dashboard.pages import ROWS, given, page_of
 from checkback.errors import SettingsError
 from checkback.inspect.answers import records
-from checkback.messages import INT_MAX, LONG_MAX
+from checkback.messages.limits import INT_MAX, LONG_MAX
 
 if TYPE_CHECKING:
     from starlette.requests import Request

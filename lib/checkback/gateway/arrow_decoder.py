@@ -14,27 +14,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkback import delay
 from checkback.gateway import json_decoder, op_blocks
 from checkback.gateway.arrow_stream import UnreadableError, read_columns
 from checkback.gateway.batch_decoder import REMARK_MAX
 from checkback.gateway.half_blocks import ASSIGNED, SENT
 from checkback.gateway.problems import Problem
 from checkback.gateway.tables import half_rows
-from checkback.messages import (
-    BODY_MAX,
-    IMMUNITY_PROPERTY,
-    INT_MAX,
-    LONG_MAX,
-    MS_MAX,
-    PROPERTIES_MAX,
-    STATES,
-    TRANSACTION_ID_MAX,
-    Half,
-    Op,
-    is_group,
-    is_topic,
-)
+from checkback.messages import delay
+from checkback.messages.half import IMMUNITY_PROPERTY, Half
+from checkback.messages.limits import BODY_MAX, INT_MAX, LONG_MAX, MS_MAX, PROPERTIES_MAX, TRANSACTION_ID_MAX
+from checkback.messages.names import is_group, is_topic
+from checkback.messages.op import STATES, Op
 
 if TYPE_CHECKING:
     from collections.abc import Callable

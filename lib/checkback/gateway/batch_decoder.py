@@ -10,21 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from checkback import delay
-from checkback.messages import (
-    BODY_MAX,
-    IMMUNITY_PROPERTY,
-    INT_MAX,
-    LONG_MAX,
-    MS_MAX,
-    PROPERTIES_MAX,
-    STATES,
-    TRANSACTION_ID_MAX,
-    Half,
-    Op,
-    is_group,
-    is_topic,
-)
+from checkback.messages import delay
+from checkback.messages.half import IMMUNITY_PROPERTY, Half
+from checkback.messages.limits import BODY_MAX, INT_MAX, LONG_MAX, MS_MAX, PROPERTIES_MAX, TRANSACTION_ID_MAX
+from checkback.messages.names import is_group, is_topic
+from checkback.messages.op import STATES, Op
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from checkback.gateway.landed_halves import HalfEntries, HalfRun
-    from checkback.messages import Half, Op
+    from checkback.messages.half import Half
+    from checkback.messages.op import Op
 
 
 #: longest transaction id, in characters, that is cached unhashed

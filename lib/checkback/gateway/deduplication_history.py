@@ -17,7 +17,8 @@ from checkback.errors import StorageError
 from checkback.gateway.deduplication import name_of, short, whose
 from checkback.gateway.landed_halves import CachedHalf
 from checkback.gateway.recent_halves import FirstOps, entries_of, last_of
-from checkback.messages import LONG_MAX, Half
+from checkback.messages.half import Half
+from checkback.messages.limits import LONG_MAX
 from checkback.storage import first_op, table_files
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.object_store import concurrently

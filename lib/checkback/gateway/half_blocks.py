@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from checkback.gateway.problems import Problem
-    from checkback.messages import Half
+    from checkback.messages.half import Half
 
 #: columns of `half` that the gateway assigns
 ASSIGNED = ("queue_id", "queue_offset", "store_timestamp")

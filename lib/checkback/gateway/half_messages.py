@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from checkback.delay import too_late
 from checkback.gateway.deduplication import (
     Verdict,
     fingerprint,
@@ -33,6 +32,7 @@ from checkback.gateway.health import now_ms, steady_ms
 from checkback.gateway.journal_records import block_record, half_record
 from checkback.gateway.problems import Answer, Problem
 from checkback.gateway.tables import half_rows
+from checkback.messages.delay import too_late
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from checkback.gateway.journal import Record
     from checkback.gateway.metrics import Metrics
     from checkback.gateway.tables import Appender
-    from checkback.messages import Half
+    from checkback.messages.half import Half
     from checkback.settings import Gateway
 
     #: an in-flight message, and the fingerprint of one that waits for it

@@ -9,7 +9,7 @@ import pyarrow as pa
 from checkback.gateway.half_blocks import ColumnBlock, MessageBlock, block_size
 
 if TYPE_CHECKING:
-    from checkback.messages import Half
+    from checkback.messages.half import Half
 
 #: Approximate memory overhead of a message besides its texts and body, and of each property.
 _OVERHEAD, _PROPERTY = 1024, 256

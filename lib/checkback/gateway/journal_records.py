@@ -13,7 +13,8 @@ from checkback.gateway.half_blocks import landed_rows
 from checkback.gateway.journal import Kind, Record
 from checkback.gateway.op_blocks import landed_ops
 from checkback.gateway.tables import half_rows_at, op_rows
-from checkback.messages import Half, Op
+from checkback.messages.half import Half
+from checkback.messages.op import Op
 from checkback.storage.arrow_streams import is_stream, of_stream, to_stream
 
 if TYPE_CHECKING:

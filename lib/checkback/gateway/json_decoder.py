@@ -9,12 +9,14 @@ import orjson
 from checkback.gateway import batch_decoder
 from checkback.gateway.batch_decoder import BATCH_MAX, REMARK_MAX, RemarkedOp
 from checkback.gateway.problems import Problem
-from checkback.messages import Rejected, half_of, op_of
+from checkback.messages.fields import Rejected
+from checkback.messages.half import half_of
+from checkback.messages.op import op_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from checkback.messages import Half
+    from checkback.messages.half import Half
 
 
 def object_of(body: bytes) -> dict[str, Any] | Problem:

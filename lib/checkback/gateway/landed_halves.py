@@ -12,7 +12,8 @@ import msgspec
 import numpy as np
 
 from checkback.gateway.landed_names import LandedNames
-from checkback.messages import LONG_MAX, STATES
+from checkback.messages.limits import LONG_MAX
+from checkback.messages.op import STATES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

@@ -9,22 +9,22 @@ from typing import Annotated, Literal
 
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 
-from checkback import messages
 from checkback.gateway.batch_decoder import BATCH_MAX, REMARK_MAX
+from checkback.messages import limits
 
 _NAME = r"^[a-zA-Z0-9_-]+$"
 _TOPIC = r"^[a-zA-Z0-9-][a-zA-Z0-9_-]*$"
 _BASE64 = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 _DURATION = "^[0-9]{1,9}(ms|s|m|h|d)$"
-QueueId = Annotated[int, Field(strict=True, ge=0, le=messages.INT_MAX, description="half queue")]
-Offset = Annotated[int, Field(strict=True, ge=0, le=messages.LONG_MAX, description="offset in the half queue")]
+QueueId = Annotated[int, Field(strict=True, ge=0, le=limits.INT_MAX, description="half queue")]
+Offset = Annotated[int, Field(strict=True, ge=0, le=limits.LONG_MAX, description="offset in the half queue")]
 TransactionId = Annotated[
-    str, Field(min_length=1, max_length=messages.TRANSACTION_ID_MAX, description="the producer's name of it")
+    str, Field(min_length=1, max_length=limits.TRANSACTION_ID_MAX, description="the producer's name of it")
 ]
-Group = Annotated[str, Field(pattern=_NAME, max_length=messages.GROUP_MAX, description="the sender's producer group")]
-Topic = Annotated[str, Field(pattern=_TOPIC, max_length=messages.TOPIC_MAX, description="topic it is meant for")]
+Group = Annotated[str, Field(pattern=_NAME, max_length=limits.GROUP_MAX, description="the sender's producer group")]
+Topic = Annotated[str, Field(pattern=_TOPIC, max_length=limits.TOPIC_MAX, description="topic it is meant for")]
 Born = Annotated[
-    int, Field(strict=True, ge=0, le=messages.MS_MAX, description="ms since the epoch, by the sender's clock")
+    int, Field(strict=True, ge=0, le=limits.MS_MAX, description="ms since the epoch, by the sender's clock")
 ]
 
 
@@ -41,14 +41,14 @@ class HalfMessage(_Request):
     body: Base64Bytes = Field(
         description="base64; at most 4 MiB decoded", json_schema_extra={"pattern": _BASE64, "contentEncoding": "base64"}
     )
-    real_queue_id: Annotated[int, Field(strict=True, ge=0, le=messages.INT_MAX)] | None = Field(
+    real_queue_id: Annotated[int, Field(strict=True, ge=0, le=limits.INT_MAX)] | None = Field(
         default=0, description="queue of the real topic"
     )
     tags: str | None = Field(default=None, description="RocketMQ's TAGS")
     keys: str | None = Field(default=None, description="RocketMQ's KEYS")
     properties: dict[str, str] | None = Field(default={}, description="at most 32 KiB with tags and keys")
     born_timestamp: Born | None = Field(default=None, description="ms since the epoch; null = when it came")
-    check_immunity_s: Annotated[int, Field(strict=True, le=messages.INT_MAX)] | None = Field(
+    check_immunity_s: Annotated[int, Field(strict=True, le=limits.INT_MAX)] | None = Field(
         default=None, description="seconds without checks; null or negative = transaction.timeout"
     )
     delay_level: Annotated[int, Field(strict=True)] | None = Field(
@@ -56,9 +56,9 @@ class HalfMessage(_Request):
         description="RocketMQ's level, 1 to 18 (more is 18); at most one of delay_level, delay, deliver_at",
     )
     delay: (
-        Annotated[int, Field(strict=True, ge=0, le=messages.MS_MAX)] | Annotated[str, Field(pattern=_DURATION)] | None
+        Annotated[int, Field(strict=True, ge=0, le=limits.MS_MAX)] | Annotated[str, Field(pattern=_DURATION)] | None
     ) = Field(default=None, description="from COMMIT to delivery: ms, or text such as 30s; at most delay.max")
-    deliver_at: Annotated[int, Field(strict=True, ge=0, le=messages.MS_MAX)] | None = Field(
+    deliver_at: Annotated[int, Field(strict=True, ge=0, le=limits.MS_MAX)] | None = Field(
         default=None, description="earliest delivery, ms since the epoch; at most delay.max from now"
     )
 

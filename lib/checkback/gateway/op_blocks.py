@@ -13,7 +13,8 @@ from checkback.gateway.deduplication import joined_names
 from checkback.gateway.half_blocks import landed
 from checkback.gateway.landed_halves import CODE_OF
 from checkback.gateway.tables import SOURCE
-from checkback.messages import LONG_MAX, STATES
+from checkback.messages.limits import LONG_MAX
+from checkback.messages.op import STATES
 from checkback.storage.schemas import arrow_schema
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from checkback.gateway.metrics import Metrics
     from checkback.gateway.tables import Appender
     from checkback.gateway.unverified_ops import UnverifiedOps
-    from checkback.messages import Op
+    from checkback.messages.op import Op
     from checkback.settings import Gateway
 
 #: Approximate memory of an op in bytes.

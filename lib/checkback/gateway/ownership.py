@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from checkback.errors import FencedError, SettingsError, StorageError
-from checkback.messages import LONG_MAX
+from checkback.messages.limits import LONG_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

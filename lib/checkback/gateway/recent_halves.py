@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from checkback.gateway.deduplication import fingerprints, joined_names
 from checkback.gateway.landed_halves import CODE_OF, HalfEntries, shared_texts
-from checkback.messages import STATES
+from checkback.messages.op import STATES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

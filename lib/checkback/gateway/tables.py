@@ -16,7 +16,7 @@ from checkback.gateway.ownership import (
     fenced,
     position_app,
 )
-from checkback.messages import LONG_MAX
+from checkback.messages.limits import LONG_MAX
 from checkback.storage.delta_log import AlteredError, DeltaLog
 from checkback.storage.fsync import UnflushedError
 from checkback.storage.parquet_files import FileWriter
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from checkback.messages import Half, Op
+    from checkback.messages.half import Half
+    from checkback.messages.op import Op
     from checkback.settings import Storage
     from checkback.storage.parquet_files import ParquetFile
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from checkback.gateway.authentication import Groups
     from checkback.gateway.landed_halves import CachedHalf
-    from checkback.messages import Op
+    from checkback.messages.op import Op
 
     Place = tuple[int, int]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from datetime import datetime, time, timezone
 
-from checkback.durations import parse_duration
 from checkback.errors import SettingsError
+from checkback.messages.durations import parse_duration
 
 _AGO = re.compile(r"([0-9]+(?:ms|s|m|h|d)) ago")
 _TODAY = re.compile(r"[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{3,6})?)?")

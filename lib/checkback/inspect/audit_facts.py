@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from checkback.inspect.check_intervals import timed
 from checkback.inspect.late_notes import with_noted
-from checkback.messages import MS_MAX
+from checkback.messages.limits import MS_MAX
 from checkback.reconcile.records import LONGEST_DELAY, REJECTION, Reason, Source
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from checkback.inspect.audit_rules import RulesInForce, conditions
 from checkback.inspect.batch_audit import rules, rules_history, rules_values
 from checkback.inspect.batches import epochs
 from checkback.inspect.question import Question
-from checkback.messages import RESUMED_FROM
+from checkback.messages.half import RESUMED_FROM
 from checkback.reconcile.segment import CHECKS_AT_LEAST
 from checkback.storage.checkpoint import Batch
 

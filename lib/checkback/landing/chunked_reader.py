@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from checkback.landing.decompression import UNSUPPORTED, CutShortError, Decompressed, decompressor
 from checkback.landing.opening import UnfitFileError, opened
-from checkback.messages import LINE_MAX
+from checkback.messages.limits import LINE_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -18,7 +18,7 @@ from checkback.errors import CheckbackError, SettingsError, one_line
 from checkback.landing.chunked_reader import LINES_SCHEMA, File, fault_of, reader, shared
 from checkback.landing.file_listing import HIDDEN, SparkListing
 from checkback.landing.hadoop_glob import matching
-from checkback.messages import LINE_MAX
+from checkback.messages.limits import LINE_MAX
 from checkback.storage.paths import local_path
 
 if TYPE_CHECKING:

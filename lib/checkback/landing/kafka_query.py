@@ -15,7 +15,7 @@ from checkback.errors import CheckbackError, SettingsError
 from checkback.landing.kafka_metadata import check_noted, connected, made_anew, note
 from checkback.landing.kafka_records import readers
 from checkback.landing.run import Landed, LandingStream, run
-from checkback.messages import LINE_MAX
+from checkback.messages.limits import LINE_MAX
 from checkback.spark.connect import classic_only
 from checkback.spark.session import kafka_package
 from checkback.storage.queue_owners import QueueOwner, log_of_half, refuse_foreign

@@ -9,7 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from checkback.landing.parser import Kind, Reader
-from checkback.messages import INT_MAX, Half, Op, Rejected, fields_of, half_of, ops_of
+from checkback.messages.fields import Rejected, fields_of
+from checkback.messages.half import Half, half_of
+from checkback.messages.limits import INT_MAX
+from checkback.messages.op import Op, ops_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import pyarrow as pa
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
-from checkback.delay import too_late
 from checkback.landing.chunked_reader import plain_path
-from checkback.messages import Half, Op, Rejected, is_blank, parse_half, parse_ops
+from checkback.messages.delay import too_late
+from checkback.messages.fields import Rejected, is_blank
+from checkback.messages.half import Half, parse_half
+from checkback.messages.op import Op, parse_ops
 from checkback.storage.spark_schemas import HALF, OP
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checkback.errors import SettingsError
-from checkback.messages import RESUMED_BY, RESUMED_FROM
+from checkback.messages.half import RESUMED_BY, RESUMED_FROM
 from checkback.operate.operations import RESUME
 from checkback.operate.transaction import OPERATOR, Decision, LandedOp, Place, Transaction
 from checkback.storage.first_op import is_own, misfit, turn

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from checkback import __version__
-from checkback.messages import FIRST_PLACE, RESUMED_BY, RESUMED_FROM
+from checkback.messages.half import FIRST_PLACE, RESUMED_BY, RESUMED_FROM
 from checkback.operate.transaction import OPERATOR
 from checkback.storage.schemas import arrow_schema
 

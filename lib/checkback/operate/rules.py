@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from checkback.errors import CheckbackError
-from checkback.messages import reserved
+from checkback.messages.names import reserved
 from checkback.operate.operator_signature import OperatorSignature
 from checkback.operate.transaction import stamp
 

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from checkback.check.wire import CheckRequest
+from checkback.messages.fields import Rejected
 from checkback.producer.async_producer import AsyncTransactionProducer
 from checkback.producer.check_endpoint import check_app
 from checkback.producer.check_server import CheckServer
@@ -37,6 +38,7 @@ __all__ = [
     "Message",
     "MessageApply",
     "Patience",
+    "Rejected",
     "SendResult",
     "SendStatus",
     "TransactionListener",

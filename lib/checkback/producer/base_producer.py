@@ -64,7 +64,7 @@ class BaseProducer:
         return int(self._clock() * 1000)
 
     def _call(self, message: Message) -> Call:
-        """One message. Raises messages.Rejected."""
+        """One message. Raises Rejected."""
         transaction_id = id_of(message)
         json = half_json(self._group, message, transaction_id, self._now_ms())
         return Call([(transaction_id, json)], Attempts(self._patience, self._timer()))

@@ -210,7 +210,7 @@ def distribute(calls: Sequence[Call], url: str, reply: NoReply | GatewayReply) -
 def batches(group: str, messages: Iterable[Message], born_ms: int) -> list[list[tuple[str, bytes]]]:
     """The (transaction_id, JSON) of messages, in batches that fit into a request.
 
-    Raises messages.Rejected for an invalid message, before anything is sent.
+    Raises Rejected for an invalid message, before anything is sent.
     """
     found: list[list[tuple[str, bytes]]] = []
     size = BATCH_BYTES

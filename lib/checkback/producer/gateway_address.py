@@ -21,7 +21,7 @@ _PROBE = Message("probe", b"")
 class Address:
     """A producer group's gateway URL and token.
 
-    Raises SettingsError for an invalid URL or token, messages.Rejected for an invalid group name; possible secrets are
+    Raises SettingsError for an invalid URL or token, Rejected for an invalid group name; possible secrets are
     never quoted.
     """
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from checkback.messages import TOPIC_MAX
+from checkback.messages.limits import TOPIC_MAX
 from checkback.producer.deduplication import fit, insert_once
 
 # isort: split

@@ -12,17 +12,11 @@ from functools import lru_cache
 from itertools import count
 from typing import Any
 
-from checkback.delay import FIELDS, PROPERTIES
-from checkback.messages import (
-    BODY_MAX,
-    INT_MAX,
-    PROPERTIES_MAX,
-    TRANSACTION_ID_MAX,
-    Rejected,
-    is_group,
-    is_topic,
-    parse_half,
-)
+from checkback.messages.delay import FIELDS, PROPERTIES
+from checkback.messages.fields import Rejected
+from checkback.messages.half import parse_half
+from checkback.messages.limits import BODY_MAX, INT_MAX, PROPERTIES_MAX, TRANSACTION_ID_MAX
+from checkback.messages.names import is_group, is_topic
 
 try:  # a fifth of the time of json
     from orjson import dumps as _dumps
@@ -116,7 +110,7 @@ def id_of(message: Message) -> str:
 def half_json(group: str, message: Message, transaction_id: str, born_ms: int) -> bytes:
     """A member of the body of POST /v1/halves. ``born_ms``: the transaction's begin, in ms since the epoch.
 
-    Raises messages.Rejected, before anything is sent, if the gateway would (RocketMQ: Validators.checkMessage).
+    Raises Rejected, before anything is sent, if the gateway would (RocketMQ: Validators.checkMessage).
     """
     plain = _known_group(group) and _is_plain(message, transaction_id)
     fields: dict[str, Any] = {
@@ -172,7 +166,7 @@ def _is_int(value: object) -> bool:
 
 
 def _ms(at: datetime) -> int:
-    """A time in ms since the epoch, rounded up: never before it. Raises messages.Rejected."""
+    """A time in ms since the epoch, rounded up: never before it. Raises Rejected."""
     if at.tzinfo is None:
         raise Rejected("deliver_at: without a time zone")
     return -((_EPOCH - at) // timedelta(milliseconds=1))

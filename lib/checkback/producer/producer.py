@@ -41,7 +41,7 @@ class TransactionProducer(BaseProducer):
 
     Without a ``listener`` it only sends messages without a transaction.
 
-    Raises SettingsError or messages.Rejected for an invalid argument.
+    Raises SettingsError or Rejected for an invalid argument.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class TransactionProducer(BaseProducer):
     def send(self, message: Message) -> SendResult:
         """Send a message without a transaction: it is committed as it is stored (RocketMQ: DefaultMQProducer.send).
 
-        Idempotent by its transaction id. Raises messages.Rejected for an invalid message, before anything is sent.
+        Idempotent by its transaction id. Raises Rejected for an invalid message, before anything is sent.
         """
         call = self._call(message)
         self._post(MESSAGES, call)
@@ -114,7 +114,7 @@ class TransactionProducer(BaseProducer):
         """Send messages without a transaction, up to 1,000 or 4 MiB in one request; one result for each, in order.
 
         Each is stored or refused on its own; topics may differ, as may delays, which RocketMQ's batches must not have.
-        After a request without an answer the rest is not sent. Raises messages.Rejected for an invalid message, before
+        After a request without an answer the rest is not sent. Raises Rejected for an invalid message, before
         anything is sent.
         """
         results: list[SendResult] = []
@@ -139,7 +139,7 @@ class TransactionProducer(BaseProducer):
         Step 3: hand over the op, unless UNKNOWN. It is sent behind; if it does not land, ``on_op_error`` is told, and
         the check-back resolves the transaction.
 
-        Raises messages.Rejected for an invalid message, before anything is sent, and CheckbackError without a listener.
+        Raises Rejected for an invalid message, before anything is sent, and CheckbackError without a listener.
         """
         listener = self._listener
         if listener is None:

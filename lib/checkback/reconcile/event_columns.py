@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from checkback.messages import MS_MAX
+from checkback.messages.limits import MS_MAX
 from checkback.reconcile.group_hash import GROUP_HASH, GroupHash
 from checkback.reconcile.records import LONGEST_DELAY, NOT_STATED, Kind
 

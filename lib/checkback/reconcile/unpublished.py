@@ -17,7 +17,8 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from checkback.messages import TOPIC_MAX, reserved
+from checkback.messages.limits import TOPIC_MAX
+from checkback.messages.names import reserved
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, SecretStr, StrictInt
 from pydantic_core import PydanticCustomError
 
-from checkback.durations import LONGEST, format_duration, parse_duration
+from checkback.messages.durations import LONGEST, format_duration, parse_duration
 
 ENV_REFERENCE = "env:"
 #: Spark's and the tables' integers are no larger

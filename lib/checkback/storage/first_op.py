@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Literal
 
-from checkback.messages import STATES
+from checkback.messages.op import STATES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkback.messages import MS_MAX
+from checkback.messages.limits import MS_MAX
 
 #: us: 0001-01-01 and the last millisecond of the year 9999, which is also the maximum in a producer's message
 LEAST, MOST = -62_135_596_800_000_000, MS_MAX * 1000

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
-from checkback.durations import format_duration
+from checkback.messages.durations import format_duration
 from checkback.what_if.figures import bucket_end
 from checkback.what_if.records import State
 

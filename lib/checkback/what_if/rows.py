@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkback.messages import MS_MAX
+from checkback.messages.limits import MS_MAX
 from checkback.reconcile.records import NOT_STATED, Kind, Reason, Source
 from checkback.what_if.batch_history import NO_TURN, milliseconds
 from checkback.what_if.read_history import decoded

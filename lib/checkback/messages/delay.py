@@ -10,7 +10,7 @@ import re
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from checkback.durations import LONGEST, format_duration, parse_duration
+from checkback.messages.durations import LONGEST, format_duration, parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkback.delay import LEVELS, PROPERTIES, Delay, delay_of, too_late
-from checkback.durations import LONGEST, format_duration
+from checkback.messages.delay import LEVELS, PROPERTIES, Delay, delay_of, too_late
+from checkback.messages.durations import LONGEST, format_duration
 
 _MS_MAX = 253_402_300_799_999
 _LONGEST_MS = round(LONGEST.total_seconds() * 1000)

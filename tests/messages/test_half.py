@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from checkback.messages import BODY_MAX, SYSTEM_TOPICS, Half, parse_half
+from checkback.messages.half import Half, parse_half
+from checkback.messages.limits import BODY_MAX
+from checkback.messages.names import SYSTEM_TOPICS
 from support.message_lines import ABSENT, HALF, line, reason_of
 
 

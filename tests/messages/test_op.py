@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from checkback.messages import OFFSETS_MAX, Op, parse_ops
+from checkback.messages.limits import OFFSETS_MAX
+from checkback.messages.op import Op, parse_ops
 from support.message_lines import ABSENT, BATCHED, OP, line, reason_of
 
 

@@ -11,7 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkback.messages import LINE_MAX, Half, Rejected, is_blank, parse_half, parse_ops
+from checkback.messages.fields import Rejected, is_blank
+from checkback.messages.half import Half, parse_half
+from checkback.messages.limits import LINE_MAX
+from checkback.messages.op import parse_ops
 from support.message_lines import BATCHED, HALF, OP, line, reason_of
 
 if TYPE_CHECKING:

@@ -1,0 +1,6 @@
+"""Half and op messages as producers send them, checked before anything keeps them.
+
+The limits are RocketMQ's: TopicValidator and Validators (names), MessageDecoder and MessageStoreConfig (sizes),
+TransactionalMessageServiceImpl and TransactionalMessageUtil (immunity, batched ops). No Spark, no clock: every way in
+(gateway, files, Kafka) uses these rules.
+"""

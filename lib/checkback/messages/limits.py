@@ -1,0 +1,14 @@
+"""Limits of messages and their fields: RocketMQ's, and those of the columns."""
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+MS_MAX = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z
+TRANSACTION_ID_MAX = 1024
+GROUP_MAX = 120  # TopicValidator.GROUP_MAX_LENGTH: %RETRY%<group>_<topic> must stay a topic
+TOPIC_MAX = 127  # TopicValidator.TOPIC_MAX_LENGTH
+BODY_MAX = 4 * 1024 * 1024  # MessageStoreConfig.maxMessageSize
+PROPERTIES_MAX = 32 * 1024  # "msg properties length limit 32k", SendMessageProcessor
+#: Four times the largest body: a longer line cannot be a message, and parsing it would only take memory.
+LINE_MAX = 4 * BODY_MAX
+#: One op row each; RocketMQ limits a batch of ops to 4 KiB (transactionOpMsgMaxSize), some 2,000 short offsets.
+OFFSETS_MAX = 10_000
