@@ -17,7 +17,7 @@ import pytest
 from checkback import __version__
 from checkback.cli import main
 from checkback.settings import Settings, flatten
-from checkback.storage.delta_log import DeltaLog
+from checkback.storage.log.delta_log import DeltaLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,7 +17,7 @@ from checkback.inspect import pending
 from checkback.inspect.answers import Answers
 from checkback.inspect.pending_transactions import COLUMNS
 from checkback.landing.file_query import land
-from checkback.reconcile.scheduled_run import nothing_to_do
+from checkback.reconcile.start.scheduled_run import nothing_to_do
 from checkback.settings import Settings
 from checkback.storage.schemas import SCHEMAS
 from checkback.storage.spark_schemas import TOPIC

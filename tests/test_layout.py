@@ -18,12 +18,12 @@ PACKAGE = ROOT / "lib/checkback"
 COMMANDS = sorted(file.stem for file in (PACKAGE / "commands").glob("*.py"))
 LIGHT = [
     "cli",
-    "storage.commit_reader",
+    "storage.log.commit_reader",
     "errors",
     "filter.message_selector",
-    "inspect.as_of",
-    "inspect.status_screen",
-    "inspect.version_at",
+    "inspect.versions.as_of",
+    "inspect.status.screen",
+    "inspect.engines.version_at",
     "inspect.diagnosis",
     "messages.half",
     "messages.op",
@@ -135,5 +135,5 @@ def test_no_function_of_inspect_has_the_name_of_a_module_of_it() -> None:
     """Which of the two `checkback.inspect.name` is would depend on what was imported before."""
     from checkback import inspect
 
-    files = {file.stem for file in (ROOT / "lib/checkback/inspect").glob("*.py")}
-    assert files.isdisjoint(inspect.__all__)
+    modules = {path.stem for path in (ROOT / "lib/checkback/inspect").iterdir()}
+    assert modules.isdisjoint(inspect.__all__)

@@ -20,7 +20,7 @@ from checkback.application.rebuild import rebuild
 from checkback.application.run import reconcile
 from checkback.errors import CheckbackError
 from checkback.inspect.answers import Answers
-from checkback.inspect.spark_engine import SparkEngine
+from checkback.inspect.engines.spark_engine import SparkEngine
 from checkback.settings import Settings
 from checkback.storage.schemas import SCHEMAS, arrow_schema
 from checkback.storage.tables import Tables

@@ -22,8 +22,8 @@ from checkback.consumer import PushConsumer
 from checkback.errors import CheckbackError
 from checkback.inspect.answers import Answers, records
 from checkback.inspect.state_store import state_segments
-from checkback.reconcile.registered_timers import timers_of
-from checkback.reconcile.timer_encoding import kind_of
+from checkback.reconcile.state.registered_timers import timers_of
+from checkback.reconcile.state.timer_encoding import kind_of
 from checkback.settings import Settings
 from checkback.storage.schemas import SCHEMAS, arrow_schema
 from checkback.storage.tables import Tables

@@ -14,7 +14,7 @@ from checkback.errors import CheckbackError, FencedError
 from checkback.inspect.answers import Answers
 from checkback.landing.file_query import land
 from checkback.maintain.run import maintain
-from checkback.reconcile.scheduled_run import nothing_to_do
+from checkback.reconcile.start.scheduled_run import nothing_to_do
 from checkback.settings import Settings, Storage
 from checkback.storage.lock import exclusive_lock
 from checkback.storage.tables import Tables

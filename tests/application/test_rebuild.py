@@ -17,11 +17,11 @@ from checkback.application import rebuild as module
 from checkback.application.rebuild import rebuild, segment_blocks
 from checkback.application.run import reconcile
 from checkback.errors import CheckbackError, StateError
-from checkback.reconcile.batch_recovery import Deleted
-from checkback.reconcile.packed_events import pack, parse_key, unpack
-from checkback.reconcile.state_codec import decode
+from checkback.reconcile.recovery.batch_recovery import Deleted
+from checkback.reconcile.state.packed_events import pack, parse_key, unpack
+from checkback.reconcile.state.state_codec import decode
 from checkback.settings import Settings
-from checkback.storage import filesystem
+from checkback.storage.files import filesystem
 from checkback.storage.schemas import SCHEMAS, arrow_schema
 from checkback.storage.tables import Tables
 from reconcile.messages import T0

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks.processes import GROUP
-from checkback.storage.delta_log import DeltaLog
-from checkback.storage.object_store import is_registered
-from checkback.storage.parquet_files import FileWriter
+from checkback.storage.files.object_store import is_registered
+from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import arrow_schema
 
 if TYPE_CHECKING:

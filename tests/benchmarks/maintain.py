@@ -12,7 +12,7 @@ from checkback.gateway.tables import Appender, half_rows
 from checkback.maintain.command import run
 from checkback.messages.half import Half
 from checkback.settings import Settings
-from checkback.storage.delta_log import DeltaLog
+from checkback.storage.log.delta_log import DeltaLog
 
 if TYPE_CHECKING:
     from checkback.maintain.report import TableReport

@@ -17,7 +17,7 @@ from benchmarks.processes import lake
 from benchmarks.proof import prove
 from benchmarks.report import report, rounded, say, scaled
 from benchmarks.stepper import Stepper
-from checkback.storage.object_store import register
+from checkback.storage.files.object_store import register
 from support.fault_proxy import fault_proxy, requests_since, set_latency
 from support.s3_server import BUCKET, options, s3_server
 

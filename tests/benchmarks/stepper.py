@@ -11,7 +11,7 @@ from checkback.observe.observer import Observer
 from checkback.observe.pending import PendingCount
 from checkback.reconcile.batch_rules import batch_rules
 from checkback.reconcile.query import reconcile_query
-from checkback.reconcile.records import Action
+from checkback.reconcile.records.records import Action
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from benchmarks.processes import Lakehouse
-    from checkback.reconcile.actions import Actions
-    from checkback.reconcile.records import Records
+    from checkback.reconcile.records.actions import Actions
+    from checkback.reconcile.records.records import Records
 
 
 class _Counter(Observer):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow.parquet as pq
 
-from checkback.storage.commit_reader import read_actions
+from checkback.storage.log.commit_reader import read_actions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,9 +16,9 @@ from benchmarks.processes import lake
 from benchmarks.proof import prove
 from benchmarks.report import report, say, scaled
 from benchmarks.stepper import Stepper
-from checkback.reconcile import publish
-from checkback.reconcile.half_lookup import HalfLookup
-from checkback.reconcile.publish import Publisher
+from checkback.reconcile.publish import publisher as publish
+from checkback.reconcile.publish.half_lookup import HalfLookup
+from checkback.reconcile.publish.publisher import Publisher
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ import pytest
 
 from checkback.check import answers as module
 from checkback.check.answers import recorded_answers
-from checkback.storage.parquet_files import FileWriter
+from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
 

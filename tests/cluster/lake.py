@@ -15,9 +15,9 @@ from benchmarks.load import Load
 from benchmarks.processes import GROUP
 from checkback.cli import main
 from checkback.settings.loading import load
-from checkback.storage import table_files
-from checkback.storage.delta_log import DeltaLog
-from checkback.storage.object_store import register
+from checkback.storage.files import table_files
+from checkback.storage.files.object_store import register
+from checkback.storage.log.delta_log import DeltaLog
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from checkback.cli import main
 from checkback.consumer.batch_listing import ListedBatch
-from checkback.consumer.group_state import GroupState, MessageQueue, QueueState
-from checkback.consumer.group_table import GroupTable
+from checkback.consumer.group.group_state import GroupState, MessageQueue, QueueState
+from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.position import BEFORE_BATCHES, BatchKey, MessageKey, Position
 from checkback.consumer.push_consumer import PushConsumer
 from checkback.consumer.reconsume import AGAIN, GONE, PENDING, RESUMED, Buried, judge, keys_of, with_retries

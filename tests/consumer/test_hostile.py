@@ -24,14 +24,14 @@ from checkback.consumer import (
     MessageSelector,
     PushConsumer,
     SqlPositions,
-    group_state,
     queues_in_hand,
 )
 from checkback.consumer.batch_log import BatchLog
 from checkback.consumer.coordination import Coordinator
-from checkback.consumer.group_table import GroupTable
+from checkback.consumer.group import group_state
+from checkback.consumer.group.group_table import GroupTable
 from checkback.errors import SettingsError, StorageError
-from checkback.storage.delta_log import DeltaLog
+from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.schemas import arrow_schema
 from consumer.heard import Heard, until
 from consumer.test_push_consumer import FAST, dead_letters, start
@@ -522,13 +522,13 @@ def test_a_group_s_table_that_cannot_be_written(
         raise OSError(30, os.strerror(30))
 
     if settings == "no":
-        monkeypatch.setattr("checkback.storage.parquet_files.FileWriter.write", fail)
+        monkeypatch.setattr("checkback.storage.parquet.parquet_files.FileWriter.write", fail)
         with pytest.raises(StorageError, match="Read-only"):
             consumer.start()
     else:
         running.append(consumer.start())
         heard.wait_for(0)
-        monkeypatch.setattr("checkback.storage.parquet_files.FileWriter.write", fail)
+        monkeypatch.setattr("checkback.storage.parquet.parquet_files.FileWriter.write", fail)
         running.pop().shutdown(10)
         assert consumer.stopping
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkback.consumer.group_state import MessageQueue, QueueState
+from checkback.consumer.group.group_state import MessageQueue, QueueState
 from checkback.consumer.in_hand import InHand, Run, Slice
 from checkback.consumer.message_rows import MessageKeys, MessageRows
 from checkback.consumer.position import BatchKey, MessageKey, Position

@@ -12,19 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkback.consumer import group_state, topic_reader
+from checkback.consumer import topic_reader
 from checkback.consumer.batch_log import BatchLog
-from checkback.consumer.group_lag import group_lag
-from checkback.consumer.group_reader import group_names, read_group
-from checkback.consumer.group_state import GroupState, Member, MessageQueue, QueueState
-from checkback.consumer.group_table import GroupTable
-from checkback.consumer.lag import LagReader, consumer_lag
-from checkback.consumer.lag_screen import facts_of, heading
+from checkback.consumer.group import group_state
+from checkback.consumer.group.group_lag import group_lag
+from checkback.consumer.group.group_reader import group_names, read_group
+from checkback.consumer.group.group_state import GroupState, Member, MessageQueue, QueueState
+from checkback.consumer.group.group_table import GroupTable
+from checkback.consumer.group.lag import LagReader, consumer_lag
+from checkback.consumer.group.lag_screen import facts_of, heading
 from checkback.consumer.message_rows import Unread
 from checkback.consumer.position import QUEUES, BatchKey, MessageKey, Position
 from checkback.consumer.retry import Retry
 from checkback.errors import SettingsError, StorageError
-from checkback.inspect.status_screen import _consumers
+from checkback.inspect.status.screen import _consumers
 from checkback.settings import Storage
 from checkback.storage.tables import Tables
 from consumer.published import START, Published

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkback.consumer import group_state
-from checkback.consumer.group_rows import from_rows, to_rows
-from checkback.consumer.group_state import GroupState, Member, MessageQueue, QueueState
-from checkback.consumer.group_table import GroupTable
-from checkback.consumer.membership import Membership
+from checkback.consumer.group import group_state
+from checkback.consumer.group.group_rows import from_rows, to_rows
+from checkback.consumer.group.group_state import GroupState, Member, MessageQueue, QueueState
+from checkback.consumer.group.group_table import GroupTable
+from checkback.consumer.group.membership import Membership
 from checkback.consumer.position import QUEUES, BatchKey, MessageKey, Position
 from checkback.consumer.retry import DeadLetter, Retry
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_two_members_consume_each_message_once(s3: Tables, running: list[PushConsumer]) -> None:
-    from checkback.storage.object_store import options_of
+    from checkback.storage.files.object_store import options_of
 
     lake, first, second = Published(s3), Heard(), Heard()
     lake.publish({"pay": [lake.messages(64, range(64))]})

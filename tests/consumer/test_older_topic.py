@@ -15,8 +15,8 @@ from checkback.consumer import PushConsumer
 from checkback.consumer.batch_listing import ListedBatch
 from checkback.consumer.batch_log import BatchLog
 from checkback.consumer.browse import Browser
-from checkback.consumer.group_table import GroupTable
-from checkback.consumer.lag import consumer_lag
+from checkback.consumer.group.group_table import GroupTable
+from checkback.consumer.group.lag import consumer_lag
 from checkback.consumer.position import BatchKey, MessageKey
 from checkback.consumer.topic_reader import TopicReader
 from checkback.errors import StorageError
@@ -27,7 +27,7 @@ from consumer.test_push_consumer import FAST, dead_letters, start
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from checkback.consumer.group_state import QueueState
+    from checkback.consumer.group.group_state import QueueState
 
 OLDER = "has version"
 

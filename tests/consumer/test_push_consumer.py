@@ -9,7 +9,7 @@ import deltalake
 import pytest
 
 from checkback.consumer import ConsumeResult, MessageSelector, PushConsumer
-from checkback.consumer.group_table import GroupTable
+from checkback.consumer.group.group_table import GroupTable
 from checkback.errors import SettingsError
 from checkback.storage.timestamps import time_of
 from consumer.heard import Heard, until

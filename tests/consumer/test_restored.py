@@ -16,15 +16,15 @@ from checkback.consumer import PushConsumer, SqlPositions
 from checkback.consumer.batch_listing import ListedBatch
 from checkback.consumer.batch_log import BatchLog
 from checkback.consumer.browse import Browser
-from checkback.consumer.group_table import GroupTable
-from checkback.consumer.lag import consumer_lag
+from checkback.consumer.group.group_table import GroupTable
+from checkback.consumer.group.lag import consumer_lag
 from checkback.consumer.position import BatchKey, Position, last_of
 from consumer.heard import Heard, until
 from consumer.published import START, Published
 from consumer.test_push_consumer import FAST, start
 
 if TYPE_CHECKING:
-    from checkback.consumer.group_state import GroupState
+    from checkback.consumer.group.group_state import GroupState
 
 
 class Backup:

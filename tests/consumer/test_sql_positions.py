@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Column, Engine, Integer, MetaData, Table, create_engine, insert, select
 
 from checkback.consumer import ConsumeResult, PushConsumer, SqlPositions
-from checkback.consumer.group_state import MessageQueue, QueueState
+from checkback.consumer.group.group_state import MessageQueue, QueueState
 from checkback.consumer.position import BatchKey, MessageKey, Position
 from checkback.consumer.retry import DeadLetter, Retry
 from checkback.consumer.sql_positions import decode, encode

@@ -26,12 +26,12 @@ _PATIENCE_S = 1800
 #: what is wrong -> (file, as it stands, as it should not)
 FAULTS: dict[str, tuple[str, str, str]] = {
     "a commit's version is ignored": (
-        "storage/delta_log.py",
+        "storage/log/delta_log.py",
         "        elif self.has(app, version):\n            return\n",
         "        self._update()\n",
     ),
     "a batch done again is another application": (
-        "reconcile/batch_writers.py",
+        "reconcile/publish/batch_writers.py",
         "name, files, app, wanted.batch_id, plan)",
         'name, files, f"{app}/{id(self)}", wanted.batch_id, plan)',
     ),
@@ -41,27 +41,27 @@ FAULTS: dict[str, tuple[str, str, str]] = {
         "            answers = self._answered(spark, requests, app, batch_id).slice(0, 0)\n",
     ),
     "rejected is written again": (
-        "reconcile/publish.py",
+        "reconcile/publish/publisher.py",
         '"rejected", name, batch_id, plan)',
         '"rejected")',
     ),
     "a commit that fails is not noticed": (
-        "reconcile/topic_tables.py",
+        "reconcile/publish/topic_tables.py",
         "        return list(pool.map(work, names))\n",
         "        pool.map(work, names)\n        return [None for _ in names]  # type: ignore[misc]\n",
     ),
     "messages of a topic that waits are published": (
-        "reconcile/unpublished.py",
+        "reconcile/publish/unpublished.py",
         "        return self.waiting.get(topic)\n",
         "        return None\n",
     ),
     "unpublished is written again": (
-        "reconcile/batch_writers.py",
+        "reconcile/publish/batch_writers.py",
         "        self._commit(unpublished.TABLE, self._parked)\n",
         "        self._half.tables.commit(self._half.spark, unpublished.TABLE, self._parked)\n",
     ),
     "what a rebuild cannot publish is forgotten": (
-        "reconcile/batch_recovery.py",
+        "reconcile/recovery/batch_recovery.py",
         "        if waiting:\n",
         "        if not rows:\n",
     ),
@@ -76,7 +76,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {
         "",
     ),
     "a batch is concluded before it is written": (
-        "reconcile/publish.py",
+        "reconcile/publish/publisher.py",
         "        # Step 3\n        rejected = ",
         "        self._conclude(spark, actions, batch_id, app, Written())\n        rejected = ",
     ),

@@ -16,7 +16,7 @@ from checkback.check.query import CheckBatches
 from checkback.demo.producer import ExampleProducer
 from checkback.errors import CheckbackError, StateError
 from checkback.inspect.answers import Answers
-from checkback.reconcile.publish import Publisher
+from checkback.reconcile.publish.publisher import Publisher
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
 from crash.books import audit, cancelled, decided

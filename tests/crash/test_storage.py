@@ -15,7 +15,7 @@ from checkback.application.run import reconcile
 from checkback.demo.producer import ExampleProducer
 from checkback.errors import CheckbackError
 from checkback.settings import Settings
-from checkback.storage.delta_log import DeltaLog
+from checkback.storage.log.delta_log import DeltaLog
 from crash.books import audit, count, rows
 from crash.fates import CHECK_MAX, GROUP, Lander, answers
 

@@ -8,7 +8,7 @@ from checkback.gateway.health import now_ms
 from checkback.gateway.tables import Appender, half_rows, op_rows
 from checkback.messages.half import Half
 from checkback.messages.op import Op
-from checkback.storage.delta_log import DeltaLog
+from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.schemas import SCHEMAS
 from support.inspect_times import append
 from support.stories import Transaction

@@ -12,9 +12,9 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from checkback.consumer import group_state
-from checkback.consumer.group_state import GroupState, Member, MessageQueue, QueueState
-from checkback.consumer.group_table import GroupTable
+from checkback.consumer.group import group_state
+from checkback.consumer.group.group_state import GroupState, Member, MessageQueue, QueueState
+from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.position import QUEUES, Position
 from checkback.settings import Storage
 from checkback.storage.schemas import SCHEMAS

@@ -11,7 +11,7 @@ import pytest
 
 from checkback.operate.tables import FileStore
 from checkback.settings import Storage
-from checkback.storage.delta_log import DeltaLog
+from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.tables import Tables
 from dashboard.hostile import HOSTILE, TOKEN
 from dashboard.visitors import SAME, client, form_of, signed_in

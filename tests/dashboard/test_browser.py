@@ -26,7 +26,7 @@ from checkback.dashboard.app import create_app
 from checkback.dashboard.pages import Pages
 from checkback.inspect.diagnosis import clock
 from checkback.settings import Settings
-from checkback.storage.delta_log import DeltaLog
+from checkback.storage.log.delta_log import DeltaLog
 from dashboard import incident
 from dashboard.hostile import HOSTILE, PAGES, TOKEN
 from support.stories import ms

@@ -16,7 +16,7 @@ from checkback.dashboard import audits
 from checkback.dashboard.access import COOKIE, Access
 from checkback.dashboard.app import HEADERS, create_app
 from checkback.dashboard.pages import Pages
-from checkback.inspect import duckdb_engine
+from checkback.inspect.engines import duckdb_engine
 from checkback.settings import Settings, Storage
 from checkback.storage.tables import Tables
 from dashboard import incident

@@ -20,7 +20,7 @@ from checkback.dashboard.pages import Pages
 from checkback.dashboard.run import MAX_CONNECTIONS, TIMEOUT_S, config_of
 from checkback.errors import StorageError
 from checkback.inspect.answers import Answers
-from checkback.inspect.duckdb_engine import DuckDBEngine
+from checkback.inspect.engines.duckdb_engine import DuckDBEngine
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
 from dashboard.hostile import TOKEN

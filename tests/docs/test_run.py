@@ -18,9 +18,9 @@ import starlette.routing
 
 from checkback.cli import main
 from checkback.consumer import ConsumeResult, PushConsumer
-from checkback.consumer.group_reader import read_group
-from checkback.consumer.group_state import GroupState, MessageQueue, QueueState
-from checkback.consumer.group_table import GroupTable
+from checkback.consumer.group.group_reader import read_group
+from checkback.consumer.group.group_state import GroupState, MessageQueue, QueueState
+from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.notebook import consumers
 from checkback.consumer.position import QUEUES, Position
 from checkback.producer import LocalTransactionState, MessageApply, TransactionProducer, check_app, consumed

@@ -21,7 +21,7 @@ from checkback.observe.logs import JsonFormatter
 from checkback.observe.metrics import Metrics
 from checkback.observe.observer import Observer
 from checkback.observe.pending import PendingCount
-from checkback.reconcile.actions import QUEUED, SEGMENT, Actions
+from checkback.reconcile.records.actions import QUEUED, SEGMENT, Actions
 from checkback.settings import Producer, Settings
 from checkback.settings.loading import load
 from docs.blocks import ROOT, Block, Page, anchor_of, blocks, pages, read_page

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from checkback.gateway.arrow_decoder import HALF, OP
+from checkback.gateway.requests.arrow_decoder import HALF, OP
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from checkback.gateway.deduplication_history import DeduplicationHistory
+from checkback.gateway.deduplication.history import DeduplicationHistory
 from checkback.gateway.metrics import Metrics
 from checkback.gateway.problems import Answer, Problem
 from checkback.gateway.service import GatewayService
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from checkback.gateway.landed_halves import CachedHalf
+    from checkback.gateway.deduplication.landed_halves import CachedHalf
 
 
 class SlowHistory(DeduplicationHistory):

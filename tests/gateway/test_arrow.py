@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import Phase, given, settings
 
-from checkback.gateway import json_decoder
-from checkback.gateway.arrow_decoder import HalfColumns, halves_of_stream
-from checkback.gateway.half_blocks import Placed
 from checkback.gateway.problems import Problem
+from checkback.gateway.requests import json_decoder
+from checkback.gateway.requests.arrow_decoder import HalfColumns, halves_of_stream
+from checkback.gateway.requests.half_blocks import Placed
 from gateway.arrow import ARROW, HALVES, OPS, SHAPE, columns, stream
 from gateway.process import PATIENCE_S, Gateway, half, op, rows
 from gateway.services import with_service

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkback.gateway import json_decoder
-from checkback.gateway.arrow_decoder import HalfColumns, halves_of_stream, ops_of_stream
-from checkback.gateway.deduplication import fingerprint, fingerprints
+from checkback.gateway.deduplication.cache import fingerprint, fingerprints
 from checkback.gateway.problems import Problem
+from checkback.gateway.requests import json_decoder
+from checkback.gateway.requests.arrow_decoder import HalfColumns, halves_of_stream, ops_of_stream
 from checkback.gateway.tables import half_rows
 from gateway.arrow import HALVES, OPS, SHAPE, columns, stream
 from gateway.process import half, op

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from checkback.gateway import batch_decoder, json_decoder
 from checkback.gateway.problems import Problem
+from checkback.gateway.requests import batch_decoder, json_decoder
 from checkback.messages.half import IMMUNITY_PROPERTY
 from gateway.contents import HALF, JUNK, OP
 

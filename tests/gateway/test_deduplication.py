@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from checkback.gateway.deduplication import (
+from checkback.gateway.deduplication.cache import (
     RECALLED_MAX,
     DeduplicationCache,
     Verdict,
@@ -21,7 +21,7 @@ from checkback.gateway.deduplication import (
     name_of,
     whose,
 )
-from checkback.gateway.landed_halves import CachedHalf, beyond_of
+from checkback.gateway.deduplication.landed_halves import CachedHalf, beyond_of
 from checkback.messages.half import Half
 from checkback.messages.op import Op
 from gateway.cache_entries import entries, land, run

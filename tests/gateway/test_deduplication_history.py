@@ -13,14 +13,14 @@ import pytest
 from deltalake import write_deltalake
 
 from checkback.errors import StorageError
-from checkback.gateway.deduplication import Verdict, fingerprint, judge_half, name_of
-from checkback.gateway.deduplication_history import LEFT, DeduplicationHistory, TransactionEnd
-from checkback.gateway.landed_halves import STATE_OF, CachedHalf
+from checkback.gateway.deduplication.cache import Verdict, fingerprint, judge_half, name_of
+from checkback.gateway.deduplication.history import LEFT, DeduplicationHistory, TransactionEnd
+from checkback.gateway.deduplication.landed_halves import STATE_OF, CachedHalf
 from checkback.gateway.tables import half_rows
 from checkback.messages.half import Half
 from checkback.messages.limits import LONG_MAX, MS_MAX
-from checkback.storage.delta_log import DeltaLog
-from checkback.storage.parquet_files import FileWriter
+from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.timestamps import LEAST
 
@@ -264,7 +264,7 @@ _START = """
 import sys, tracemalloc
 from datetime import datetime, timezone
 import pyarrow as pa
-from checkback.gateway.deduplication_history import DeduplicationHistory
+from checkback.gateway.deduplication.history import DeduplicationHistory
 older = DeduplicationHistory(sys.argv[1])
 tracemalloc.start()
 assert len(older.recent([0], datetime(2026, 3, 1, tzinfo=timezone.utc), 1000).names) == 96

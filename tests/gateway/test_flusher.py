@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from checkback.errors import FencedError, StorageError
-from checkback.gateway.flusher import Flusher, FlushLoop
-from checkback.gateway.group_commit import COMMIT_ROWS
 from checkback.gateway.health import HealthState
-from checkback.gateway.journal import Journal, Kind
-from checkback.gateway.journal_records import half_record, op_record
+from checkback.gateway.journal.flusher import Flusher, FlushLoop
+from checkback.gateway.journal.group_commit import COMMIT_ROWS
+from checkback.gateway.journal.journal import Journal, Kind
+from checkback.gateway.journal.records import half_record, op_record
 from checkback.gateway.metrics import Metrics
 from checkback.gateway.tables import Appender, claim
 from checkback.messages.half import Half
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from checkback.gateway.journal import Unflushed
+    from checkback.gateway.journal.journal import Unflushed
 
 
 class _KilledError(Exception):

@@ -6,13 +6,13 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING
 
-from checkback.gateway.batch_decoder import BATCH_MAX
-from checkback.gateway.group_commit import COMMIT_ROWS, GroupCommit
+from checkback.gateway.journal.group_commit import COMMIT_ROWS, GroupCommit
+from checkback.gateway.requests.batch_decoder import BATCH_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from checkback.gateway.journal import Record
+    from checkback.gateway.journal.journal import Record
 
 _LOUD, _QUIET = frozenset({"loud"}), frozenset({"quiet"})
 

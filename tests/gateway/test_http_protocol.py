@@ -10,13 +10,13 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
 from checkback.gateway.authentication import BearerTokens
+from checkback.gateway.http.middleware import JSON, RequestMiddleware
 from checkback.gateway.metrics import Metrics
-from checkback.gateway.middleware import JSON, RequestMiddleware
 from checkback.gateway.run import _config
 from checkback.settings import Settings
 
 if TYPE_CHECKING:
-    from checkback.gateway.middleware import Reply
+    from checkback.gateway.http.middleware import Reply
 
 _REQUEST = b"POST /v1/half HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from checkback.errors import SettingsError, StorageError
-from checkback.gateway import journal_segments
-from checkback.gateway.journal import Journal, Kind, Record
-from checkback.gateway.journal_segments import LARGE
+from checkback.gateway.journal import segments as journal_segments
+from checkback.gateway.journal.journal import Journal, Kind, Record
+from checkback.gateway.journal.segments import LARGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

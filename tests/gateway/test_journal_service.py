@@ -266,7 +266,7 @@ def test_queue_that_is_taken_over_while_it_is_given_up_stays_taken(
         taken.append(started(root, take_over=True, journal=second, queues=[0], flush="1h"))
         return changed_hands(*args)
 
-    monkeypatch.setattr("checkback.gateway.journal_start.changed_hands", meanwhile)
+    monkeypatch.setattr("checkback.gateway.journal.start.changed_hands", meanwhile)
     giving_up = started(root, journal=first, queues=[1])
     run(taken[0], lambda service: send(service, "new"), kill=True)
     assert run(giving_up, lambda service: asyncio.sleep(0, service)) is None
@@ -308,7 +308,7 @@ def test_a_start_that_was_killed_whenever_outdates_no_journal(tmp_path: Path, mo
 
     for name in ("note_starts", "own", "own", "note_starts"):
         with monkeypatch.context() as patch:
-            patch.setattr(f"checkback.gateway.journal.Journal.{name}", killed)
+            patch.setattr(f"checkback.gateway.journal.journal.Journal.{name}", killed)
             with pytest.raises(KeyboardInterrupt):
                 started(tmp_path)
         with monkeypatch.context() as patch:
@@ -340,7 +340,7 @@ def test_queues_are_given_up_whenever_the_start_without_a_journal_is_killed(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("checkback.gateway.journal_start.claim", killed)
+        patch.setattr("checkback.gateway.journal.start.claim", killed)
         with pytest.raises(KeyboardInterrupt):
             started(tmp_path, queues=[0], acknowledge="table")
     run(started(tmp_path, queues=[1], acknowledge="table"), lambda service: asyncio.sleep(0, service))
@@ -351,7 +351,7 @@ def test_queues_are_given_up_whenever_the_start_without_a_journal_is_killed(
 def test_a_clock_that_is_set_back_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(started(tmp_path, flush="1h"), lambda service: send(service, "t-0"), kill=True)
     hours = 3_600_000
-    monkeypatch.setattr("checkback.gateway.flusher.now_ms", lambda: int(time.time() * 1000) - 5 * hours)
+    monkeypatch.setattr("checkback.gateway.journal.flusher.now_ms", lambda: int(time.time() * 1000) - 5 * hours)
 
     async def act(service: GatewayService) -> None:
         assert (await send(service, "t-0")) == {"transaction_id": "t-0", "queue_id": 0, "queue_offset": 0}
@@ -363,7 +363,7 @@ def test_a_clock_that_is_set_back_changes_nothing(tmp_path: Path, monkeypatch: p
 
 def test_in_an_object_store_a_journal_needs_a_folder() -> None:
     settings = Settings.model_validate({"storage": {"root": "s3://bucket/x"}, "gateway": {"acknowledge": "journal"}})
-    from checkback.gateway.journal_start import uses_journal
+    from checkback.gateway.journal.start import uses_journal
 
     with pytest.raises(SettingsError, match=r"the journal needs a folder.*name a folder on a durable local disk"):
         uses_journal(settings)

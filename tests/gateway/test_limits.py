@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from checkback.gateway import json_decoder, models
+from checkback.gateway.http import models
 from checkback.gateway.problems import CODES, Problem
+from checkback.gateway.requests import json_decoder
 from checkback.messages.names import reserved
 from gateway.contents import CONTENT, HALF, OP
 from gateway.process import PATIENCE_S, Gateway, half

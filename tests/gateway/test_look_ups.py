@@ -16,7 +16,7 @@ from gateway.process import PATIENCE_S
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from checkback.gateway.deduplication_history import Place
+    from checkback.gateway.deduplication.history import Place
 
 
 class Slow:

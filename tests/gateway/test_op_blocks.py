@@ -15,12 +15,12 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from checkback.gateway.arrow_decoder import ops_of_stream
-from checkback.gateway.landed_halves import CODE_OF
-from checkback.gateway.message_routes import message_routes
-from checkback.gateway.middleware import ARROW, JSON
-from checkback.gateway.op_blocks import OpBlock, column_block
+from checkback.gateway.deduplication.landed_halves import CODE_OF
+from checkback.gateway.http.message_routes import message_routes
+from checkback.gateway.http.middleware import ARROW, JSON
 from checkback.gateway.problems import Problem
+from checkback.gateway.requests.arrow_decoder import ops_of_stream
+from checkback.gateway.requests.op_blocks import OpBlock, column_block
 from gateway.arrow import columns, stream
 from gateway.process import half, op, rows
 from gateway.test_arrow import as_rows

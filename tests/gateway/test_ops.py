@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from checkback.errors import StorageError
-from checkback.gateway import json_decoder
-from checkback.gateway.batch_decoder import BATCH_MAX
 from checkback.gateway.health import now_ms
 from checkback.gateway.problems import Problem
+from checkback.gateway.requests import json_decoder
+from checkback.gateway.requests.batch_decoder import BATCH_MAX
 from checkback.storage.schemas import arrow_schema
 from gateway.process import PATIENCE_S, half, op, rows
 from gateway.services import SlowHistory, code, with_service
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
-    from checkback.gateway.deduplication_history import Place
-    from checkback.gateway.landed_halves import CachedHalf
+    from checkback.gateway.deduplication.history import Place
+    from checkback.gateway.deduplication.landed_halves import CachedHalf
     from checkback.gateway.look_ups import LookedUp
     from checkback.gateway.service import GatewayService
 

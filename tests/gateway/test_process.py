@@ -16,7 +16,7 @@ import pytest
 import requests
 
 from checkback.gateway.tables import Appender, claim
-from checkback.storage.delta_log import DeltaLog
+from checkback.storage.log.delta_log import DeltaLog
 from gateway.process import PATIENCE_S, TO_TABLE, Gateway, half, op, rows
 
 pytestmark = pytest.mark.slow

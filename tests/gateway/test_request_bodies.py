@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkback.gateway.api import create_app
+from checkback.gateway.http.api import create_app
+from checkback.gateway.http.request_bodies import FREE, BodyBuffers, RequestStream
 from checkback.gateway.metrics import Metrics
 from checkback.gateway.problems import Problem
-from checkback.gateway.request_bodies import FREE, BodyBuffers, RequestStream
 from checkback.gateway.service import GatewayService
 from checkback.settings import Settings
 from gateway.process import PATIENCE_S, Gateway, half

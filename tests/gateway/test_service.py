@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from checkback.gateway import half_messages, json_decoder, service
+from checkback.gateway import half_messages, service
 from checkback.gateway.health import steady_ms
+from checkback.gateway.requests import json_decoder
 from gateway.process import half, rows
 from gateway.services import SlowHistory, code, with_service
 

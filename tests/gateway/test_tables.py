@@ -14,13 +14,13 @@ from checkback.errors import CheckbackError, FencedError, StorageError
 from checkback.gateway.health import HealthState
 from checkback.gateway.tables import Appender, OutcomeUnknownError, half_rows
 from checkback.messages.half import Half
-from checkback.storage.delta_log import AlteredError
+from checkback.storage.log.delta_log import AlteredError
 from gateway.process import TO_TABLE, Gateway, half, rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from checkback.storage.parquet_files import ParquetFile
+    from checkback.storage.parquet.parquet_files import ParquetFile
 
 HALF = Half(-1, -1, "t", "orders", "payments", 0, None, None, {"a": "b"}, b"body", 1000, None)
 

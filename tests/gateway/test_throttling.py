@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import pyarrow.compute as pc
 import pytest
 
-from checkback.gateway import json_decoder
 from checkback.gateway.metrics import Metrics
+from checkback.gateway.requests import json_decoder
 from checkback.gateway.service import GatewayService
 from checkback.settings import Settings
-from checkback.storage.delta_log import DeltaLog
-from checkback.storage.parquet_reader import read_rows
+from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.parquet.parquet_reader import read_rows
 from gateway.process import PATIENCE_S, half
 from gateway.services import code
 from support import s3_server
@@ -54,7 +54,7 @@ def test_messages_are_refused_while_the_store_throttles_and_stored_once_after_it
     """503, which producers answer by sending again; neither a restart nor a second row."""
     backoff = {"init_backoff": timedelta(milliseconds=1), "max_backoff": timedelta(milliseconds=5), "base": 2}
     retries = {"max_retries": 3, "backoff": backoff, "retry_timeout": timedelta(seconds=5)}
-    monkeypatch.setattr("checkback.storage.object_store._RETRIES", retries)
+    monkeypatch.setattr("checkback.storage.files.object_store._RETRIES", retries)
     with fault_proxy(s3_port) as port:
         storage = {"root": f"{s3_server.ROOT}/{uuid.uuid4().hex}", "options": s3_server.options(port)}
         settings = Settings.model_validate({"storage": storage, "gateway": {"gather": "0s"}})

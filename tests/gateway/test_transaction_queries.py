@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from checkback.gateway import json_decoder
+from checkback.gateway.requests import json_decoder
 from checkback.gateway.transaction_queries import WAITING_MAX, WAITING_SHARE
 from gateway.process import PATIENCE_S, half, op
 from gateway.services import SlowHistory, code, with_service

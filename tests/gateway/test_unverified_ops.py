@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkback.gateway import json_decoder
-from checkback.gateway.deduplication import name_of
-from checkback.gateway.landed_halves import CachedHalf
+from checkback.gateway.deduplication.cache import name_of
+from checkback.gateway.deduplication.landed_halves import CachedHalf
 from checkback.gateway.metrics import Metrics
 from checkback.gateway.problems import Problem
+from checkback.gateway.requests import json_decoder
 from checkback.gateway.service import GatewayService
 from checkback.gateway.unverified_ops import UnverifiedOps
 from checkback.messages.op import Op
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection
     from pathlib import Path
 
-    from checkback.gateway.deduplication_history import Place
+    from checkback.gateway.deduplication.history import Place
 
 KEEP_MS = 1000
 MINE = frozenset({"orders"})

@@ -17,11 +17,11 @@ import pytest
 from checkback.cli import main
 from checkback.errors import SettingsError, StorageError
 from checkback.inspect.answers import Answers, SparkNeededError, records
-from checkback.inspect.duckdb_engine import DuckDBEngine
+from checkback.inspect.engines.duckdb_engine import DuckDBEngine
 from checkback.settings import Settings
-from checkback.storage.delta_log import DeltaLog
 from checkback.storage.lock import exclusive_lock
-from checkback.storage.parquet_files import FileWriter
+from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
 from support.audit_cases import BROKEN, CLEAN, NUMBER
@@ -292,9 +292,9 @@ for words in {commands!r}:
 
 _PRESSED = """
 import os, signal, sys, threading
-from checkback.inspect.duckdb_engine import DuckDBEngine
+from checkback.inspect.engines.duckdb_engine import DuckDBEngine
 from checkback.settings import Storage
-from checkback.storage.delta_log import DeltaLog
+from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.lock import exclusive_lock
 from checkback.storage.tables import Tables
 

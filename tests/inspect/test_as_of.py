@@ -20,8 +20,8 @@ from pyspark.sql import functions as F
 
 from checkback.errors import SettingsError
 from checkback.inspect import pending
-from checkback.inspect.duckdb_engine import DuckDBEngine
-from checkback.inspect.view import View
+from checkback.inspect.engines.duckdb_engine import DuckDBEngine
+from checkback.inspect.versions.view import View
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
 from support.inspect_times import append, made_at, table

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.errors import SettingsError
-from checkback.inspect.as_of import parse_as_of
+from checkback.inspect.versions.as_of import parse_as_of
 
 
 def utc(year: int, month: int, day: int, hour: int = 0, minute: int = 0, second: int = 0, us: int = 0) -> datetime:

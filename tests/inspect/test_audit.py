@@ -15,8 +15,8 @@ from checkback.application.run import reconcile
 from checkback.cli import main
 from checkback.errors import CheckbackError, SettingsError
 from checkback.inspect.answers import Answers
-from checkback.inspect.audit import Report, audit
-from checkback.inspect.audit_findings import FINDINGS
+from checkback.inspect.audit.promises import FINDINGS
+from checkback.inspect.audit.run import Report, audit
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
 from conftest import TRACE

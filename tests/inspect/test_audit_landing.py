@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from checkback.inspect import audit_landing
 from checkback.inspect.answers import Answers
+from checkback.inspect.audit import landing as audit_landing
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
 from support.stories import DECIDED, Row, Transaction, batch, write

@@ -11,8 +11,8 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from checkback.inspect.answers import Answers
-from checkback.inspect.audit_findings import FINDINGS
-from checkback.reconcile.records import Reason
+from checkback.inspect.audit.promises import FINDINGS
+from checkback.reconcile.records.records import Reason
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
 from support.stories import BORN, CHECK_MAX, DONE, UNDER_WAY, Row, Transaction, checkpoint, in_batches, write

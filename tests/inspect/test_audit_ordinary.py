@@ -15,10 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from checkback.inspect import audit_facts, audit_labels, duckdb_engine, half_index
-from checkback.inspect.audit import audit_on, findings_on
-from checkback.inspect.duckdb_engine import DuckDBEngine
-from checkback.reconcile.records import Reason
+from checkback.inspect.audit import facts as audit_facts
+from checkback.inspect.audit import half_index
+from checkback.inspect.audit import labels as audit_labels
+from checkback.inspect.audit.run import audit_on, findings_on
+from checkback.inspect.engines import duckdb_engine
+from checkback.inspect.engines.duckdb_engine import DuckDBEngine
+from checkback.reconcile.records.records import Reason
 from checkback.settings import Settings
 from checkback.storage.schemas import arrow_schema, columns_of
 from checkback.storage.tables import Tables

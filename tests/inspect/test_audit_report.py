@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from datetime import datetime, timezone
 
-from checkback.inspect.audit import Found, Report
-from checkback.inspect.audit_findings import FINDINGS, PROMISES
-from checkback.inspect.audit_report import COLUMNS, as_json, conclusion, table_rows
-from checkback.storage.checkpoint import Batch
+from checkback.inspect.audit.promises import FINDINGS, PROMISES
+from checkback.inspect.audit.report import COLUMNS, as_json, conclusion, table_rows
+from checkback.inspect.audit.run import Found, Report
+from checkback.storage.checkpoints.checkpoint import Batch
 
 _DONE, _NEXT = Batch(4, 1_767_225_600_250), Batch(5, 1_767_225_602_000)
 _FOUND = (

@@ -9,8 +9,8 @@ import pytest
 from deltalake import DeltaTable
 
 from checkback.inspect.answers import Answers
-from checkback.inspect.audit_findings import FINDINGS
-from checkback.reconcile.batches import batch_row
+from checkback.inspect.audit.promises import FINDINGS
+from checkback.reconcile.publish.batches import batch_row
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
 from support.stories import DECIDED, Row, Transaction, batch, checkpoint, ms, write
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from checkback.inspect.audit import Report
+    from checkback.inspect.audit.run import Report
 
 pytestmark = pytest.mark.slow
 

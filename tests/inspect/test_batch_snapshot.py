@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from checkback.errors import SettingsError, StateError
 from checkback.inspect import snapshot
-from checkback.inspect.view import View
+from checkback.inspect.versions.view import View
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
 from support.inspect_times import append, made_at, table
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from checkback.inspect.batch_snapshot import Snapshot
+    from checkback.inspect.versions.batch_snapshot import Snapshot
 
 # Delta goes back a week, no further.
 _START = datetime.fromtimestamp(round(time.time()) - 7200, timezone.utc)

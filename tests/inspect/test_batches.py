@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkback.inspect.batches import (
+from checkback.inspect.versions.batches import (
     BATCH,
     UNKNOWN,
     Epoch,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from checkback.check.circuit_breaker import CircuitBreaker, State, limits_of
 from checkback.inspect.breaker_states import breakers_question
-from checkback.inspect.duckdb_engine import DuckDBEngine
-from checkback.inspect.view import View
+from checkback.inspect.engines.duckdb_engine import DuckDBEngine
+from checkback.inspect.versions.view import View
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
 from support.stories import DONE, Row, Transaction, write

@@ -13,17 +13,17 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
-from checkback.inspect.audit import account, summary_question
-from checkback.inspect.audit_labels import labelled
+from checkback.inspect.audit.labels import labelled
+from checkback.inspect.audit.run import account, summary_question
 from checkback.inspect.breaker_states import breakers_question
-from checkback.inspect.check_jitter import xxhash64
 from checkback.inspect.discarded_messages import discarded_question
-from checkback.inspect.duckdb_engine import DuckDBEngine
-from checkback.inspect.groups import group_rows
+from checkback.inspect.engines.check_jitter import xxhash64
+from checkback.inspect.engines.duckdb_engine import DuckDBEngine
+from checkback.inspect.engines.spark_engine import SparkEngine
 from checkback.inspect.pending_transactions import pending_question
 from checkback.inspect.scheduled_messages import SCHEDULED
-from checkback.inspect.spark_engine import SparkEngine
-from checkback.inspect.status import read_status
+from checkback.inspect.status.groups import group_rows
+from checkback.inspect.status.status import read_status
 from checkback.inspect.timeline import (
     decided_question,
     decisions_question,
@@ -34,7 +34,7 @@ from checkback.inspect.timeline import (
 )
 from checkback.inspect.transaction_lineage import lineage_rows, transactions_question
 from checkback.inspect.unpublished_messages import unpublished_rows
-from checkback.inspect.view import View
+from checkback.inspect.versions.view import View
 from checkback.settings import Settings
 from checkback.storage.schemas import columns_of
 from checkback.storage.tables import Tables
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from checkback.inspect.engine import Engine
+    from checkback.inspect.engines.engine import Engine
 
 _TABLES = (
     *("half", "op", "decisions", "deliveries", "discarded", "check_requests", "check_answers", "rejected"),

@@ -7,7 +7,7 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from checkback.inspect.half_index import HalfIndex
+from checkback.inspect.audit.half_index import HalfIndex
 
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 

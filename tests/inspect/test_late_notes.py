@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from checkback.inspect.answers import Answers
-from checkback.reconcile.published_notes import note
+from checkback.reconcile.publish.published_notes import note
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
 from support.stories import DECIDED, Row, Transaction, batch, checkpoint, write

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from checkback.cli import main
-from checkback.inspect import duckdb_engine
 from checkback.inspect.answers import Answers
-from checkback.inspect.duckdb_engine import DuckDBEngine
+from checkback.inspect.engines import duckdb_engine
+from checkback.inspect.engines.duckdb_engine import DuckDBEngine
 from checkback.inspect.pending_transactions import pending_question
 from checkback.inspect.scheduled_messages import SCHEDULED
-from checkback.inspect.table_versions import FixedTables
 from checkback.inspect.unpublished_messages import unpublished_rows
-from checkback.inspect.view import View
+from checkback.inspect.versions.table_versions import FixedTables
+from checkback.inspect.versions.view import View
 from checkback.settings import Settings, Storage
 from checkback.storage.tables import Tables
 from support.fault_proxy import fault_proxy, in_sequence_since, requests_since, set_latency

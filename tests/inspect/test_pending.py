@@ -25,12 +25,12 @@ from checkback.inspect import (
     table,
 )
 from checkback.inspect.answers import Answers
-from checkback.inspect.groups import COLUMNS as GROUP_COLUMNS
 from checkback.inspect.json_lines import json_rows
 from checkback.inspect.pending_transactions import COLUMNS, CONTENT
+from checkback.inspect.status.groups import COLUMNS as GROUP_COLUMNS
 from checkback.inspect.transaction_lineage import COLUMNS as LINEAGE_COLUMNS
 from checkback.settings import Settings
-from checkback.storage.commit_reader import CommitReader
+from checkback.storage.log.commit_reader import CommitReader
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
 from support.inspect_times import append, made_at

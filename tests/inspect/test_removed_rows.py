@@ -9,12 +9,12 @@ import pytest
 from deltalake import DeltaTable
 
 from checkback.inspect.answers import Answers
-from checkback.inspect.audit import audit
-from checkback.inspect.removed_rows import unseen
-from checkback.reconcile.batches import batch_row
+from checkback.inspect.audit.removed_rows import unseen
+from checkback.inspect.audit.run import audit
+from checkback.reconcile.publish.batches import batch_row
 from checkback.reconcile.read_ranges import ReadRange
 from checkback.settings import Settings
-from checkback.storage import seen_commits
+from checkback.storage.checkpoints import seen_commits
 from checkback.storage.tables import Tables
 from support.stories import DECIDED, Row, Transaction, batch, ms, write
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from checkback.inspect.answers import Answers
-from checkback.inspect.check_jitter import xxhash64
-from checkback.reconcile.records import PENDING
+from checkback.inspect.engines.check_jitter import xxhash64
+from checkback.reconcile.records.records import PENDING
 from checkback.reconcile.segment import jitter
 from checkback.settings import Settings
 from checkback.storage.tables import Tables

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from checkback.application.run import reconcile
 from checkback.inspect import pending, state_differences, state_pending
 from checkback.settings import Settings
-from checkback.storage.checkpoint import last_done
+from checkback.storage.checkpoints.checkpoint import last_done
 from checkback.storage.tables import Tables
 from conftest import TRACE
 from support.inspect_times import append

@@ -8,13 +8,13 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from checkback.inspect.progress import Progress
-from checkback.inspect.run_schedule import RunSchedule
-from checkback.inspect.status import GROUP, ConsumerFacts, Engine, Status, TableFacts
-from checkback.inspect.status_screen import Line, as_json, check_rows, group_rows, lines, span
+from checkback.inspect.status.progress import Progress
+from checkback.inspect.status.run_schedule import RunSchedule
+from checkback.inspect.status.screen import Line, as_json, check_rows, group_rows, lines, span
+from checkback.inspect.status.status import GROUP, ConsumerFacts, Engine, Status, TableFacts
 from checkback.inspect.unpublished_messages import Topic
-from checkback.storage.checkpoint import Batch
-from checkback.storage.commit_reader import Unread
+from checkback.storage.checkpoints.checkpoint import Batch
+from checkback.storage.log.commit_reader import Unread
 
 _NOW = round(datetime(2026, 11, 21, 14, 15, tzinfo=timezone.utc).timestamp() * 1000)
 _DONE = Batch(41, _NOW - 5_000)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from checkback.inspect import topic_scan
 from checkback.inspect.topic_scan import read_topics
-from checkback.storage.parquet_files import FileWriter
+from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema
 from checkback.storage.tables import Tables
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.errors import StorageError
-from checkback.inspect.version_at import version_at
-from checkback.storage.commit_reader import CommitReader
+from checkback.inspect.engines.version_at import version_at
+from checkback.storage.log.commit_reader import CommitReader
 from support.inspect_times import landed, made_at, table
 
 

@@ -14,8 +14,8 @@ from checkback.gateway.tables import Appender, half_rows
 from checkback.maintain.run import maintain
 from checkback.messages.half import Half
 from checkback.settings import Settings
-from checkback.storage.delta_log import DeltaLog
-from checkback.storage.parquet_files import FileWriter
+from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:

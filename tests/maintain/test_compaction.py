@@ -8,8 +8,8 @@ from checkback.gateway.tables import half_rows
 from checkback.maintain.compaction import MEMORY, planned, rewritten
 from checkback.messages.half import Half
 from checkback.settings import Maintain
-from checkback.storage.delta_log import DeltaLog
-from checkback.storage.parquet_files import FileWriter
+from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.parquet.parquet_files import FileWriter
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,15 +10,15 @@ import pyarrow.compute as pc
 import pytest
 
 from checkback.maintain.run import maintain
-from checkback.storage import table_files
-from checkback.storage.commit_reader import CommitReader
-from checkback.storage.delta_log import DeltaLog
-from checkback.storage.parquet_reader import read_rows
+from checkback.storage.files import table_files
+from checkback.storage.log.commit_reader import CommitReader
+from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.parquet.parquet_reader import read_rows
 from checkback.storage.schemas import arrow_schema
 from maintain.fixtures import DAY_MS, Quiet, settings_of
 
 if TYPE_CHECKING:
-    from checkback.storage.parquet_files import ParquetFile
+    from checkback.storage.parquet.parquet_files import ParquetFile
     from checkback.storage.tables import Tables
 
 pytestmark = pytest.mark.slow

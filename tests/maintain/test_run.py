@@ -24,9 +24,9 @@ from hypothesis import strategies as st
 from checkback.errors import FencedError
 from checkback.maintain import compaction as compacting
 from checkback.maintain.run import LOCK, LOST, REBUILDING
-from checkback.reconcile.ownership import claim
-from checkback.storage.delta_log import DeltaLog
+from checkback.reconcile.state.ownership import claim
 from checkback.storage.lock import exclusive_lock
+from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
 from gateway.process import Gateway, half
@@ -314,7 +314,7 @@ def test_nothing_goes_where_reconcile_cannot_be_seen(tmp_path: Path) -> None:
 
 _KILLED = """
 import os, signal, sys
-from checkback.storage.delta_log import DeltaLog
+from checkback.storage.log.delta_log import DeltaLog
 from checkback.maintain import table_folder
 from maintain.fixtures import maintained, settings_of
 step, root, now = sys.argv[1:]

@@ -16,7 +16,7 @@ from checkback.gateway.tables import op_rows
 from checkback.maintain.spark_maintenance import hours_kept, maintain_by_spark
 from checkback.messages.op import Op
 from checkback.settings import Settings
-from checkback.storage.parquet_files import FileWriter
+from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.spark_schemas import schema_of
 from checkback.storage.tables import Tables
 from maintain.fixtures import DAY_MS, Quiet, Sender, append, maintained, settings_of

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from checkback.consumer.group_state import GroupState, MessageQueue, QueueState
-from checkback.consumer.group_table import GroupTable
+from checkback.consumer.group.group_state import GroupState, MessageQueue, QueueState
+from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.position import Position
 from checkback.inspect.diagnosis import clock
 from checkback.settings import Storage

@@ -21,8 +21,8 @@ from checkback.observe.lag import Lag
 from checkback.observe.metrics import Metrics
 from checkback.observe.observer import Observer
 from checkback.observe.pending import PendingCount
-from checkback.reconcile.actions import QUEUED, SEGMENT, Actions
-from checkback.reconcile.records import Action
+from checkback.reconcile.records.actions import QUEUED, SEGMENT, Actions
+from checkback.reconcile.records.records import Action
 from checkback.storage.schemas import arrow_schema
 
 _CONF = Path(__file__).parents[2] / "conf"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.observe.pending import PendingCount
-from checkback.reconcile.actions import AS_BEFORE, SEGMENT
+from checkback.reconcile.records.actions import AS_BEFORE, SEGMENT
 
 _PENDING = st.integers(0, 5) | st.just(AS_BEFORE)
 _TOLD = st.tuples(

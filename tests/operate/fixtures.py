@@ -16,8 +16,8 @@ from checkback.operate.resolve import resolving
 from checkback.operate.resume import resuming
 from checkback.operate.tables import FileStore
 from checkback.operate.transaction import Asked, Place
-from checkback.storage.delta_log import DeltaLog
-from checkback.storage.parquet_files import FileWriter
+from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import SCHEMAS, arrow_schema
 from checkback.storage.tables import Tables
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 
 from checkback.demo.producer import ExampleProducer
-from checkback.inspect.audit import audit
+from checkback.inspect.audit.run import audit
 from checkback.settings import Settings
 from checkback.spark.session import running_session
 from power.disk import Disk, read_journal

@@ -14,10 +14,10 @@ from checkback.gateway.service import GatewayService
 from checkback.gateway.tables import Appender, half_rows, op_rows
 from checkback.messages.half import Half
 from checkback.messages.op import Op
-from checkback.storage.delta_log import DeltaLog
+from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.log.torn_commits import find_torn
 from checkback.storage.schemas import SCHEMAS
 from checkback.storage.tables import Tables
-from checkback.storage.torn_commits import find_torn
 from crash.books import rows
 from crash.process import TOO_SLOW
 from power.disk import Disk, Note

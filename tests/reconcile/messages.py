@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from checkback.reconcile.actions import QUEUED, Actions
-from checkback.reconcile.half_lookup import HalfLookup
+from checkback.reconcile.publish.half_lookup import HalfLookup
+from checkback.reconcile.records.actions import QUEUED, Actions
 from checkback.storage.schemas import arrow_schema
 
 if TYPE_CHECKING:
-    from checkback.reconcile.records import Action
+    from checkback.reconcile.records.records import Action
 
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 T1 = datetime(2026, 1, 1, 0, 0, 1, tzinfo=timezone.utc)

@@ -18,8 +18,8 @@ import pyarrow as pa
 from checkback.application.run import reconcile
 from checkback.settings import Settings
 from checkback.spark.session import running_session
-from checkback.storage.delta_log import DeltaLog
-from checkback.storage.parquet_files import FileWriter
+from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
 

@@ -7,8 +7,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkback.reconcile.actions import Actions, pack
-from checkback.reconcile.records import ACTION, Action
+from checkback.reconcile.records.actions import Actions, pack
+from checkback.reconcile.records.records import ACTION, Action
 from reconcile.messages import action, actions
 
 

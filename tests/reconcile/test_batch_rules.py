@@ -18,15 +18,15 @@ from checkback.application.run import reconcile
 from checkback.errors import CheckbackError, StateError
 from checkback.reconcile import batch_rules
 from checkback.reconcile.batch_rules import BatchRules, in_force, keep
-from checkback.reconcile.group_hash import GroupHash
-from checkback.reconcile.processor import STATE_NAME
-from checkback.reconcile.publish import Publisher
-from checkback.reconcile.registered_timers import registered_timers
+from checkback.reconcile.publish.publisher import Publisher
 from checkback.reconcile.segment import Rules
+from checkback.reconcile.state.group_hash import GroupHash
+from checkback.reconcile.state.processor import STATE_NAME
+from checkback.reconcile.state.registered_timers import registered_timers
 from checkback.settings import Settings
-from checkback.storage.checkpoint import PARTITIONS, last_done, read_checkpoint
-from checkback.storage.delta_log import DeltaLog
-from checkback.storage.parquet_files import FileWriter
+from checkback.storage.checkpoints.checkpoint import PARTITIONS, last_done, read_checkpoint
+from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
 from support.rows import rows_of
@@ -34,8 +34,8 @@ from support.rows import rows_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from checkback.reconcile.actions import Actions
-    from checkback.reconcile.batches import Written
+    from checkback.reconcile.publish.batches import Written
+    from checkback.reconcile.records.actions import Actions
 
 
 class Lakehouse:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from checkback.reconcile.batch_rules import batch_rules
-from checkback.reconcile.batches import batch_row
+from checkback.reconcile.publish.batches import batch_row
 from checkback.settings import Settings
 
 

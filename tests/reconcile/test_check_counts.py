@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from checkback.reconcile.check_counts import checks_so_far
+from checkback.reconcile.publish.check_counts import checks_so_far
 from checkback.storage.dataframes import frame
 from checkback.storage.schemas import arrow_schema
 

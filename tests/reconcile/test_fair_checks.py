@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from checkback.reconcile.actions import Actions
-from checkback.reconcile.processor import SegmentProcessor
-from checkback.reconcile.records import EARLY, Action, Kind
+from checkback.reconcile.records.actions import Actions
+from checkback.reconcile.records.records import EARLY, Action, Kind
 from checkback.reconcile.segment import Rules, Segment, decide
-from checkback.reconcile.state_codec import encode
+from checkback.reconcile.state.processor import SegmentProcessor
+from checkback.reconcile.state.state_codec import encode
 from reconcile.segments import SIZE, commit, events, half
 from simulator.store import BatchTime, Handle, State
 

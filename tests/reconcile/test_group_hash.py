@@ -14,11 +14,11 @@ from checkback.errors import CheckbackError, StateError
 from checkback.inspect.answers import Answers
 from checkback.reconcile import batch_rules
 from checkback.reconcile.batch_rules import BatchRules, group_hash_of, keep
-from checkback.reconcile.event_columns import half_events, op_events
-from checkback.reconcile.group_hash import GROUP_HASH, GroupHash
-from checkback.reconcile.records import EVENT, NOT_STATED, Kind
+from checkback.reconcile.publish.event_columns import half_events, op_events
+from checkback.reconcile.records.records import EVENT, NOT_STATED, Kind
 from checkback.reconcile.segment import Rules, Segment, decide
-from checkback.reconcile.state_codec import decode, encode
+from checkback.reconcile.state.group_hash import GROUP_HASH, GroupHash
+from checkback.reconcile.state.state_codec import decode, encode
 from reconcile.frames import half_frame, op_frame
 from reconcile.messages import half
 from reconcile.test_batch_rules import Lakehouse

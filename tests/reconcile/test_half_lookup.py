@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkback.reconcile.half_lookup import FoundRows, HalfLookup
-from checkback.reconcile.records import Action
+from checkback.reconcile.publish.half_lookup import FoundRows, HalfLookup
+from checkback.reconcile.records.records import Action
 from reconcile.messages import action, wanted
 
 _LAST_QUEUE, _LAST_OFFSET = 2**31 - 1, 2**63 - 1

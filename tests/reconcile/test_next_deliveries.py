@@ -14,23 +14,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.errors import StateError
-from checkback.reconcile import next_deliveries
-from checkback.reconcile.actions import SEGMENT, Actions
-from checkback.reconcile.group_hash import GroupHash
-from checkback.reconcile.next_deliveries import NextDeliveries, load
-from checkback.reconcile.partition_batch import PartitionBatch
-from checkback.reconcile.processor import NEXT_NAME, STATE_NAME, SegmentProcessor
-from checkback.reconcile.records import Action
+from checkback.reconcile.records.actions import SEGMENT, Actions
+from checkback.reconcile.records.records import Action
 from checkback.reconcile.segment import Segment, decide
-from checkback.reconcile.state_codec import Timers, encode
-from checkback.reconcile.timer_encoding import delivery_timer
+from checkback.reconcile.state import next_deliveries
+from checkback.reconcile.state.group_hash import GroupHash
+from checkback.reconcile.state.next_deliveries import NextDeliveries, load
+from checkback.reconcile.state.partition_batch import PartitionBatch
+from checkback.reconcile.state.processor import NEXT_NAME, STATE_NAME, SegmentProcessor
+from checkback.reconcile.state.state_codec import Timers, encode
+from checkback.reconcile.state.timer_encoding import delivery_timer
 from reconcile.segments import RULES, SIZE, cancel, events, half, message
 from simulator.store import BatchTime, Handle, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from checkback.reconcile.records import Records
+    from checkback.reconcile.records.records import Records
 
 KEY, SOON = "0/0", 8
 #: a millisecond for each: a timer may be up to 7 ms later

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from checkback.reconcile.output_rows import table_rows
-from checkback.reconcile.records import Action, Reason, Source
-from checkback.reconcile.tasks import selector
-from checkback.reconcile.unpublished import Parking
+from checkback.reconcile.publish.output_rows import table_rows
+from checkback.reconcile.publish.tasks import selector
+from checkback.reconcile.publish.unpublished import Parking
+from checkback.reconcile.records.records import Action, Reason, Source
 from checkback.storage.schemas import arrow_schema
 from reconcile.messages import BATCH_ID, T0, T1, T1_US, action, half, halves, wanted
 
 if TYPE_CHECKING:
-    from checkback.reconcile.half_lookup import HalfLookup
+    from checkback.reconcile.publish.half_lookup import HalfLookup
 
 
 def _rows(messages: list[dict[str, Any]], chosen: HalfLookup) -> dict[str, list[dict[str, Any]]]:

@@ -9,8 +9,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkback.reconcile.packed_events import EVENT_COLUMNS, pack, packer, parse_key, segment_key, unpack
-from checkback.reconcile.records import EVENT
+from checkback.reconcile.records.records import EVENT
+from checkback.reconcile.state.packed_events import EVENT_COLUMNS, pack, packer, parse_key, segment_key, unpack
 
 big = st.integers(-(2**63), 2**63 - 1)
 rows = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 100) | st.integers(0, 2**63 - 1), st.integers(0, 3), big))

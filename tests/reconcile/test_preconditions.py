@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from checkback.errors import StateError
-from checkback.reconcile.preconditions import DecisionFacts, StartFacts, refuse
-from checkback.storage.checkpoint import Batch, Checkpoint, StreamPosition
-from checkback.storage.checkpoint_fit import TableLog
+from checkback.reconcile.start.preconditions import DecisionFacts, StartFacts, refuse
+from checkback.storage.checkpoints.checkpoint import Batch, Checkpoint, StreamPosition
+from checkback.storage.checkpoints.checkpoint_fit import TableLog
 
 HALF = TableLog("h", oldest=0, newest=9)
 GOOD = StartFacts(

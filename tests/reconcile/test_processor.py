@@ -10,12 +10,12 @@ import pandas as pd
 import pyarrow as pa
 from pyspark.sql.streaming.tws_tester import TwsTester
 
-from checkback.reconcile import early_ops
-from checkback.reconcile.actions import Actions
-from checkback.reconcile.processor import SegmentProcessor
-from checkback.reconcile.records import Action
-from checkback.reconcile.state_codec import AT_ONCE
-from checkback.reconcile.timer_encoding import delivery_timer, due_timer
+from checkback.reconcile.records.actions import Actions
+from checkback.reconcile.records.records import Action
+from checkback.reconcile.state import early_ops
+from checkback.reconcile.state.processor import SegmentProcessor
+from checkback.reconcile.state.state_codec import AT_ONCE
+from checkback.reconcile.state.timer_encoding import delivery_timer, due_timer
 from reconcile.segments import RULES, SIZE, commit, delivered, events, half
 
 KEY = "0/0"
@@ -155,6 +155,6 @@ def test_group_opens_so_many_unseen_segments_in_a_batch() -> None:
 
 def test_import_is_light() -> None:
     """Spark imports it in two new Python processes at each start of the query."""
-    code = "import sys, checkback.reconcile.processor; print({'pandas', 'pyarrow'} & sys.modules.keys())"
+    code = "import sys, checkback.reconcile.state.processor; print({'pandas', 'pyarrow'} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

@@ -14,15 +14,15 @@ from chispa import assert_df_equality
 from deltalake import DeltaTable
 
 from checkback.errors import StorageError
-from checkback.reconcile import batch_writers, half_reader
-from checkback.reconcile.event_columns import identity_columns
-from checkback.reconcile.half_lookup import HalfLookup
-from checkback.reconcile.publish import Publisher
-from checkback.reconcile.records import Action, Reason, Source
-from checkback.storage import parquet_files
-from checkback.storage.delta_log import DataFile
-from checkback.storage.fsync import UnflushedError
-from checkback.storage.parquet_files import FileWriter
+from checkback.reconcile.publish import batch_writers, half_reader
+from checkback.reconcile.publish.event_columns import identity_columns
+from checkback.reconcile.publish.half_lookup import HalfLookup
+from checkback.reconcile.publish.publisher import Publisher
+from checkback.reconcile.records.records import Action, Reason, Source
+from checkback.storage.files.fsync import UnflushedError
+from checkback.storage.log.delta_log import DataFile
+from checkback.storage.parquet import parquet_files
+from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import SCHEMAS, arrow_schema
 from checkback.storage.tables import Tables
 from reconcile.frames import half_frame

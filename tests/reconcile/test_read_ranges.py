@@ -11,8 +11,8 @@ import pytest
 from checkback.application.rebuild import rebuild
 from checkback.errors import CheckbackError
 from checkback.reconcile.read_ranges import ReadRange, read_ranges
-from checkback.storage.checkpoint import Batch, StreamPosition
-from checkback.storage.parquet_files import FileWriter
+from checkback.storage.checkpoints.checkpoint import Batch, StreamPosition
+from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
 from checkback.what_if import what_if

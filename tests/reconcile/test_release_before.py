@@ -15,7 +15,7 @@ from checkback.application.run import reconcile
 from checkback.errors import StateError
 from checkback.inspect.answers import Answers
 from checkback.inspect.state_store import state_segments
-from checkback.storage.checkpoint import PARTITIONS
+from checkback.storage.checkpoints.checkpoint import PARTITIONS
 from checkback.storage.schemas import ADDED
 from checkback.storage.tables import Tables
 from reconcile.release_before import end, half, land, settings_of

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 from checkback.commands.reconcile import _nothing_to_do
-from checkback.inspect.progress import progress
-from checkback.reconcile import scheduled_run
+from checkback.inspect.status.progress import progress
+from checkback.reconcile.start import scheduled_run
 from checkback.settings import Settings
-from checkback.storage.delta_log import DeltaLog
-from checkback.storage.parquet_files import FileWriter
+from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import SCHEMAS, SOURCES, arrow_schema
 from checkback.storage.tables import Tables
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from checkback.reconcile.packed_events import pack, parse_key, unpack
-from checkback.reconcile.records import ACTION, Action, Kind, Source
+from checkback.reconcile.records.records import ACTION, Action, Kind, Source
 from checkback.reconcile.segment import WAITING_AT_OFFSET, WAITING_OF_GROUP, Rules, Segment, decide
-from checkback.reconcile.state_codec import decode, encode
+from checkback.reconcile.state.packed_events import pack, parse_key, unpack
+from checkback.reconcile.state.state_codec import decode, encode
 from reconcile.segments import RULES, SIZE, Run, commit, delivered, events, half, op, read, rollback, undelivered
 
 if TYPE_CHECKING:

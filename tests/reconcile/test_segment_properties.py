@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkback.reconcile.records import Kind
+from checkback.reconcile.records.records import Kind
 from checkback.reconcile.segment import Rules, Segment, decide
-from checkback.reconcile.state_codec import decode, encode
+from checkback.reconcile.state.state_codec import decode, encode
 from reconcile.segments import RULES, SIZE, cancel, commit, delivered, events, half, read, rollback, undelivered
 
 if TYPE_CHECKING:

@@ -10,14 +10,14 @@ import pyarrow as pa
 import pytest
 
 from checkback.errors import StateError
-from checkback.reconcile.group_hash import GroupHash
-from checkback.reconcile.records import Action
+from checkback.reconcile.records.records import Action
 from checkback.reconcile.segment import Segment, decide
-from checkback.reconcile.state_codec import NO_TIMERS, Timers, decode, encode
+from checkback.reconcile.state.group_hash import GroupHash
+from checkback.reconcile.state.state_codec import NO_TIMERS, Timers, decode, encode
 from reconcile.segments import RULES, SIZE, commit, events, half
 
 if TYPE_CHECKING:
-    from checkback.reconcile.records import Records
+    from checkback.reconcile.records.records import Records
 
 
 def _segment() -> Segment:

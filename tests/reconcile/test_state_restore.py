@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkback.reconcile.records import EVENT, Action, Kind, Records
+from checkback.reconcile.records.records import EVENT, Action, Kind, Records
 from checkback.reconcile.segment import Segment, decide
-from checkback.reconcile.state_codec import decode, encode
-from checkback.reconcile.state_restore import ROW, Known, restore
+from checkback.reconcile.state.state_codec import decode, encode
+from checkback.reconcile.state.state_restore import ROW, Known, restore
 from reconcile.segments import RULES, SIZE, commit, events, half, message, op, rollback
 
 DECISIONS = (Action.COMMIT, Action.ROLLBACK, Action.DISCARD)

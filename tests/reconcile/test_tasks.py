@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from checkback.reconcile.records import Action
-from checkback.reconcile.tasks import TaskReport, picker, selector, surveyor
-from checkback.reconcile.unpublished import Parking
-from checkback.storage.parquet_files import MOST_ROWS, TableRoot, files_of
+from checkback.reconcile.publish.tasks import TaskReport, picker, selector, surveyor
+from checkback.reconcile.publish.unpublished import Parking
+from checkback.reconcile.records.records import Action
+from checkback.storage.parquet.parquet_files import MOST_ROWS, TableRoot, files_of
 from reconcile.messages import action, half, halves, wanted
 
 if TYPE_CHECKING:

@@ -17,18 +17,18 @@ from checkback.consumer.topic_reader import TopicReader
 from checkback.errors import FencedError, StateError, StorageError
 from checkback.inspect import lineage, unpublished
 from checkback.inspect.unpublished_messages import topics
-from checkback.inspect.view import View
-from checkback.reconcile import topic_tables
-from checkback.reconcile import unpublished as unpublished_rules
-from checkback.reconcile.batch_recovery import Deleted, finish
-from checkback.reconcile.batches import NOT_KNOWN
-from checkback.reconcile.interrupted_batch import find
-from checkback.reconcile.publish import Publisher
-from checkback.reconcile.records import Action
-from checkback.reconcile.topic_tables import own_failure
-from checkback.reconcile.unpublished import LATER
+from checkback.inspect.versions.view import View
+from checkback.reconcile.publish import topic_tables
+from checkback.reconcile.publish import unpublished as unpublished_rules
+from checkback.reconcile.publish.batches import NOT_KNOWN
+from checkback.reconcile.publish.publisher import Publisher
+from checkback.reconcile.publish.topic_tables import own_failure
+from checkback.reconcile.publish.unpublished import LATER
+from checkback.reconcile.records.records import Action
+from checkback.reconcile.recovery.batch_recovery import Deleted, finish
+from checkback.reconcile.recovery.interrupted_batch import find
 from checkback.settings import Settings
-from checkback.storage.parquet_files import FileWriter
+from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import SCHEMAS
 from checkback.storage.spark_schemas import TOPIC
 from checkback.storage.tables import Tables

@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from checkback.reconcile import unpublished
-from checkback.reconcile.unpublished import (
+from checkback.reconcile.publish import unpublished
+from checkback.reconcile.publish.unpublished import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
     MOST_TRIES,
@@ -63,7 +63,7 @@ class Table:
 
 
 class World:
-    """The tables, the plan of each batch, and a run that may die at any step of one. As `publish.Publisher` does it."""
+    """The tables, the plan of each batch, and a run that may die at any step of one. As `Publisher` does it."""
 
     def __init__(self, random: Random) -> None:
         self.random = random

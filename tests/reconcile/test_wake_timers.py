@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkback.reconcile.actions import SEGMENT
-from checkback.reconcile.state_codec import AT_ONCE
-from checkback.reconcile.wake_timers import WakeTimers
+from checkback.reconcile.records.actions import SEGMENT
+from checkback.reconcile.state.state_codec import AT_ONCE
+from checkback.reconcile.state.wake_timers import WakeTimers
 
 _KEYS = st.tuples(st.integers(0, 1), st.integers(0, 2))
 _BATCH = st.dictionaries(_KEYS, st.integers(-1, 50), max_size=4)

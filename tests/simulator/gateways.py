@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from checkback.gateway.deduplication import DeduplicationCache, Verdict, judge_op, name_of
-from checkback.gateway.landed_halves import CachedHalf
+from checkback.gateway.deduplication.cache import DeduplicationCache, Verdict, judge_op, name_of
+from checkback.gateway.deduplication.landed_halves import CachedHalf
 from checkback.gateway.unverified_ops import UnverifiedOps
 from checkback.messages.op import Op as OpMessage
-from checkback.reconcile.records import Kind
+from checkback.reconcile.records.records import Kind
 from gateway.cache_entries import entries, land
 from simulator.tables import Half, Op
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 from unittest.mock import patch
 
-from checkback.reconcile import next_deliveries, timer_encoding
+from checkback.reconcile.state import next_deliveries, timer_encoding
 from simulator.failover import FailoverScenario, failover
 from simulator.lives import NEXT, SLOTS
 from simulator.promises import BrokenError

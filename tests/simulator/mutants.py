@@ -7,7 +7,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from checkback.reconcile import next_deliveries, partition_batch, scheduled, segment, state_codec, state_restore
+from checkback.reconcile import scheduled, segment
+from checkback.reconcile.state import next_deliveries, partition_batch, state_codec, state_restore
 from simulator import promises, rebuild
 from simulator.lives import NEXT
 from simulator.rebuild_mutants import OneApplication
@@ -16,8 +17,8 @@ from simulator.reconcile import Planned, Reconcile
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from checkback.reconcile.actions import Actions
-    from checkback.reconcile.half_lookup import HalfLookup
+    from checkback.reconcile.publish.half_lookup import HalfLookup
+    from checkback.reconcile.records.actions import Actions
     from checkback.reconcile.segment import Rules
 
 _OPS = "    segment = _apply_ops(segment, events[is_op], now, rules, actions, crowded)\n"

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from checkback.reconcile.next_deliveries import load
-from checkback.reconcile.packed_events import parse_key
-from checkback.reconcile.records import Kind, Reason
+from checkback.reconcile.records.records import Kind, Reason
 from checkback.reconcile.segment import WAITING_OF_GROUP
-from checkback.reconcile.timer_encoding import due_timer
+from checkback.reconcile.state.next_deliveries import load
+from checkback.reconcile.state.packed_events import parse_key
+from checkback.reconcile.state.timer_encoding import due_timer
 from simulator.lives import LATER, UNKNOWN, Key, Life, Lives
 from simulator.steps import HOSTILE
 

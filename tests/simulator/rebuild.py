@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from checkback.reconcile.packed_events import segment_key
-from checkback.reconcile.records import NOT_STATED, Kind
-from checkback.reconcile.state_codec import encode
-from checkback.reconcile.state_restore import ROW, Known, restore
+from checkback.reconcile.records.records import NOT_STATED, Kind
+from checkback.reconcile.state.packed_events import segment_key
+from checkback.reconcile.state.state_codec import encode
+from checkback.reconcile.state.state_restore import ROW, Known, restore
 from simulator.reconcile import CrashError, kind_of
 from simulator.tables import Decision, Delivery, Discarded, Published
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from checkback.reconcile.state_restore import Known
+from checkback.reconcile.state.state_restore import Known
 from simulator.rebuild import Checked, Rebuild
 from simulator.reconcile import APP, Reconcile
 

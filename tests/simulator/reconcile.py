@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from checkback.reconcile.actions import KEPT, PUBLISHED, Actions
-from checkback.reconcile.actions import pack as pack_actions
-from checkback.reconcile.half_lookup import HalfLookup, due_times
-from checkback.reconcile.packed_events import EVENT_COLUMNS, pack
-from checkback.reconcile.processor import SegmentProcessor
-from checkback.reconcile.records import EVENT, NOT_STATED, Action, Kind, Reason, Records
+from checkback.reconcile.publish.half_lookup import HalfLookup, due_times
+from checkback.reconcile.records.actions import KEPT, PUBLISHED, Actions
+from checkback.reconcile.records.actions import pack as pack_actions
+from checkback.reconcile.records.records import EVENT, NOT_STATED, Action, Kind, Reason, Records
+from checkback.reconcile.state.packed_events import EVENT_COLUMNS, pack
+from checkback.reconcile.state.processor import SegmentProcessor
 from simulator.store import BatchTime, Handle, State
 from simulator.tables import Decision, Delivery, Discarded, Half, Op, Published, Rejected, Request, Tables
 

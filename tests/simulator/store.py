@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from checkback.reconcile.processor import NEXT_NAME, STATE_NAME
+from checkback.reconcile.state.processor import NEXT_NAME, STATE_NAME
 
 
 @dataclass(frozen=True)

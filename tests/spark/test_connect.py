@@ -18,8 +18,8 @@ from checkback.landing.file_query import land
 from checkback.settings import Settings
 from checkback.spark.connect import check_server, server_of
 from checkback.spark.hadoop_settings import hadoop_settings
-from checkback.storage import table_files
 from checkback.storage.dataframes import is_connect
+from checkback.storage.files import table_files
 from checkback.storage.tables import Tables
 from cluster import lake as cluster
 from crash.books import audit, count

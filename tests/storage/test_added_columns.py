@@ -11,16 +11,16 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, Schema, write_deltalake
 
-from checkback.consumer.group_state import MessageQueue, QueueState
-from checkback.consumer.group_table import GroupTable
+from checkback.consumer.group.group_state import MessageQueue, QueueState
+from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.position import Position
-from checkback.storage.commit_reader import read_actions
-from checkback.storage.compatibility import declared_schema
-from checkback.storage.delta_log import DeltaLog
-from checkback.storage.object_store import options_of
-from checkback.storage.parquet_reader import read_rows
+from checkback.storage.files.object_store import options_of
+from checkback.storage.log.commit_reader import read_actions
+from checkback.storage.log.compatibility import declared_schema
+from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.log.torn_commits import is_torn
+from checkback.storage.parquet.parquet_reader import read_rows
 from checkback.storage.schemas import ADDED, arrow_schema, properties_of
-from checkback.storage.torn_commits import is_torn
 
 if TYPE_CHECKING:
     from checkback.storage.tables import Tables

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from checkback.errors import StorageError
 from checkback.messages.names import is_topic
-from checkback.storage import table_files
 from checkback.storage.catalog_names import TABLE_PREFIX, is_plain, table_name, whose_folder
+from checkback.storage.files import table_files
 from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX
 from checkback.storage.tables import Tables
 

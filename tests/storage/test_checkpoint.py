@@ -7,7 +7,7 @@ import json
 import pytest
 
 from checkback.errors import StorageError
-from checkback.storage.checkpoint import PARTITIONS, Batch, StreamPosition, parse_batch, parse_metadata
+from checkback.storage.checkpoints.checkpoint import PARTITIONS, Batch, StreamPosition, parse_batch, parse_metadata
 
 
 def _log(*sources: object, **about: object) -> str:

@@ -11,11 +11,11 @@ import pytest
 from deltalake import DeltaTable
 
 from checkback.errors import StateError
-from checkback.storage.checkpoint import StreamPosition
-from checkback.storage.checkpoint_fit import Fit, TableLog, misfit
-from checkback.storage.delta_log import DeltaLog
+from checkback.storage.checkpoints.checkpoint import StreamPosition
+from checkback.storage.checkpoints.checkpoint_fit import Fit, TableLog, misfit
+from checkback.storage.checkpoints.seen_commits import SeenCommits, replaced
+from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.schemas import arrow_schema
-from checkback.storage.seen_commits import SeenCommits, replaced
 from checkback.storage.tables import Tables
 
 LOG = TableLog("r", oldest=0, newest=9)

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from checkback.storage.checksum import KEPT, after, write_checksum
-from checkback.storage.delta_log import DeltaLog
-from checkback.storage.parquet_files import FileWriter, ParquetFile
+from checkback.storage.log.checksum import KEPT, after, write_checksum
+from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.parquet.parquet_files import FileWriter, ParquetFile
 from checkback.storage.schemas import arrow_schema
 
 if TYPE_CHECKING:

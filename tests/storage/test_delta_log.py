@@ -13,10 +13,10 @@ from deltalake import DeltaTable, Field, Schema
 from deltalake.schema import PrimitiveType
 
 from checkback.errors import CheckbackError, FencedError, StorageError
-from checkback.storage.delta_log import AlteredError, DeltaLog
-from checkback.storage.log_tail import LogTail
-from checkback.storage.optimistic_transaction import OptimisticTransaction
-from checkback.storage.parquet_files import FileWriter, ParquetFile
+from checkback.storage.log.delta_log import AlteredError, DeltaLog
+from checkback.storage.log.log_tail import LogTail
+from checkback.storage.log.optimistic_transaction import OptimisticTransaction
+from checkback.storage.parquet.parquet_files import FileWriter, ParquetFile
 from checkback.storage.schemas import SCHEMAS, arrow_schema, properties_of
 
 if TYPE_CHECKING:

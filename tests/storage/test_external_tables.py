@@ -13,7 +13,7 @@ from checkback.application.run import reconcile
 from checkback.errors import StorageError
 from checkback.settings import Settings
 from checkback.storage.catalog_names import table_name
-from checkback.storage.delta_log import DeltaLog
+from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.schemas import SCHEMAS, arrow_schema
 from checkback.storage.tables import Tables
 from operate.fixtures import Lakehouse

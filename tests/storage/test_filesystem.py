@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from checkback.errors import StorageError
-from checkback.storage import filesystem
-from checkback.storage.filesystem import _ByHadoop
+from checkback.storage.files import filesystem
+from checkback.storage.files.filesystem import _ByHadoop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

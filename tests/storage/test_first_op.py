@@ -12,16 +12,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from checkback.gateway.deduplication_history import DeduplicationHistory
-from checkback.gateway.landed_halves import STATE_OF
+from checkback.gateway.deduplication.history import DeduplicationHistory
+from checkback.gateway.deduplication.landed_halves import STATE_OF
 from checkback.operate.lookup import find
 from checkback.operate.tables import FileStore
 from checkback.operate.transaction import Asked
-from checkback.reconcile.records import EVENT, NOT_STATED, Action, Kind
+from checkback.reconcile.records.records import EVENT, NOT_STATED, Action, Kind
 from checkback.reconcile.segment import Rules, Segment, decide
-from checkback.storage.delta_log import DeltaLog
 from checkback.storage.first_op import is_own, misfit, turn
-from checkback.storage.parquet_files import FileWriter
+from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
 

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from checkback.settings import Storage
-from checkback.storage.checkpoint import StreamPosition
+from checkback.storage.checkpoints.checkpoint import StreamPosition
 from checkback.storage.first_read import MOST_COMMITS, first_read, with_commits
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables

@@ -11,10 +11,10 @@ import pytest
 
 from checkback.gateway.tables import Appender, OutcomeUnknownError, half_rows
 from checkback.messages.half import Half
-from checkback.storage import fsync
-from checkback.storage.delta_log import DeltaLog
-from checkback.storage.fsync import LogFlush, QueryFlush, UnflushedError
-from checkback.storage.parquet_files import FileWriter
+from checkback.storage.files import fsync
+from checkback.storage.files.fsync import LogFlush, QueryFlush, UnflushedError
+from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import arrow_schema
 
 HALF = Half(-1, -1, "t", "orders", "payments", 0, None, None, {}, b"body", 1000, None)

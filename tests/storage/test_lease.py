@@ -13,14 +13,14 @@ import pytest
 from checkback.application.run import Queries
 from checkback.errors import FencedError, StorageError
 from checkback.reconcile.batch_rules import batch_rules, keep
-from checkback.reconcile.ownership import NAME
+from checkback.reconcile.state.ownership import NAME
 from checkback.settings import Settings
 from checkback.spark.shutdown import GracefulShutdown
-from checkback.storage import filesystem, table_files
-from checkback.storage import lease as module
-from checkback.storage.lease import TTL_S, Lease, holder_of, read_lease, store_time
+from checkback.storage.files import filesystem, table_files
+from checkback.storage.files import lease as module
+from checkback.storage.files.lease import TTL_S, Lease, holder_of, read_lease, store_time
+from checkback.storage.files.object_store import register
 from checkback.storage.lock import FILE, exclusive_lock, lock_is_held
-from checkback.storage.object_store import register
 
 if TYPE_CHECKING:
     from checkback.storage.tables import Tables

@@ -10,13 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from checkback.errors import StorageError
-from checkback.storage import local_copies, table_files
-from checkback.storage.column_span import Span
-from checkback.storage.local_copies import LocalCopies
+from checkback.storage.files import local_copies, table_files
+from checkback.storage.files.local_copies import LocalCopies
+from checkback.storage.parquet.column_span import Span
 from checkback.storage.schemas import arrow_schema
 
 if TYPE_CHECKING:
-    from checkback.storage.delta_log import DeltaLog
+    from checkback.storage.log.delta_log import DeltaLog
     from checkback.storage.tables import Tables
 
 _FILES = 5

@@ -15,24 +15,26 @@ from deltalake.schema import Field, PrimitiveType
 
 from checkback.errors import FencedError, SettingsError, StateError, StorageError
 from checkback.settings import Settings, Storage, flatten
-from checkback.storage import commit_reader, filesystem, object_store, parquet_reader, table_files
-from checkback.storage.commit_reader import CommitReader
-from checkback.storage.delta_log import AlteredError, DeltaLog
-from checkback.storage.fsync import versions
-from checkback.storage.log_tail import LogTail
-from checkback.storage.object_store import ObjectReader, ObjectWriter, canonical, options_of
-from checkback.storage.parquet_reader import read_rows, row_batches
+from checkback.storage.checkpoints.seen_commits import SeenCommits, replaced
+from checkback.storage.files import filesystem, object_store, table_files
+from checkback.storage.files.fsync import versions
+from checkback.storage.files.object_store import ObjectReader, ObjectWriter, canonical, options_of
+from checkback.storage.log import commit_reader
+from checkback.storage.log.commit_reader import CommitReader
+from checkback.storage.log.delta_log import AlteredError, DeltaLog
+from checkback.storage.log.log_tail import LogTail
+from checkback.storage.log.transaction_versions import TransactionVersions
+from checkback.storage.parquet import parquet_reader
+from checkback.storage.parquet.parquet_reader import read_rows, row_batches
 from checkback.storage.schemas import SCHEMAS, arrow_schema
-from checkback.storage.seen_commits import SeenCommits, replaced
 from checkback.storage.tables import Tables
-from checkback.storage.transaction_versions import TransactionVersions
 from support.fault_proxy import fault_proxy, requests_since
 from support.s3_server import options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from checkback.storage.parquet_files import ParquetFile, TableRoot
+    from checkback.storage.parquet.parquet_files import ParquetFile, TableRoot
 
 pytestmark = pytest.mark.slow
 
@@ -89,7 +91,7 @@ def test_files_are_replaced_once(tables: Tables) -> None:
 
 def test_log_is_read_from_its_checkpoint(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
     """And its commit files one by one, and the checksum that saves Spark a job is there."""
-    monkeypatch.setattr("checkback.storage.delta_log._INTERVAL", 5)
+    monkeypatch.setattr("checkback.storage.log.delta_log._INTERVAL", 5)
     log = _log(tables)
     for version in range(1, 8):
         log.commit(_files(tables, version), "app", version)
@@ -147,7 +149,7 @@ def test_commits_that_a_batch_has_seen_are_read_once(s3: Tables, s3_port: int) -
 def test_versions_beyond_a_cleaned_one_are_found(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
     """As by a gateway that has been idle for longer than the log's retention; until then it commits nothing."""
     clock = [0.0]
-    monkeypatch.setattr("checkback.storage.delta_log.boot_time", lambda: clock[0])
+    monkeypatch.setattr("checkback.storage.log.delta_log.boot_time", lambda: clock[0])
     idle, busy = _log(tables), _log(tables)
     idle.commit(_files(tables, 1))
     for queue in range(2, 6):
@@ -222,13 +224,13 @@ def test_commit_into_the_place_of_one_that_was_cleaned_up_is_not_acknowledged(
 ) -> None:
     """As by a process that was stopped between its look at the log and its commit for longer than the retention."""
     clock = [0.0]
-    monkeypatch.setattr("checkback.storage.delta_log.boot_time", lambda: clock[0])
+    monkeypatch.setattr("checkback.storage.log.delta_log.boot_time", lambda: clock[0])
     stopped, busy = _log(tables), _log(tables)
     stopped.commit(_files(tables, 1), "app", 1)
 
     def stop(log: LogTail, *commit: Any) -> bool:
         monkeypatch.undo()
-        monkeypatch.setattr("checkback.storage.delta_log.boot_time", lambda: clock[0])
+        monkeypatch.setattr("checkback.storage.log.delta_log.boot_time", lambda: clock[0])
         for number in range(2, 6):
             busy.commit(_files(tables, number))
         busy.checkpoint()
@@ -305,10 +307,10 @@ def test_topics_are_the_tables_that_are_there(tables: Tables) -> None:
 _APPEND = """
 import sys
 sys.path[:0] = {paths!r}
-from checkback.storage.delta_log import DeltaLog
-from checkback.storage.object_store import register
+from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.files.object_store import register
 from storage.test_object_store import _rows
-from checkback.storage.parquet_files import TableRoot
+from checkback.storage.parquet.parquet_files import TableRoot
 
 root = TableRoot({root!r}, {sync!r}, {options!r})
 for number in range({times}):

@@ -13,8 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkback.storage import parquet_files
-from checkback.storage.parquet_files import FileWriter, TableRoot, file_rows, files_of, most_group_rows, to_files
+from checkback.storage.parquet import parquet_files
+from checkback.storage.parquet.parquet_files import (
+    FileWriter,
+    TableRoot,
+    file_rows,
+    files_of,
+    most_group_rows,
+    to_files,
+)
 from checkback.storage.schemas import arrow_schema
 
 if TYPE_CHECKING:

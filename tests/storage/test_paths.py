@@ -9,7 +9,7 @@ import pytest
 
 from checkback.errors import SettingsError
 from checkback.settings import Settings
-from checkback.storage.paths import local_path, storage_check
+from checkback.storage.files.paths import local_path, storage_check
 
 
 def test_storage_check_makes_the_folders(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from checkback.gateway.service import GatewayService
 from checkback.gateway.tables import Appender, claim
 from checkback.messages.limits import LONG_MAX
 from checkback.settings import Settings
-from checkback.storage.delta_log import DeltaLog
+from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.queue_owners import QueueOwner, Queues, log_of_half, refuse_foreign
 from checkback.storage.tables import Tables
 from operate.fixtures import Lakehouse

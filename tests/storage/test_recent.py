@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from checkback.storage import tables as module
-from checkback.storage.parquet_files import FileWriter
+from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.recent import Recent
 from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema
 from checkback.storage.tables import Tables

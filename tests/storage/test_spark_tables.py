@@ -15,13 +15,13 @@ from checkback.application.rebuild import rebuild
 from checkback.application.run import reconcile
 from checkback.errors import StateError, StorageError
 from checkback.inspect import pending
-from checkback.inspect.audit import audit
-from checkback.reconcile.start_facts import facts
+from checkback.inspect.audit.run import audit
+from checkback.reconcile.start.start_facts import facts
 from checkback.settings import Settings
 from checkback.storage.catalog_names import TOPIC_PROPERTY
-from checkback.storage.parquet_files import MOST_ROWS
+from checkback.storage.log.spark_log import properties
+from checkback.storage.parquet.parquet_files import MOST_ROWS
 from checkback.storage.schemas import ADDED, SCHEMAS, arrow_schema, properties_of
-from checkback.storage.spark_log import properties
 from checkback.storage.spark_schemas import TOPIC, schema_of
 from checkback.storage.tables import Tables
 

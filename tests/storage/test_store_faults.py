@@ -17,14 +17,14 @@ import pytest
 from checkback.errors import FencedError, StorageError
 from checkback.gateway.tables import Appender
 from checkback.settings import Storage
-from checkback.storage import delta_log
-from checkback.storage.delta_log import DeltaLog
-from checkback.storage.lease import Lease
-from checkback.storage.log_tail import LogTail
-from checkback.storage.parquet_reader import read_rows
+from checkback.storage.files.lease import Lease
+from checkback.storage.log import delta_log
+from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.log.log_tail import LogTail
+from checkback.storage.log.torn_commits import last_checkpoint
+from checkback.storage.parquet.parquet_reader import read_rows
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
-from checkback.storage.torn_commits import last_checkpoint
 from support import azure_server, s3_server
 from support.fault_proxy import fault_proxy, hold, refuse, release, set_throttled
 from support.fault_proxy import held as requests_held
@@ -149,7 +149,7 @@ def throttling(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     """Tables behind a proxy that can be told to refuse all requests, and its port."""
     backoff = {"init_backoff": timedelta(milliseconds=1), "max_backoff": timedelta(milliseconds=5), "base": 2}
     retries = {"max_retries": 3, "backoff": backoff, "retry_timeout": timedelta(seconds=5)}
-    monkeypatch.setattr("checkback.storage.object_store._RETRIES", retries)
+    monkeypatch.setattr("checkback.storage.files.object_store._RETRIES", retries)
     upstream = request.getfixturevalue({"s3": "s3_port", "adls": "azure_port"}[request.param])
     with fault_proxy(upstream) as port:
         yield _tables(request.param, port), port
@@ -247,7 +247,7 @@ def test_commit_beside_another_is_repeated(told: tuple[Tables, int]) -> None:
 def test_conflict_without_an_end_is_an_error(told: tuple[Tables, int], monkeypatch: pytest.MonkeyPatch) -> None:
     tables, port = told
     tables.create(None, "op")  # type: ignore[arg-type]
-    monkeypatch.setattr("checkback.storage.object_store._PAUSE_S", 0.001)
+    monkeypatch.setattr("checkback.storage.files.object_store._PAUSE_S", 0.001)
     refuse(port, "PUT .*/_delta_log/", 409, 10**6)
     with pytest.raises(StorageError, match=r"the commit failed: .*409"):
         _commit(tables, 1, "app")

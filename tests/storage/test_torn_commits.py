@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from checkback.errors import StorageError
 from checkback.settings import Settings
-from checkback.storage.checkpoint import read_checkpoint
-from checkback.storage.commit_reader import CommitReader
+from checkback.storage.checkpoints.checkpoint import read_checkpoint
+from checkback.storage.checkpoints.torn_checkpoint import remove_unfinished
 from checkback.storage.crash_recovery import recover_query, recover_tables
-from checkback.storage.delta_log import DeltaLog
-from checkback.storage.parquet_files import FileWriter
+from checkback.storage.log.commit_reader import CommitReader
+from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.log.torn_commits import ASIDE, find_torn, recover_log
+from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
-from checkback.storage.torn_checkpoint import remove_unfinished
-from checkback.storage.torn_commits import ASIDE, find_torn, recover_log
 
 
 def _tables(folder: Path) -> Tables:

@@ -9,10 +9,10 @@ from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from checkback.storage import delta_log
-from checkback.storage.delta_log import DeltaLog
+from checkback.storage.log import delta_log
+from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.log.transaction_versions import TransactionVersions
 from checkback.storage.queue_owners import versions_of
-from checkback.storage.transaction_versions import TransactionVersions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

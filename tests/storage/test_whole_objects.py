@@ -9,17 +9,17 @@ import pyarrow.dataset as ds
 import pytest
 
 from checkback.settings import Storage
-from checkback.storage import table_files, whole_objects
+from checkback.storage.files import table_files, whole_objects
+from checkback.storage.files.whole_objects import WholeObjects
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
-from checkback.storage.whole_objects import WholeObjects
 from support.fault_proxy import fault_proxy, in_sequence_since, requests_since, set_latency
 from support.s3_server import options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from checkback.storage.delta_log import DeltaLog
+    from checkback.storage.log.delta_log import DeltaLog
 
 pytestmark = pytest.mark.slow
 

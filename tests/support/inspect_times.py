@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from checkback.storage.commit_reader import CommitReader
-from checkback.storage.delta_log import DeltaLog
-from checkback.storage.parquet_files import FileWriter
+from checkback.storage.log.commit_reader import CommitReader
+from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import arrow_schema
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from checkback.storage.commit_reader import CommitReader
+from checkback.storage.log.commit_reader import CommitReader
 from support.inspect_times import append, made_at, table
 from support.stories import Row, Transaction, checkpoint, ms
 

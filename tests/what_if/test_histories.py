@@ -9,8 +9,8 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from checkback.reconcile import timer_encoding
-from checkback.reconcile.records import Kind
+from checkback.reconcile.records.records import Kind
+from checkback.reconcile.state import timer_encoding
 from checkback.what_if import otherwise, silent_checks
 from checkback.what_if.as_recorded import as_recorded
 from checkback.what_if.comparison import compare
@@ -27,7 +27,7 @@ from simulator.world import World
 from what_if.simulated import Engine, segments_of, timeline_of
 
 if TYPE_CHECKING:
-    from checkback.reconcile.records import Records
+    from checkback.reconcile.records.records import Records
 
 pytestmark = pytest.mark.slow
 

@@ -13,8 +13,8 @@ import pytest
 from checkback.maintain.compaction import compact, planned
 from checkback.reconcile.segment import Rules
 from checkback.settings import Maintain
-from checkback.storage.delta_log import DeltaLog
-from checkback.storage.parquet_reader import read_rows
+from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.parquet.parquet_reader import read_rows
 from checkback.storage.schemas import arrow_schema
 from checkback.what_if.origins import Commit, Piece, origins, traced
 from checkback.what_if.read_history import ReadHistory, decoded, histories, place_of

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from checkback.reconcile.records import Kind, Reason, Source
+from checkback.reconcile.records.records import Kind, Reason, Source
 from checkback.reconcile.segment import Rules
 from checkback.what_if import otherwise
 from checkback.what_if.as_recorded import as_recorded

@@ -13,7 +13,7 @@ from checkback.cli import main
 from checkback.demo.producer import ExampleProducer
 from checkback.landing.file_query import land
 from checkback.settings import Settings
-from checkback.storage.delta_log import DeltaLog
+from checkback.storage.log.delta_log import DeltaLog
 from checkback.what_if import what_if
 from checkback.what_if.run import replay
 from conftest import TRACE

@@ -13,7 +13,7 @@ from checkback.observe.lag import Lag
 from checkback.observe.listener import listening
 from checkback.observe.observer import Observer
 from checkback.observe.pending import PendingCount
-from checkback.reconcile.actions import SEGMENT
+from checkback.reconcile.records.actions import SEGMENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

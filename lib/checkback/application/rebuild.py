@@ -19,27 +19,27 @@ from pyspark.sql import functions as F
 from checkback.application.run import tick, without_no_data_batches
 from checkback.check.checkpoint_reset import renew
 from checkback.errors import FencedError, StorageError
-from checkback.reconcile import interrupted_batch
-from checkback.reconcile.batch_recovery import Deleted, finish
 from checkback.reconcile.batch_rules import batch_rules, in_force, keep, rules_of
-from checkback.reconcile.batches import TABLE as BATCHES
-from checkback.reconcile.batches import batch_row
-from checkback.reconcile.check_counts import CHECKED, checks_so_far
-from checkback.reconcile.event_columns import half_events, identity_columns, op_events
-from checkback.reconcile.ownership import NAME, REBUILDING, claim
-from checkback.reconcile.packed_events import parse_key
-from checkback.reconcile.processor import STATE_SCHEMA
+from checkback.reconcile.publish.batches import TABLE as BATCHES
+from checkback.reconcile.publish.batches import batch_row
+from checkback.reconcile.publish.check_counts import CHECKED, checks_so_far
+from checkback.reconcile.publish.event_columns import half_events, identity_columns, op_events
+from checkback.reconcile.publish.rejected import raw_op
 from checkback.reconcile.query import Restored, reconcile_query
 from checkback.reconcile.read_ranges import read_ranges
-from checkback.reconcile.records import NOT_STATED, Kind
-from checkback.reconcile.rejected import raw_op
-from checkback.reconcile.state_codec import encode
-from checkback.reconcile.state_restore import ROW, Known, restore
+from checkback.reconcile.records.records import NOT_STATED, Kind
+from checkback.reconcile.recovery import interrupted_batch
+from checkback.reconcile.recovery.batch_recovery import Deleted, finish
+from checkback.reconcile.state.ownership import NAME, REBUILDING, claim
+from checkback.reconcile.state.packed_events import parse_key
+from checkback.reconcile.state.processor import STATE_SCHEMA
+from checkback.reconcile.state.state_codec import encode
+from checkback.reconcile.state.state_restore import ROW, Known, restore
 from checkback.spark.shutdown import stop_on_signal
-from checkback.storage import filesystem
-from checkback.storage.checkpoint import read_batch, read_checkpoint
+from checkback.storage.checkpoints.checkpoint import read_batch, read_checkpoint
 from checkback.storage.crash_recovery import recover_tables
 from checkback.storage.dataframes import is_connect
+from checkback.storage.files import filesystem
 from checkback.storage.lock import exclusive_lock
 from checkback.storage.schemas import SCHEMAS, SOURCES
 from checkback.storage.tables import Tables
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from checkback.reconcile.interrupted_batch import InterruptedBatch
     from checkback.reconcile.read_ranges import ReadRange
+    from checkback.reconcile.recovery.interrupted_batch import InterruptedBatch
     from checkback.reconcile.segment import Rules
     from checkback.settings import Settings
     from checkback.storage.lock import Lock

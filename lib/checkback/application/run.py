@@ -15,14 +15,14 @@ from checkback.application.observability import observed
 from checkback.check.checkpoint_reset import renew
 from checkback.check.query import check_query, decisive_answers
 from checkback.errors import reason
-from checkback.reconcile import scheduled_run
 from checkback.reconcile.batch_rules import BatchRules, batch_rules, begun_with, group_hash_of, keep
-from checkback.reconcile.ownership import NAME, claim
-from checkback.reconcile.preconditions import refuse
 from checkback.reconcile.query import reconcile_query
-from checkback.reconcile.registered_timers import first_timer, timers_of
-from checkback.reconcile.start_facts import facts
-from checkback.reconcile.wake_timers import WakeTimers
+from checkback.reconcile.start import scheduled_run
+from checkback.reconcile.start.preconditions import refuse
+from checkback.reconcile.start.start_facts import facts
+from checkback.reconcile.state.ownership import NAME, claim
+from checkback.reconcile.state.registered_timers import first_timer, timers_of
+from checkback.reconcile.state.wake_timers import WakeTimers
 from checkback.spark.shutdown import GracefulShutdown, stop_on_signal
 from checkback.storage.crash_recovery import recover_query, recover_tables
 from checkback.storage.dataframes import is_connect
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from checkback.check.query import CheckBatches
     from checkback.observe.observer import Observer
     from checkback.settings import Settings
-    from checkback.storage.checkpoint import Checkpoint
+    from checkback.storage.checkpoints.checkpoint import Checkpoint
 
 _log = logging.getLogger(__name__)
 _NO_DATA = "spark.sql.streaming.noDataMicroBatches.enabled"

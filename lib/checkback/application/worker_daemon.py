@@ -20,11 +20,6 @@ import pyspark.sql.pandas.serializers
 import pyspark.worker  # noqa: F401
 from pyspark import daemon
 
-import checkback.check.worker
-import checkback.reconcile.partition_batch
-import checkback.reconcile.processor
-import checkback.reconcile.tasks  # noqa: F401
-
 if TYPE_CHECKING:
     from socket import socket
 

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
-from checkback.storage import table_files
 from checkback.storage.dataframes import frame
+from checkback.storage.files import table_files
 from checkback.storage.schemas import arrow_schema
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from checkback.storage.delta_log import DataFile
+    from checkback.storage.log.delta_log import DataFile
     from checkback.storage.tables import Tables
 
 #: identifies a check: a transaction's n-th. After a restore of `half` from a backup, an offset may be reused

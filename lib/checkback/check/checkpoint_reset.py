@@ -11,10 +11,10 @@ import logging
 from typing import TYPE_CHECKING
 
 from checkback.check.query import NAME
-from checkback.storage import filesystem
-from checkback.storage.checkpoint import UnreadableCheckpointError
-from checkback.storage.checkpoint_facts import fit
-from checkback.storage.checkpoint_fit import misfit
+from checkback.storage.checkpoints.checkpoint import UnreadableCheckpointError
+from checkback.storage.checkpoints.checkpoint_facts import fit
+from checkback.storage.checkpoints.checkpoint_fit import misfit
+from checkback.storage.files import filesystem
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

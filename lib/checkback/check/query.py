@@ -26,9 +26,9 @@ from checkback.check.superseded import not_sent, possibly_superseded, superseded
 from checkback.check.wire import COMMIT, NO_ANSWER, ROLLBACK, SKIPPED, nobody_of
 from checkback.check.worker import CheckWorker
 from checkback.spark.connect import parallelism, query_id
+from checkback.storage.checkpoints.seen_commits import SeenCommits
 from checkback.storage.first_read import first_read
 from checkback.storage.schemas import arrow_schema
-from checkback.storage.seen_commits import SeenCommits
 from checkback.storage.spark_schemas import CHECK_REQUESTS
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from checkback.check.answers import key_numbers
 from checkback.check.wire import SKIPPED
-from checkback.storage import table_files
+from checkback.storage.files import table_files
 from checkback.storage.offset_ranges import MAX_RANGES, Box, Range, merge_ranges, within
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.spark_schemas import CHECK_REQUESTS

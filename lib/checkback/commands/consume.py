@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from checkback.consumer.browse import Browser
-    from checkback.consumer.group_lag import GroupLag
+    from checkback.consumer.group.group_lag import GroupLag
     from checkback.consumer.reconsume import Judged
     from checkback.filter import MessageSelector
     from checkback.storage.tables import Tables
@@ -117,7 +117,7 @@ def _selector(tag: str | None, sql: str | None) -> MessageSelector | None:
 
 def _start(text: str) -> Literal["first", "last"] | datetime:
     """Where to begin. Raises SettingsError."""
-    from checkback.inspect.as_of import parse_as_of
+    from checkback.inspect.versions.as_of import parse_as_of
 
     if text == "first":
         return "first"
@@ -141,8 +141,8 @@ def consumers(
 ) -> None:
     """Show the consumer groups: members, positions, lag, retries, dead letters."""
     settings = prepared_for_tables(config, overrides, debug)
-    from checkback.consumer import lag_screen
-    from checkback.consumer.lag import consumer_lag
+    from checkback.consumer.group import lag_screen
+    from checkback.consumer.group.lag import consumer_lag
     from checkback.consumer.reconsume_command import message_json
     from checkback.consumer.storage import consumer_tables
 
@@ -183,7 +183,7 @@ def _print_letters(group: str, letters: list[Judged]) -> None:
 
 
 def _print_group(group: GroupLag, now: int, queues: bool) -> None:
-    from checkback.consumer import lag_screen
+    from checkback.consumer.group import lag_screen
 
     console().print(lag_screen.heading(group, now))
     tables = [

@@ -10,7 +10,7 @@ import typer
 
 from checkback.commands.options import Config, Debug, Overrides, app, prepared
 from checkback.errors import SettingsError
-from checkback.storage.paths import storage_check
+from checkback.storage.files.paths import storage_check
 
 
 @app.command()

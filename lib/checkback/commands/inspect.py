@@ -267,7 +267,7 @@ def decisions(
 
 
 def _decisions_table(rows: list[dict[str, Any]]) -> None:
-    from checkback.inspect.status_screen import STATES
+    from checkback.inspect.status.screen import STATES
 
     counts: dict[tuple[str, str], dict[str, int]] = {}
     for row in rows:
@@ -282,7 +282,7 @@ def _decisions_table(rows: list[dict[str, Any]]) -> None:
 def audit(as_json: Json = False, config: Config = None, overrides: Overrides = None, debug: Debug = False) -> None:
     """Show whether the tables keep every promise; the exit code is 1 when they do not."""
     settings = prepared_for_tables(config, overrides, debug)
-    from checkback.inspect import audit_report as reports
+    from checkback.inspect.audit import report as reports
 
     with answering(settings, "audit") as answers:
         report = answers.audit()

@@ -11,7 +11,7 @@ import typer
 from checkback.commands.options import AvailableNow, Config, Debug, Overrides, app, prepared
 from checkback.errors import SettingsError
 from checkback.spark.session import running_session
-from checkback.storage.paths import local_path, storage_check
+from checkback.storage.files.paths import local_path, storage_check
 from checkback.storage.tables import Tables
 
 # Globs are allowed, too, and not checked here.

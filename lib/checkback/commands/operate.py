@@ -92,7 +92,7 @@ def resume(
     debug: Debug = False,
 ) -> None:
     """Make a discarded message, or all, new half messages, whose producers are checked back again."""
-    from checkback.inspect.as_of import parse_as_of
+    from checkback.inspect.versions.as_of import parse_as_of
     from checkback.operate import command
 
     request = command.resume_request(

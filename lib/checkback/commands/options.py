@@ -12,7 +12,7 @@ from checkback import __version__
 from checkback.errors import SettingsError
 from checkback.observe.logs import set_up
 from checkback.settings.loading import Loaded, load
-from checkback.storage.paths import local_path
+from checkback.storage.files.paths import local_path
 
 if TYPE_CHECKING:
     from checkback.settings import Settings
@@ -36,7 +36,7 @@ OneTopic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="
 
 def _time(option: typer.CallbackParam, value: str | None) -> str | None:
     """The text of an option, which must be a time. Raises SettingsError, which names the option as it was given."""
-    from checkback.inspect.as_of import parse_as_of
+    from checkback.inspect.versions.as_of import parse_as_of
 
     parse_as_of(value, name=option.opts[0])
     return value

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from checkback.commands.options import AvailableNow, Config, Debug, LeaveOut, Overrides, PublishAgain, app, prepared
 from checkback.errors import CheckbackError, SettingsError, StorageError
 from checkback.spark.session import running_session
-from checkback.storage.paths import storage_check
+from checkback.storage.files.paths import storage_check
 
 if TYPE_CHECKING:
     from checkback.settings import Settings
@@ -37,7 +37,7 @@ def reconcile(
 
 def _nothing_to_do(settings: Settings) -> bool:
     """True if there is no work: read from files without Spark, under the lock."""
-    from checkback.reconcile.scheduled_run import note_run, nothing_to_do
+    from checkback.reconcile.start.scheduled_run import note_run, nothing_to_do
     from checkback.storage.lock import exclusive_lock
     from checkback.storage.tables import Tables
 
@@ -52,7 +52,7 @@ def _nothing_to_do(settings: Settings) -> bool:
 
 def _is_small(settings: Settings) -> bool:
     """True if the backlog is small; false if it is unknown."""
-    from checkback.inspect.status import read_status
+    from checkback.inspect.status.status import read_status
     from checkback.storage.tables import Tables
 
     try:
@@ -76,7 +76,7 @@ def rebuild(
     loaded = prepared(config, overrides, debug)
     storage_check(loaded.settings, loaded.origins)
     from checkback.application.rebuild import rebuild as rebuilt_from_tables
-    from checkback.reconcile.batch_recovery import Deleted
+    from checkback.reconcile.recovery.batch_recovery import Deleted
 
     deleted = Deleted.LEAVE_OUT if leave_out else Deleted.PUBLISH_AGAIN if publish_again else Deleted.REFUSE
     with running_session(loaded.settings, "checkback-rebuild") as spark:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from checkback.inspect.status import ConsumerFacts, Status
+    from checkback.inspect.status.status import ConsumerFacts, Status
     from checkback.settings import Settings
 
 #: Refresh interval in seconds.
@@ -60,7 +60,7 @@ def status(
 
 def _looks(settings: Settings, watch: bool, early: Callable[[Status], None] | None = None) -> Iterator[Status]:
     """The status, repeatedly with ``watch``; ``early`` receives what is known before the tables are read."""
-    from checkback.inspect.status import read_status
+    from checkback.inspect.status.status import read_status
 
     consumers = _consumers_reader(settings)
     with ThreadPoolExecutor(1) as pool:  # beside the tables: each takes requests that follow one another
@@ -78,8 +78,8 @@ def _looks(settings: Settings, watch: bool, early: Callable[[Status], None] | No
 
 def _consumers_reader(settings: Settings) -> Callable[[], tuple[ConsumerFacts, ...] | None]:
     """A function that reads the consumer groups; it returns None if only Spark can read them."""
-    from checkback.consumer.lag import LagReader
-    from checkback.consumer.lag_screen import facts_of
+    from checkback.consumer.group.lag import LagReader
+    from checkback.consumer.group.lag_screen import facts_of
     from checkback.storage.tables import Tables
 
     tables = Tables.of(settings.storage)
@@ -95,7 +95,7 @@ def _consumers_reader(settings: Settings) -> Callable[[], tuple[ConsumerFacts, .
 
 
 def _print(out: Console, found: Status, as_json: bool, watch: bool) -> None:
-    from checkback.inspect import status_screen
+    from checkback.inspect.status import screen as status_screen
 
     if not as_json:
         out.print(_screen(found))
@@ -106,7 +106,7 @@ def _print(out: Console, found: Status, as_json: bool, watch: bool) -> None:
 
 
 def _screen(found: Status) -> RenderableType:
-    from checkback.inspect import status_screen
+    from checkback.inspect.status import screen as status_screen
 
     parts = [
         Text.assemble((f"{line.name:<12}", "bold"), (printable(line.text), "red" if line.bad else ""))

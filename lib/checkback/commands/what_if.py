@@ -35,7 +35,7 @@ def what_if(
 ) -> None:
     """Show what would have been otherwise under the rules given by --set, as transaction.timeout=30s."""
     loaded = load_for_tables(config, overrides, debug)
-    from checkback.inspect.as_of import parse_as_of
+    from checkback.inspect.versions.as_of import parse_as_of
     from checkback.what_if import report
     from checkback.what_if.changes import changes_of
     from checkback.what_if.run import replay

@@ -17,19 +17,19 @@ import pyarrow.parquet as pq
 from checkback.consumer.batch_listing import BatchListing, ListedBatch
 from checkback.consumer.position import BatchKey
 from checkback.errors import StorageError
-from checkback.storage import table_files
-from checkback.storage.commit_reader import actions_of_kind
+from checkback.storage.files import table_files
+from checkback.storage.files.fsync import LOG
+from checkback.storage.files.lease import boot_time
+from checkback.storage.files.object_store import is_registered
 from checkback.storage.followed_log import FollowedLog
-from checkback.storage.fsync import LOG
-from checkback.storage.lease import boot_time
-from checkback.storage.object_store import is_registered
+from checkback.storage.log.commit_reader import actions_of_kind
 from checkback.storage.schemas import TOPIC_PREFIX
 from checkback.storage.timestamps import python_times
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
-    from checkback.storage.delta_log import DeltaLog
+    from checkback.storage.log.delta_log import DeltaLog
     from checkback.storage.tables import Tables
 
 _TABLE = "batches"

@@ -10,7 +10,7 @@ from checkback.consumer.position import QUEUES, Position, last_of
 from checkback.consumer.topic_reader import TopicReader
 from checkback.errors import SettingsError
 from checkback.messages.names import reserved
-from checkback.storage.delta_log import DeltaLog
+from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.schemas import TOPIC_PREFIX
 from checkback.storage.timestamps import ms_of
 

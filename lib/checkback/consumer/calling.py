@@ -10,9 +10,9 @@ from checkback.consumer.reading import PAUSE_S
 from checkback.consumer.retry import DeadLetter, after_failure
 
 if TYPE_CHECKING:
+    from checkback.consumer.group.membership import Membership
     from checkback.consumer.in_hand import InHand, Slice
     from checkback.consumer.listening import Listening
-    from checkback.consumer.membership import Membership
     from checkback.consumer.options import ConsumerOptions
     from checkback.consumer.position import MessageKey
     from checkback.consumer.queues_in_hand import QueuesInHand

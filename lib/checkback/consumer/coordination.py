@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from checkback.consumer.dead_letters import DeadLetters
-    from checkback.consumer.group_state import MessageQueue, QueueState
-    from checkback.consumer.membership import Membership
+    from checkback.consumer.group.group_state import MessageQueue, QueueState
+    from checkback.consumer.group.membership import Membership
     from checkback.consumer.queues_in_hand import QueuesInHand
     from checkback.consumer.sql_positions import SqlPositions
     from checkback.consumer.topic_reader import TopicReader

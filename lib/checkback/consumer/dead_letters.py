@@ -12,17 +12,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkback.errors import StorageError
-from checkback.storage.delta_log import DeltaLog
 from checkback.storage.followed_log import FollowedLog
-from checkback.storage.parquet_files import FileWriter
-from checkback.storage.parquet_reader import read_rows
+from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.parquet.parquet_files import FileWriter
+from checkback.storage.parquet.parquet_reader import read_rows
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.timestamps import ms_of, time_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from checkback.consumer.group_state import MessageQueue
+    from checkback.consumer.group.group_state import MessageQueue
     from checkback.consumer.position import MessageKey
     from checkback.consumer.retry import DeadLetter
     from checkback.consumer.topic_reader import TopicReader

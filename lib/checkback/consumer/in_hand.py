@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from checkback.consumer.group_state import QueueState
+from checkback.consumer.group.group_state import QueueState
 from checkback.consumer.message import messages_of
 from checkback.consumer.position import MessageKey, Position, last_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from checkback.consumer.group_state import MessageQueue
+    from checkback.consumer.group.group_state import MessageQueue
     from checkback.consumer.message import MessageExt
     from checkback.consumer.message_rows import MessageRows
     from checkback.consumer.position import BatchKey

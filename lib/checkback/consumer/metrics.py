@@ -13,14 +13,14 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from checkback.consumer.lag import LagReader
+from checkback.consumer.group.lag import LagReader
 from checkback.consumer.storage import consumer_tables
 from checkback.errors import CheckbackError, SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from checkback.consumer.group_lag import TopicLag
+    from checkback.consumer.group.group_lag import TopicLag
     from checkback.consumer.push_consumer import PushConsumer
     from checkback.settings import Settings
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from checkback.consumer.lag import consumer_lag
+from checkback.consumer.group.lag import consumer_lag
 from checkback.consumer.storage import consumer_tables
 from checkback.storage.timestamps import time_of
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from checkback.consumer.group_lag import GroupLag
+    from checkback.consumer.group.group_lag import GroupLag
     from checkback.settings import Settings
 
 _COLUMNS = (

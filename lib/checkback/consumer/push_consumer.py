@@ -17,9 +17,9 @@ from checkback.consumer.batch_log import BatchLog
 from checkback.consumer.calling import Caller
 from checkback.consumer.coordination import Coordinator
 from checkback.consumer.dead_letters import DeadLetters
-from checkback.consumer.group_table import GroupTable
+from checkback.consumer.group.group_table import GroupTable
+from checkback.consumer.group.membership import Membership
 from checkback.consumer.listening import Listening
-from checkback.consumer.membership import Membership
 from checkback.consumer.options import ConsumerOptions
 from checkback.consumer.queues_in_hand import QueuesInHand, log
 from checkback.consumer.reading import Reader
@@ -31,13 +31,13 @@ from checkback.consumer.transactional_listening import TransactionalListening
 from checkback.errors import SettingsError
 from checkback.filter import MessageSelector
 from checkback.messages.names import is_group, is_topic
-from checkback.storage.object_store import is_registered
+from checkback.storage.files.object_store import is_registered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import TracebackType
 
-    from checkback.consumer.group_state import MessageQueue
+    from checkback.consumer.group.group_state import MessageQueue
     from checkback.consumer.sql_positions import SqlPositions
     from checkback.settings import Settings
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from checkback.consumer.result import error_summary
 from checkback.errors import CheckbackError
-from checkback.storage.lease import boot_time
+from checkback.storage.files.lease import boot_time
 
 if TYPE_CHECKING:
-    from checkback.consumer.group_state import MessageQueue
+    from checkback.consumer.group.group_state import MessageQueue
     from checkback.consumer.in_hand import InHand
 
 log = logging.getLogger("checkback.consumer")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from checkback.consumer.batch_log import BatchLog
-    from checkback.consumer.group_state import MessageQueue
+    from checkback.consumer.group.group_state import MessageQueue
     from checkback.consumer.in_hand import InHand
     from checkback.consumer.position import MessageKey
     from checkback.consumer.queues_in_hand import QueuesInHand

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from checkback.consumer.group_rows import queue_of
-from checkback.consumer.group_state import MessageQueue
+from checkback.consumer.group.group_rows import queue_of
+from checkback.consumer.group.group_state import MessageQueue
 from checkback.consumer.position import BEFORE_BATCHES, MessageKey
 from checkback.consumer.retry import Retry
 from checkback.storage.timestamps import ms_of
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from checkback.consumer.batch_listing import ListedBatch
-    from checkback.consumer.group_state import GroupState
+    from checkback.consumer.group.group_state import GroupState
 
 #: columns of `dead_letters` that `dead_letters_of` reads
 COLUMNS = (

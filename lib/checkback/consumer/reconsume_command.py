@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from checkback.consumer.batch_log import BatchLog
 from checkback.consumer.dead_letters import TABLE
-from checkback.consumer.group_reader import chosen_groups, read_group
-from checkback.consumer.group_table import GroupTable
+from checkback.consumer.group.group_reader import chosen_groups, read_group
+from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.message_lines import iso
 from checkback.consumer.reconsume import AGAIN, COLUMNS, Buried, Judged, dead_letters_of, judge, keys_of, with_retries
 from checkback.consumer.retry import RESUMED
@@ -29,15 +29,15 @@ from checkback.operate.rows import operation_row
 from checkback.operate.rules import RefusedError
 from checkback.operate.tables import FileStore
 from checkback.operate.transaction import Place
-from checkback.storage.delta_log import AlteredError, DeltaLog
-from checkback.storage.parquet_files import FileWriter
+from checkback.storage.log.delta_log import AlteredError, DeltaLog
+from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.row_texts import CONSUMER_GROUP, CONSUMER_GROUP_END
 from checkback.storage.timestamps import time_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from checkback.consumer.group_state import GroupState
+    from checkback.consumer.group.group_state import GroupState
     from checkback.storage.tables import Tables
 
     #: prints a table: column titles, rows

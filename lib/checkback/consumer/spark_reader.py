@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Literal
 from pyspark.sql import functions as F
 
 from checkback.errors import SettingsError, StorageError
-from checkback.inspect.spark_engine import SparkEngine, whole_columns
-from checkback.inspect.view import moment_column
-from checkback.inspect.whole_batches import Cut, read_batches
+from checkback.inspect.engines.spark_engine import SparkEngine, whole_columns
+from checkback.inspect.versions.view import moment_column
+from checkback.inspect.versions.whole_batches import Cut, read_batches
 from checkback.messages.names import is_topic
 from checkback.storage.schemas import TOPIC_PREFIX
 from checkback.storage.tables import Tables

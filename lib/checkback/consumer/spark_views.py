@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from checkback.errors import StorageError
 from checkback.storage.catalog_names import TABLE_PREFIX, table_name
+from checkback.storage.log.spark_log import quoted
 from checkback.storage.schemas import TOPIC_PREFIX
-from checkback.storage.spark_log import quoted
 from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import uuid
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from checkback.consumer.group_state import QueueState
+from checkback.consumer.group.group_state import QueueState
 from checkback.consumer.position import BatchKey, MessageKey, Position
 from checkback.consumer.retry import DeadLetter, Retry
 from checkback.errors import FencedError
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Engine
 
-    from checkback.consumer.group_state import MessageQueue
+    from checkback.consumer.group.group_state import MessageQueue
 
 _GROUP_MAX = 120
 

@@ -21,7 +21,7 @@ from checkback.consumer.batch_listing import ListedBatch
 from checkback.consumer.message_rows import FetchedMessages, MessageKeys, MessageRows, Unread, joined
 from checkback.consumer.position import BEFORE_BATCHES, QUEUES, MessageKey, Position
 from checkback.errors import StorageError
-from checkback.storage import table_files
+from checkback.storage.files import table_files
 from checkback.storage.followed_log import FollowedLog
 from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema
 from checkback.storage.timestamps import ms_of, python_times, time_of
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from checkback.consumer.batch_log import BatchLog
     from checkback.filter import MessageSelector
-    from checkback.storage.delta_log import DataFile, DeltaLog
+    from checkback.storage.log.delta_log import DataFile, DeltaLog
     from checkback.storage.tables import Tables
 
 _SCHEMA = arrow_schema(TOPIC_PREFIX)

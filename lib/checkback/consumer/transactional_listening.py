@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from checkback.consumer.group_state import QueueState
+from checkback.consumer.group.group_state import QueueState
 from checkback.consumer.listening import outcome_of
 from checkback.consumer.result import error_summary
 from checkback.errors import FencedError

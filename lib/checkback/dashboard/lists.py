@@ -8,16 +8,16 @@ from datetime import datetime, timedelta, timezone
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from checkback.consumer.lag import LagReader
+from checkback.consumer.group.lag import LagReader
 from checkback.consumer.reconsume_command import command_of
 from checkback.dashboard import charts
 from checkback.dashboard.actions import dead_letters
 from checkback.dashboard.pages import ROWS, given, page_of
 from checkback.errors import SettingsError
 from checkback.inspect.answers import Answers, records
-from checkback.inspect.as_of import parse_as_of
 from checkback.inspect.plot_intervals import interval_for
-from checkback.inspect.status_screen import STATES
+from checkback.inspect.status.screen import STATES
+from checkback.inspect.versions.as_of import parse_as_of
 from checkback.messages.durations import parse_duration
 from checkback.storage.timestamps import time_of
 from checkback.urls import masked_each

@@ -6,11 +6,11 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from checkback.consumer.lag import LagReader
-from checkback.consumer.lag_screen import facts_of
+from checkback.consumer.group.lag import LagReader
+from checkback.consumer.group.lag_screen import facts_of
 from checkback.dashboard import charts
 from checkback.inspect.answers import records
-from checkback.inspect.status_screen import as_json, check_rows, lines
+from checkback.inspect.status.screen import as_json, check_rows, lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,8 +15,8 @@ from starlette.responses import HTMLResponse, JSONResponse
 
 from checkback.errors import CheckbackError, StorageError, printable
 from checkback.inspect.answers import Answers, records
-from checkback.inspect.as_of import parse_as_of
-from checkback.inspect.status_screen import span
+from checkback.inspect.status.screen import span
+from checkback.inspect.versions.as_of import parse_as_of
 from checkback.storage.timestamps import time_of
 
 if TYPE_CHECKING:

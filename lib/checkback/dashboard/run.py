@@ -13,7 +13,7 @@ from checkback.dashboard.access import LOOPBACK, Access
 from checkback.dashboard.app import create_app
 from checkback.dashboard.pages import Pages
 from checkback.errors import SettingsError
-from checkback.gateway.http_protocol import limited
+from checkback.gateway.http.protocol import limited
 
 if TYPE_CHECKING:
     from types import FrameType

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from checkback.gateway.deduplication import (
+from checkback.gateway.deduplication.cache import (
     Verdict,
     fingerprint,
     fingerprints,
@@ -17,8 +17,11 @@ from checkback.gateway.deduplication import (
     judge_half,
     name_of,
 )
-from checkback.gateway.group_commit import GroupCommit
-from checkback.gateway.half_blocks import (
+from checkback.gateway.health import now_ms, steady_ms
+from checkback.gateway.journal.group_commit import GroupCommit
+from checkback.gateway.journal.records import block_record, half_record
+from checkback.gateway.problems import Answer, Problem
+from checkback.gateway.requests.half_blocks import (
     ColumnBlock,
     HalfBlock,
     MessageBlock,
@@ -27,10 +30,7 @@ from checkback.gateway.half_blocks import (
     run_of_columns,
     run_of_messages,
 )
-from checkback.gateway.half_requests import SentColumns, SentMessages
-from checkback.gateway.health import now_ms, steady_ms
-from checkback.gateway.journal_records import block_record, half_record
-from checkback.gateway.problems import Answer, Problem
+from checkback.gateway.requests.half_requests import SentColumns, SentMessages
 from checkback.gateway.tables import half_rows
 from checkback.messages.delay import too_late
 
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from checkback.gateway.arrow_decoder import HalfColumns
     from checkback.gateway.authentication import BearerTokens, Groups
-    from checkback.gateway.deduplication import DeduplicationCache
-    from checkback.gateway.group_commit import Intake
+    from checkback.gateway.deduplication.cache import DeduplicationCache
     from checkback.gateway.health import HealthState
-    from checkback.gateway.journal import Record
+    from checkback.gateway.journal.group_commit import Intake
+    from checkback.gateway.journal.journal import Record
     from checkback.gateway.metrics import Metrics
+    from checkback.gateway.requests.arrow_decoder import HalfColumns
     from checkback.gateway.tables import Appender
     from checkback.messages.half import Half
     from checkback.settings import Gateway

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from checkback.errors import CheckbackError, FencedError
 from checkback.gateway.problems import Problem
 from checkback.gateway.tables import OutcomeUnknownError
-from checkback.storage.delta_log import AlteredError
+from checkback.storage.log.delta_log import AlteredError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from concurrent.futures import ThreadPoolExecutor
 
-    from checkback.gateway.deduplication_history import Place
-    from checkback.gateway.landed_halves import CachedHalf
+    from checkback.gateway.deduplication.history import Place
+    from checkback.gateway.deduplication.landed_halves import CachedHalf
 
 
 class LookedUp(NamedTuple):

@@ -13,30 +13,30 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from checkback.errors import CheckbackError
-from checkback.gateway.batch_decoder import BATCH_MAX
-from checkback.gateway.deduplication import Verdict, judge_op, name_of
-from checkback.gateway.group_commit import GroupCommit
+from checkback.gateway.deduplication.cache import Verdict, judge_op, name_of
 from checkback.gateway.health import now_ms, steady_ms
-from checkback.gateway.journal_records import op_block_record, op_record
+from checkback.gateway.journal.group_commit import GroupCommit
+from checkback.gateway.journal.records import op_block_record, op_record
 from checkback.gateway.look_ups import LookedUp, LookUps
-from checkback.gateway.op_blocks import ColumnBlock, MessageBlock, OpBlock, column_block, firsts_of, landed_ops
 from checkback.gateway.problems import Answer, Problem
+from checkback.gateway.requests.batch_decoder import BATCH_MAX
+from checkback.gateway.requests.op_blocks import ColumnBlock, MessageBlock, OpBlock, column_block, firsts_of, landed_ops
 from checkback.gateway.tables import op_rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from concurrent.futures import ThreadPoolExecutor
 
-    from checkback.gateway.arrow_decoder import OpColumns
     from checkback.gateway.authentication import BearerTokens, Groups
-    from checkback.gateway.batch_decoder import RemarkedOp
-    from checkback.gateway.deduplication import DeduplicationCache
-    from checkback.gateway.deduplication_history import DeduplicationHistory, Place
-    from checkback.gateway.group_commit import Intake
+    from checkback.gateway.deduplication.cache import DeduplicationCache
+    from checkback.gateway.deduplication.history import DeduplicationHistory, Place
+    from checkback.gateway.deduplication.landed_halves import CachedHalf
     from checkback.gateway.health import HealthState
-    from checkback.gateway.journal import Record
-    from checkback.gateway.landed_halves import CachedHalf
+    from checkback.gateway.journal.group_commit import Intake
+    from checkback.gateway.journal.journal import Record
     from checkback.gateway.metrics import Metrics
+    from checkback.gateway.requests.arrow_decoder import OpColumns
+    from checkback.gateway.requests.batch_decoder import RemarkedOp
     from checkback.gateway.tables import Appender
     from checkback.gateway.unverified_ops import UnverifiedOps
     from checkback.messages.op import Op

@@ -17,9 +17,9 @@ import pyarrow as pa
 import uvicorn
 
 from checkback.errors import CheckbackError, SettingsError
-from checkback.gateway.api import create_app
 from checkback.gateway.authentication import BearerTokens
-from checkback.gateway.http_protocol import limited
+from checkback.gateway.http.api import create_app
+from checkback.gateway.http.protocol import limited
 from checkback.gateway.metrics import Metrics
 from checkback.gateway.service import GatewayService
 from checkback.gateway.tables import tables_of

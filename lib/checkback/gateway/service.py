@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from checkback.gateway.authentication import BearerTokens
-from checkback.gateway.deduplication import DeduplicationCache
-from checkback.gateway.deduplication_history import DeduplicationHistory
-from checkback.gateway.flusher import Flusher, FlushLoop, behind_s
+from checkback.gateway.deduplication.cache import DeduplicationCache
+from checkback.gateway.deduplication.history import DeduplicationHistory
 from checkback.gateway.half_messages import HalfMessageWriter
 from checkback.gateway.health import HealthState, steady_ms
-from checkback.gateway.journal_commit import JournalIntake, commit_to_journal
-from checkback.gateway.journal_start import open_journal, own_queues, recover
+from checkback.gateway.journal.commit import JournalIntake, commit_to_journal
+from checkback.gateway.journal.flusher import Flusher, FlushLoop, behind_s
+from checkback.gateway.journal.start import open_journal, own_queues, recover
 from checkback.gateway.ops import OpWriter
 from checkback.gateway.ownership import first_app
 from checkback.gateway.tables import Appender, tables_of
 from checkback.gateway.transaction_queries import TransactionQueries
 from checkback.gateway.unverified_ops import UnverifiedOps
-from checkback.storage.object_store import concurrently
+from checkback.storage.files.object_store import concurrently
 from checkback.storage.queue_owners import QueueOwner as OwnerDoor
 from checkback.storage.queue_owners import refuse_foreign
 from checkback.storage.timestamps import LEAST
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from checkback.errors import CheckbackError
-    from checkback.gateway.journal import Journal, Unflushed
-    from checkback.gateway.landed_halves import HalfEntries
+    from checkback.gateway.deduplication.landed_halves import HalfEntries
+    from checkback.gateway.journal.journal import Journal, Unflushed
     from checkback.gateway.metrics import Metrics
     from checkback.settings import Gateway, Settings
 

@@ -17,9 +17,9 @@ from checkback.gateway.ownership import (
     position_app,
 )
 from checkback.messages.limits import LONG_MAX
-from checkback.storage.delta_log import AlteredError, DeltaLog
-from checkback.storage.fsync import UnflushedError
-from checkback.storage.parquet_files import FileWriter
+from checkback.storage.files.fsync import UnflushedError
+from checkback.storage.log.delta_log import AlteredError, DeltaLog
+from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from checkback.messages.half import Half
     from checkback.messages.op import Op
     from checkback.settings import Storage
-    from checkback.storage.parquet_files import ParquetFile
+    from checkback.storage.parquet.parquet_files import ParquetFile
 
     #: from a look-up of versions to the versions that a claim sets besides the epochs
     Change = Callable[[Callable[[Iterable[str]], dict[str, int | None]]], Mapping[str, int]]

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from checkback.errors import CheckbackError
-from checkback.gateway.deduplication import DeduplicationCache, name_of
-from checkback.gateway.deduplication_history import DeduplicationHistory, TransactionEnd
-from checkback.gateway.landed_halves import CachedHalf
+from checkback.gateway.deduplication.cache import DeduplicationCache, name_of
+from checkback.gateway.deduplication.history import DeduplicationHistory, TransactionEnd
+from checkback.gateway.deduplication.landed_halves import CachedHalf
 from checkback.gateway.problems import Answer, Problem
 
 if TYPE_CHECKING:

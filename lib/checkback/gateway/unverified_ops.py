@@ -12,14 +12,14 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from checkback.gateway.deduplication import short, whose
+from checkback.gateway.deduplication.cache import short, whose
 from checkback.storage.first_op import misfit
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from checkback.gateway.authentication import Groups
-    from checkback.gateway.landed_halves import CachedHalf
+    from checkback.gateway.deduplication.landed_halves import CachedHalf
     from checkback.messages.op import Op
 
     Place = tuple[int, int]

@@ -11,15 +11,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from checkback.inspect.batch_snapshot import snapshot
     from checkback.inspect.breaker_states import breakers
     from checkback.inspect.discarded_messages import discarded
-    from checkback.inspect.groups import stuck_groups
     from checkback.inspect.notebook import busiest, notebook_settings, table
     from checkback.inspect.outage import damage, outages, what_endpoints_said, worst_outage
     from checkback.inspect.pending_transactions import pending
     from checkback.inspect.scheduled_messages import scheduled
     from checkback.inspect.state_store import state_differences, state_pending
+    from checkback.inspect.status.groups import stuck_groups
     from checkback.inspect.timeline import (
         check_outcomes,
         decision_latency,
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     )
     from checkback.inspect.transaction_lineage import lineage
     from checkback.inspect.unpublished_messages import unpublished
+    from checkback.inspect.versions.batch_snapshot import snapshot
 
 __all__ = [
     "breakers",
@@ -70,10 +70,10 @@ _MODULES = {
     "pending_over_time": "timeline",
     "pick_every": "timeline",
     "scheduled": "scheduled_messages",
-    "snapshot": "batch_snapshot",
+    "snapshot": "versions.batch_snapshot",
     "state_differences": "state_store",
     "state_pending": "state_store",
-    "stuck_groups": "groups",
+    "stuck_groups": "status.groups",
     "table": "notebook",
     "unpublished": "unpublished_messages",
     "what_endpoints_said": "outage",

@@ -24,15 +24,15 @@ from threading import RLock, Timer
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from checkback.errors import SettingsError, StorageError
-from checkback.inspect.audit import Report, audit_on, findings_on
+from checkback.inspect.audit.run import Report, audit_on, findings_on
 from checkback.inspect.breaker_states import breakers_question
 from checkback.inspect.discarded_messages import discarded_question
-from checkback.inspect.duckdb_engine import DuckDBEngine, Mark
-from checkback.inspect.groups import group_rows
+from checkback.inspect.engines.duckdb_engine import DuckDBEngine, Mark
+from checkback.inspect.engines.question import Question
 from checkback.inspect.pending_transactions import pending_question
-from checkback.inspect.question import Question
 from checkback.inspect.scheduled_messages import SCHEDULED
-from checkback.inspect.status import Status, read_status
+from checkback.inspect.status.groups import group_rows
+from checkback.inspect.status.status import Status, read_status
 from checkback.inspect.timeline import (
     MINUTE,
     decided_question,
@@ -44,7 +44,7 @@ from checkback.inspect.timeline import (
 )
 from checkback.inspect.transaction_lineage import lineage_rows, transactions_question
 from checkback.inspect.unpublished_messages import unpublished_rows
-from checkback.inspect.view import View
+from checkback.inspect.versions.view import View
 from checkback.storage.tables import Tables
 from checkback.storage.timestamps import python_times
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from checkback.inspect.engine import Engine
+    from checkback.inspect.engines.engine import Engine
     from checkback.settings import Settings
 
 _Result = TypeVar("_Result")
@@ -168,7 +168,7 @@ class Answers:
         return self._ask(breakers_question(self._settings).where("producer_group", group), as_of)
 
     def status(self) -> Status:
-        """Whether reconcile is at work, how far it is, and who is stuck; `status_screen.as_json` makes JSON of it.
+        """Whether reconcile is at work, how far it is, and who is stuck; `status.screen.as_json` makes JSON of it.
 
         Without consumers (`consumer.lag`).
         """
@@ -178,7 +178,7 @@ class Answers:
         return found
 
     def audit(self, within: timedelta | None = None) -> Report:
-        """Whether the tables keep every promise; `audit_report.as_json` makes JSON of it.
+        """Whether the tables keep every promise; `audit.report.as_json` makes JSON of it.
 
         ``within``: raises StorageError if DuckDB takes longer.
         """
@@ -348,7 +348,7 @@ class Answers:
         self, read: Callable[[Engine], _Result], within: timedelta | None = None, *, all_rows: bool = False
     ) -> _Result:
         if self._spark is not None:
-            from checkback.inspect.spark_engine import SparkEngine
+            from checkback.inspect.engines.spark_engine import SparkEngine
 
             return read(SparkEngine(self._spark, self.tables))
         known = self._engine

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from checkback.check.circuit_breaker import limits_of
-from checkback.inspect.question import Question
+from checkback.inspect.engines.question import Question
 from checkback.inspect.silence import REFUSED
-from checkback.inspect.view import View
+from checkback.inspect.versions.view import View
 from checkback.storage.row_texts import NOT_TRIED
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from checkback.inspect.engines.question import Question
 from checkback.inspect.newest_answers import NEWEST_ANSWERS
-from checkback.inspect.question import Question
-from checkback.inspect.view import View
+from checkback.inspect.versions.view import View
 
 if TYPE_CHECKING:
     from datetime import datetime

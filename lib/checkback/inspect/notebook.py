@@ -14,7 +14,7 @@ import yaml
 from pyspark.sql import functions as F
 
 from checkback.errors import SettingsError
-from checkback.inspect.view import moment_of
+from checkback.inspect.versions.view import moment_of
 from checkback.settings import BASE_FILE
 from checkback.settings.loading import load
 

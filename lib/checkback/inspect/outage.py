@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from checkback.inspect.as_of import parse_as_of
 from checkback.inspect.half_rows import KEY
 from checkback.inspect.plot_intervals import in_words, interval_for
-from checkback.inspect.view import View, moment_column, moment_of
+from checkback.inspect.versions.as_of import parse_as_of
+from checkback.inspect.versions.view import View, moment_column, moment_of
 from checkback.storage.row_texts import NOT_TRIED
 
 if TYPE_CHECKING:

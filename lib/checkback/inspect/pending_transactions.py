@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from checkback.inspect.engines.question import Question
 from checkback.inspect.newest_answers import BROKEN_GROUPS, NEWEST_ANSWERS
-from checkback.inspect.question import Question
 from checkback.inspect.silence import hint_sql, silence_sql
-from checkback.inspect.view import View
+from checkback.inspect.versions.view import View
 from checkback.storage.timestamps import MOST
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from checkback.inspect.engine import Value
+    from checkback.inspect.engines.engine import Value
     from checkback.settings import Settings
 
 #: columns of `pending` only with ``bodies``

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from checkback.inspect.question import Question
-from checkback.inspect.view import View
+from checkback.inspect.engines.question import Question
+from checkback.inspect.versions.view import View
 
 if TYPE_CHECKING:
     from datetime import datetime

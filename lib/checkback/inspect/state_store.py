@@ -11,14 +11,14 @@ from pyspark.sql import functions as F
 
 from checkback.errors import StateError
 from checkback.inspect.half_rows import KEY
-from checkback.inspect.table_versions import FixedTables
-from checkback.inspect.view import View
-from checkback.reconcile.next_deliveries import load
-from checkback.reconcile.ownership import NAME
-from checkback.reconcile.packed_events import parse_key
-from checkback.reconcile.processor import NEXT_NAME, STATE_NAME
-from checkback.reconcile.registered_timers import registered_timers
-from checkback.reconcile.state_codec import NO_TIMER, decode
+from checkback.inspect.versions.table_versions import FixedTables
+from checkback.inspect.versions.view import View
+from checkback.reconcile.state.next_deliveries import load
+from checkback.reconcile.state.ownership import NAME
+from checkback.reconcile.state.packed_events import parse_key
+from checkback.reconcile.state.processor import NEXT_NAME, STATE_NAME
+from checkback.reconcile.state.registered_timers import registered_timers
+from checkback.reconcile.state.state_codec import NO_TIMER, decode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -9,14 +9,14 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from checkback.errors import SettingsError
+from checkback.inspect.engines.question import Question
 from checkback.inspect.plot_intervals import interval_for
-from checkback.inspect.question import Question
-from checkback.inspect.view import View
+from checkback.inspect.versions.view import View
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from checkback.inspect.engine import Value
+    from checkback.inspect.engines.engine import Value
     from checkback.settings import Settings
 
 #: outcome of a failed attempt at an endpoint, after which another one was tried

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from checkback.inspect.late_notes import NAME, TABLE, WRITERS, no_notes, notes_about, with_noted
-from checkback.inspect.question import Question
-from checkback.inspect.view import View
+from checkback.inspect.engines.question import Question
+from checkback.inspect.versions.late_notes import NAME, TABLE, WRITERS, no_notes, notes_about, with_noted
+from checkback.inspect.versions.view import View
 from checkback.storage.dataframes import frame
-from checkback.storage.object_store import concurrently
+from checkback.storage.files.object_store import concurrently
 from checkback.storage.schemas import TOPIC_PREFIX, columns_of
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from checkback.inspect.engine import Value
+    from checkback.inspect.engines.engine import Value
     from checkback.settings import Settings
-    from checkback.storage.commit_reader import Added
+    from checkback.storage.log.commit_reader import Added
 
 COLUMNS = (
     "at",

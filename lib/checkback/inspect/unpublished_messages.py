@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from checkback.inspect.late_notes import NAME, TABLE, WRITERS, no_notes, notes_about, with_noted
-from checkback.inspect.question import Question
-from checkback.inspect.view import View
+from checkback.inspect.engines.question import Question
+from checkback.inspect.versions.late_notes import NAME, TABLE, WRITERS, no_notes, notes_about, with_noted
+from checkback.inspect.versions.view import View
 from checkback.storage.schemas import TOPIC_PREFIX
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from checkback.inspect.engine import Rows, Value
+    from checkback.inspect.engines.engine import Rows, Value
     from checkback.settings import Settings
 
 #: columns that identify a message in `unpublished` and in its topic's table (`reconcile.topic_tables.IDENTITY`)
@@ -116,7 +116,7 @@ def _published(view: View, name: str) -> Rows | None:
         one = Question(f"SELECT {_IDENTITY[0]} FROM {{rows}}", _IDENTITY[0]).page(1)
         view.engine.arrow(view.ask(one, {"rows": rows}))  # a damaged table is detected only here
     except Exception as error:  # noqa: BLE001 - re-raised unless it is the table's own failure
-        from checkback.reconcile.topic_tables import own_failure
+        from checkback.reconcile.publish.topic_tables import own_failure
 
         own_failure(error)
         return None

@@ -19,17 +19,17 @@ from checkback.errors import FencedError, StateError
 from checkback.landing.chunked_reader import FAULT
 from checkback.landing.duplicates import COPIES_MAX, SURPLUS, find_repeats, split_copies, summarize, summarize_ops
 from checkback.landing.parser import RAW_MAX, SCHEMAS, Kind, Reader, parser
-from checkback.storage.batch_plan import plan_versions
-from checkback.storage.checkpoint_facts import recorded_plan
+from checkback.storage.checkpoints.batch_plan import plan_versions
+from checkback.storage.checkpoints.checkpoint_facts import recorded_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
     from pyspark.sql import DataFrame
 
-    from checkback.storage.fsync import QueryFlush
+    from checkback.storage.checkpoints.seen_commits import SeenCommits
+    from checkback.storage.files.fsync import QueryFlush
     from checkback.storage.queue_owners import Queues
-    from checkback.storage.seen_commits import SeenCommits
     from checkback.storage.tables import Tables
 
 _log = logging.getLogger("checkback.land")

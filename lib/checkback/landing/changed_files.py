@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from checkback.landing.chunked_reader import plain_path
 from checkback.landing.file_listing import in_ms
-from checkback.storage.paths import local_path
+from checkback.storage.files.paths import local_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

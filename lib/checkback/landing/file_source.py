@@ -19,7 +19,7 @@ from checkback.landing.chunked_reader import LINES_SCHEMA, File, fault_of, reade
 from checkback.landing.file_listing import HIDDEN, SparkListing
 from checkback.landing.hadoop_glob import matching
 from checkback.messages.limits import LINE_MAX
-from checkback.storage.paths import local_path
+from checkback.storage.files.paths import local_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -16,7 +16,7 @@ from py4j.protocol import Py4JJavaError
 
 from checkback.errors import CheckbackError, SettingsError
 from checkback.settings import MASK
-from checkback.storage import filesystem
+from checkback.storage.files import filesystem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

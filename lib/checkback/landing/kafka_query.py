@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from checkback.landing.kafka_metadata import Brokers, Topic
     from checkback.landing.parser import Kind
     from checkback.settings import Settings
-    from checkback.storage.delta_log import DeltaLog
+    from checkback.storage.log.delta_log import DeltaLog
 
 _SOURCE = (
     "org.apache.spark.sql.kafka010.KafkaSourceProvider",

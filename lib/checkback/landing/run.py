@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from checkback.errors import StateError
 from checkback.landing.batch import ANEW, Landing
 from checkback.spark.shutdown import stop_on_signal
-from checkback.storage.checkpoint import UnreadableCheckpointError
-from checkback.storage.checkpoint_facts import fit
-from checkback.storage.checkpoint_fit import misfit
+from checkback.storage.checkpoints.checkpoint import UnreadableCheckpointError
+from checkback.storage.checkpoints.checkpoint_facts import fit
+from checkback.storage.checkpoints.checkpoint_fit import misfit
+from checkback.storage.checkpoints.seen_commits import SeenCommits
 from checkback.storage.crash_recovery import recover_query
 from checkback.storage.queue_owners import Queues
-from checkback.storage.seen_commits import SeenCommits
 from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:

@@ -11,16 +11,16 @@ import pyarrow.parquet as pq
 
 from checkback.errors import StorageError
 from checkback.maintain.bin_packing import BY_OFFSET, Candidate, groups, order_of
-from checkback.storage import table_files
-from checkback.storage.parquet_files import FileWriter
+from checkback.storage.files import table_files
+from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from checkback.settings import Maintain
-    from checkback.storage.delta_log import DeltaLog
-    from checkback.storage.parquet_files import ParquetFile
+    from checkback.storage.log.delta_log import DeltaLog
+    from checkback.storage.parquet.parquet_files import ParquetFile
 
 #: in-memory bytes of a group's rows: sorting takes some three times as much
 MEMORY = 256 << 20

@@ -12,12 +12,12 @@ from checkback.maintain.compaction import compact, planned
 from checkback.maintain.report import TableReport
 from checkback.maintain.retention import keep, removable
 from checkback.maintain.stream_positions import readers, rebuilding
-from checkback.reconcile.ownership import NAME, OWNERS
-from checkback.storage import filesystem, table_files
-from checkback.storage.delta_log import DeltaLog
-from checkback.storage.lease import store_time
+from checkback.reconcile.state.ownership import NAME, OWNERS
+from checkback.storage.files import filesystem, table_files
+from checkback.storage.files.lease import store_time
+from checkback.storage.files.object_store import is_registered
 from checkback.storage.lock import exclusive_lock
-from checkback.storage.object_store import is_registered
+from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX
 
 if TYPE_CHECKING:

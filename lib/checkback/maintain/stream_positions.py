@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from checkback.maintain.retention import Reader
-from checkback.reconcile.ownership import REBUILDING
-from checkback.storage import filesystem
-from checkback.storage.checkpoint import Batch, StreamPosition, numbers, read_batch
+from checkback.reconcile.state.ownership import REBUILDING
+from checkback.storage.checkpoints.checkpoint import Batch, StreamPosition, numbers, read_batch
+from checkback.storage.files import filesystem
 from checkback.storage.schemas import SOURCES
 
 if TYPE_CHECKING:

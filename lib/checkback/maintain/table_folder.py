@@ -12,14 +12,14 @@ from pyarrow import ArrowException
 
 from checkback.errors import StorageError
 from checkback.maintain.retention import Log
-from checkback.storage import table_files
-from checkback.storage.commit_reader import read_actions
-from checkback.storage.object_store import is_registered
+from checkback.storage.files import table_files
+from checkback.storage.files.object_store import is_registered
+from checkback.storage.log.commit_reader import read_actions
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from checkback.storage.table_files import FileEntry
+    from checkback.storage.files.table_files import FileEntry
 
 _LOG = "_delta_log"
 #: PROTOCOL.md of delta-io/delta, Delta Log Entries and Checkpoints. Files with other names are left alone.

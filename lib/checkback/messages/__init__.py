@@ -4,3 +4,9 @@ The limits are RocketMQ's: TopicValidator and Validators (names), MessageDecoder
 TransactionalMessageServiceImpl and TransactionalMessageUtil (immunity, batched ops). No Spark, no clock: every way in
 (gateway, files, Kafka) uses these rules.
 """
+
+from checkback.messages.fields import Rejected
+from checkback.messages.half import Half, parse_half
+from checkback.messages.op import Op, parse_ops
+
+__all__ = ["Half", "Op", "Rejected", "parse_half", "parse_ops"]

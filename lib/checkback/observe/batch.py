@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from checkback.reconcile.records import Action
+from checkback.reconcile.records.records import Action
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import pyarrow as pa
 
-    from checkback.reconcile.actions import Actions
+    from checkback.reconcile.records.actions import Actions
 
 #: label for groups without one of their own: messages may contain any group name
 OTHER = "other"

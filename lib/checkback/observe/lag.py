@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from checkback.storage import table_files
+from checkback.storage.files import table_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

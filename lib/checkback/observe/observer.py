@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from checkback.observe.metrics import Metrics
-    from checkback.reconcile.actions import Actions
-    from checkback.reconcile.records import Records
+    from checkback.reconcile.records.actions import Actions
+    from checkback.reconcile.records.records import Records
 
 _log = logging.getLogger(__name__)
 #: most groups that a batch of checks logs, one line each

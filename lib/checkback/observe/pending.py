@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from checkback.reconcile.actions import AS_BEFORE
+from checkback.reconcile.records.actions import AS_BEFORE
 
 if TYPE_CHECKING:
-    from checkback.reconcile.records import Records
+    from checkback.reconcile.records.records import Records
 
 _FIELDS = ("queue_id", "segment", "pending", "oldest", "scheduled")
 

@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 
 from checkback.errors import FencedError
 from checkback.spark.session import running_session
-from checkback.storage.delta_log import DeltaLog
-from checkback.storage.object_store import concurrently
-from checkback.storage.parquet_files import FileWriter
-from checkback.storage.parquet_reader import read_rows
+from checkback.storage.files.object_store import concurrently
+from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.parquet.parquet_files import FileWriter
+from checkback.storage.parquet.parquet_reader import read_rows
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
 from checkback.storage.timestamps import python_times

@@ -15,11 +15,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from checkback import __version__
 from checkback.errors import StateError
-from checkback.reconcile.group_hash import GROUP_HASH, GroupHash
-from checkback.reconcile.ownership import NAME, committed
 from checkback.reconcile.segment import DECISION_VERSION, Rules
-from checkback.storage import filesystem
-from checkback.storage.checkpoint import last_done, numbers
+from checkback.reconcile.state.group_hash import GROUP_HASH, GroupHash
+from checkback.reconcile.state.ownership import NAME, committed
+from checkback.storage.checkpoints.checkpoint import last_done, numbers
+from checkback.storage.files import filesystem
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from checkback.settings import Settings
-    from checkback.storage.checkpoint import Checkpoint
+    from checkback.storage.checkpoints.checkpoint import Checkpoint
     from checkback.storage.tables import Tables
 
 #: folder in the checkpoint

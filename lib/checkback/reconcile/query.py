@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from checkback.reconcile.actions import ACTIONS_SCHEMA
-from checkback.reconcile.event_columns import half_events, op_events
-from checkback.reconcile.ownership import NAME
-from checkback.reconcile.packed_events import EVENT_COLUMNS, PACKED_SCHEMA, packer
-from checkback.reconcile.processor import SegmentProcessor
-from checkback.reconcile.publish import BatchListener, Publisher
+from checkback.reconcile.publish.event_columns import half_events, op_events
+from checkback.reconcile.publish.publisher import BatchListener, Publisher
+from checkback.reconcile.records.actions import ACTIONS_SCHEMA
+from checkback.reconcile.state.ownership import NAME
+from checkback.reconcile.state.packed_events import EVENT_COLUMNS, PACKED_SCHEMA, packer
+from checkback.reconcile.state.processor import SegmentProcessor
 from checkback.storage.first_read import first_read
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from checkback.reconcile.batch_rules import BatchRules
-    from checkback.reconcile.wake_timers import WakeTimers
+    from checkback.reconcile.state.wake_timers import WakeTimers
     from checkback.settings import Settings
     from checkback.storage.tables import Tables
 

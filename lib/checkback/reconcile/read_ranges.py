@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from checkback.storage.checkpoint import StreamPosition
+from checkback.storage.checkpoints.checkpoint import StreamPosition
 from checkback.storage.schemas import SOURCES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from checkback.storage.checkpoint import Batch
+    from checkback.storage.checkpoints.checkpoint import Batch
 
 #: the query whose batches these are, and its sources with rows
 _QUERY, READ = "reconcile", ("half", "op")

@@ -17,16 +17,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from checkback.reconcile import scheduled as scheduling
-from checkback.reconcile.action_records import actions_on, actions_on_pending
-from checkback.reconcile.records import ACTION, EARLY, NOT_STATED, PENDING, SCHEDULED, Action, Kind, Reason, Source
-from checkback.reconcile.sorted_records import find, first_of_each, occurrence, only, sort
+from checkback.reconcile.records.action_records import actions_on, actions_on_pending
+from checkback.reconcile.records.records import (
+    ACTION,
+    EARLY,
+    NOT_STATED,
+    PENDING,
+    SCHEDULED,
+    Action,
+    Kind,
+    Reason,
+    Source,
+)
+from checkback.reconcile.records.sorted_records import find, first_of_each, occurrence, only, sort
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from numpy.typing import NDArray
 
-    from checkback.reconcile.records import Bits, Records
+    from checkback.reconcile.records.records import Bits, Records
 
 #: Incremented with each change that makes `decide` or `partition_batch` decide a batch differently: `batch_rules`.
 DECISION_VERSION = 6

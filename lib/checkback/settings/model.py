@@ -38,7 +38,7 @@ from checkback.urls import MASK, masked_each
 BASE_FILE = "conf/base.yml"
 #: a catalog's schema, with the catalog
 _SCHEMA = r"^[^.]+\.[^.]+$"
-#: object stores in which Checkback commits itself (`checkback.storage.object_store`)
+#: object stores in which Checkback commits itself (`checkback.storage.files.object_store`)
 _OBJECT_STORE = re.compile(r"(?i)(?:s3a?|gs|abfss?)://")
 # Spark's spark.redaction.regex, and the account keys of Azure storage.
 _SECRET_CONF = re.compile(r"(?i)secret|password|token|access[.]?key|account[.]?key")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from checkback.storage.object_store import canonical
+from checkback.storage.files.object_store import canonical
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

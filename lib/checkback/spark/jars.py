@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from pyspark import __version__ as spark_version
 
-from checkback.storage.paths import local_path
+from checkback.storage.files.paths import local_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,7 +19,7 @@ from checkback.spark.hadoop_settings import EXCLUDED, FILE_MANAGER, hadoop_setti
 from checkback.spark.jvm import java_check, quick_start, start_jvm
 from checkback.spark.stderr import HeldStderr
 from checkback.storage.dataframes import is_connect
-from checkback.storage.paths import local_path
+from checkback.storage.files.paths import local_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

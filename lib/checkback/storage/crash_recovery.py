@@ -7,11 +7,11 @@ import os
 from typing import TYPE_CHECKING
 
 from checkback.errors import StorageError
-from checkback.storage import filesystem
-from checkback.storage.paths import local_path
+from checkback.storage.checkpoints.torn_checkpoint import remove_unfinished
+from checkback.storage.files import filesystem
+from checkback.storage.files.paths import local_path
+from checkback.storage.log.torn_commits import recover_log
 from checkback.storage.schemas import TOPIC_PREFIX
-from checkback.storage.torn_checkpoint import remove_unfinished
-from checkback.storage.torn_commits import recover_log
 
 if TYPE_CHECKING:
     from checkback.storage.tables import Tables

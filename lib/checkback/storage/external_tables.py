@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from checkback.errors import StorageError, reason
-from checkback.storage import spark_log
 from checkback.storage.catalog_names import table_name
+from checkback.storage.log import spark_log
 from checkback.storage.schemas import TOPIC_PREFIX
 
 if TYPE_CHECKING:

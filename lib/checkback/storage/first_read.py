@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from checkback.storage.checkpoint import last_done, read_batch, read_checkpoint
-from checkback.storage.commit_reader import CommitReader
+from checkback.storage.checkpoints.checkpoint import last_done, read_batch, read_checkpoint
+from checkback.storage.log.commit_reader import CommitReader
 from checkback.storage.schemas import SOURCES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from checkback.storage.checkpoint import Batch, StreamPosition
+    from checkback.storage.checkpoints.checkpoint import Batch, StreamPosition
     from checkback.storage.tables import Tables
 
 #: longest log that is read commit by commit: each is read here, then by Delta in the driver

@@ -6,10 +6,10 @@ import os
 from typing import TYPE_CHECKING
 
 from checkback.errors import StorageError
-from checkback.storage import table_files
-from checkback.storage.delta_log import DeltaLog
-from checkback.storage.fsync import LOG
-from checkback.storage.object_store import is_registered
+from checkback.storage.files import table_files
+from checkback.storage.files.fsync import LOG
+from checkback.storage.files.object_store import is_registered
+from checkback.storage.log.delta_log import DeltaLog
 
 if TYPE_CHECKING:
     from checkback.storage.tables import Tables

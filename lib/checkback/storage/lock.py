@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from checkback.errors import FencedError, StorageError
-from checkback.storage.lease import Lease, holder_of
-from checkback.storage.object_store import is_registered
-from checkback.storage.paths import local_path
+from checkback.storage.files.lease import Lease, holder_of
+from checkback.storage.files.object_store import is_registered
+from checkback.storage.files.paths import local_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

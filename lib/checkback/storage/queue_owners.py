@@ -11,7 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Literal
 
 from checkback.errors import SettingsError
-from checkback.storage.delta_log import DeltaLog
+from checkback.storage.log.delta_log import DeltaLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -10,17 +10,19 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from checkback.errors import SettingsError, StorageError
-from checkback.storage import external_tables, filesystem, spark_log, table_files
+from checkback.storage import external_tables
 from checkback.storage.catalog_names import TABLE_PREFIX, TOPIC_PROPERTY, is_plain, table_name, whose_folder
 from checkback.storage.dataframes import frame
-from checkback.storage.delta_log import AlteredError, DeltaLog
-from checkback.storage.fsync import LogFlush, QueryFlush
-from checkback.storage.object_store import canonical, check_place, is_registered, options_of, register
-from checkback.storage.parquet_files import FILES_SCHEMA, MOST_ROWS, FileWriter, TableRoot, files_of, to_files
-from checkback.storage.paths import local_path
+from checkback.storage.files import filesystem, table_files
+from checkback.storage.files.fsync import LogFlush, QueryFlush
+from checkback.storage.files.object_store import canonical, check_place, is_registered, options_of, register
+from checkback.storage.files.paths import local_path
+from checkback.storage.log import spark_log
+from checkback.storage.log.delta_log import AlteredError, DeltaLog
+from checkback.storage.log.torn_commits import refuse_torn
+from checkback.storage.parquet.parquet_files import FILES_SCHEMA, MOST_ROWS, FileWriter, TableRoot, files_of, to_files
 from checkback.storage.recent import Recent
 from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX, added_columns, arrow_schema, properties_of
-from checkback.storage.torn_commits import refuse_torn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from checkback.settings import Storage
-    from checkback.storage.parquet_files import ParquetFile
+    from checkback.storage.parquet.parquet_files import ParquetFile
 
 
 def _absolute(place: str) -> str:

@@ -48,7 +48,7 @@ def what_if(
     ``since``: only half messages that landed then or later, given as for `inspect`'s as_of. With ``spark`` its tasks
     do the work, as large tables and catalogs need. Raises SettingsError, StorageError.
     """
-    from checkback.inspect.as_of import parse_as_of
+    from checkback.inspect.versions.as_of import parse_as_of
     from checkback.what_if.changes import parse_changes
     from checkback.what_if.run import replay
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from checkback.reconcile.records import Kind, Source
-from checkback.reconcile.sorted_records import first_of_each
+from checkback.reconcile.records.records import Kind, Source
+from checkback.reconcile.records.sorted_records import first_of_each
 from checkback.what_if.reads import asked_by, first_that_decides, place
 from checkback.what_if.records import NEVER, Answered
 from checkback.what_if.silent_checks import Silence
@@ -19,7 +19,7 @@ from checkback.what_if.silent_checks import Silence
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from checkback.reconcile.records import Bits, Records
+    from checkback.reconcile.records.records import Bits, Records
     from checkback.reconcile.segment import Rules
     from checkback.what_if.recorded import Recorded
     from checkback.what_if.timeline import Timeline

@@ -16,7 +16,7 @@ from checkback.what_if.timeline import Needs, has
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from checkback.reconcile.records import Records
+    from checkback.reconcile.records.records import Records
     from checkback.what_if.recorded import Recorded
     from checkback.what_if.timeline import Step, Timeline
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from checkback.reconcile.records import Kind
+from checkback.reconcile.records.records import Kind
 from checkback.what_if.as_recorded import as_recorded
 from checkback.what_if.figures import Figures, Side
 from checkback.what_if.otherwise import under
@@ -15,7 +15,7 @@ from checkback.what_if.recorded import Recorded
 from checkback.what_if.records import OUTCOME, State
 
 if TYPE_CHECKING:
-    from checkback.reconcile.records import Bits, Records
+    from checkback.reconcile.records.records import Bits, Records
     from checkback.what_if.timeline import Cadence, Needs, Timeline
 
 #: A transaction whose state differs: as recorded (was_), and under the other rules.

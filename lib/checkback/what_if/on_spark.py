@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from checkback.errors import SettingsError
 from checkback.reconcile.read_ranges import READ
-from checkback.storage.delta_log import DeltaLog
+from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.schemas import arrow_schema
 from checkback.what_if import batch_history, rows
 from checkback.what_if.batch_history import BatchHistory

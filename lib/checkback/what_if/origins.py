@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 
 from checkback.errors import StorageError
-from checkback.storage import table_files
-from checkback.storage.commit_reader import CommitReader
-from checkback.storage.delta_errors import read_fix
-from checkback.storage.object_store import concurrently
+from checkback.storage.files import table_files
+from checkback.storage.files.object_store import concurrently
+from checkback.storage.log.commit_reader import CommitReader
+from checkback.storage.log.delta_errors import read_fix
 from checkback.storage.schemas import STATISTICS
 from checkback.what_if.read_history import place_of
 from checkback.what_if.records import NOT_TOLD

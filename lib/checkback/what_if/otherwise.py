@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from checkback.reconcile.records import EVENT, Action
+from checkback.reconcile.records.records import EVENT, Action
 from checkback.what_if.answers import Answers
 from checkback.what_if.reads import place
 from checkback.what_if.records import NEVER, State
@@ -20,7 +20,7 @@ from checkback.what_if.timeline import Step, has
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from checkback.reconcile.records import Bits, Records
+    from checkback.reconcile.records.records import Bits, Records
     from checkback.reconcile.segment import Rules
     from checkback.what_if.answers import Answer
     from checkback.what_if.as_recorded import Deferred

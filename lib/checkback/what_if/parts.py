@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from checkback.reconcile.records import Records
+    from checkback.reconcile.records.records import Records
     from checkback.what_if.batch_history import BatchHistory
     from checkback.what_if.timeline import Cadence
 

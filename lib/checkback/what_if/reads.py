@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from checkback.reconcile.records import NOT_STATED, Kind
+from checkback.reconcile.records.records import NOT_STATED, Kind
+from checkback.reconcile.records.sorted_records import find, first_of_each
 from checkback.reconcile.segment import births
-from checkback.reconcile.sorted_records import find, first_of_each
 from checkback.what_if.records import NEVER, NOT_TOLD, State
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from checkback.reconcile.records import Bits, Records
+    from checkback.reconcile.records.records import Bits, Records
     from checkback.what_if.timeline import Timeline
 
 

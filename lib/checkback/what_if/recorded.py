@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from checkback.reconcile.records import EVENT, Kind, Source
-from checkback.reconcile.sorted_records import first_of_each
+from checkback.reconcile.records.records import EVENT, Kind, Source
+from checkback.reconcile.records.sorted_records import first_of_each
 from checkback.what_if.reads import asked_by, halves_read, ops_read, place, same
 from checkback.what_if.records import NEVER, NOT_TOLD, OUTCOME, Row, State
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from checkback.reconcile.records import Bits, Records
+    from checkback.reconcile.records.records import Bits, Records
     from checkback.what_if.timeline import Timeline
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from checkback.reconcile.records import Action, Reason, Source
+from checkback.reconcile.records.records import Action, Reason, Source
 from checkback.reconcile.segment import Segment, decide
-from checkback.reconcile.state_codec import AT_ONCE
-from checkback.reconcile.timer_encoding import delivery_timer, due_timer, ops_timer
+from checkback.reconcile.state.state_codec import AT_ONCE
+from checkback.reconcile.state.timer_encoding import delivery_timer, due_timer, ops_timer
 from checkback.what_if.reads import may_have_decided, place, same
 from checkback.what_if.records import NEVER, OUTCOME, State
 from checkback.what_if.restoration import NAMED, REJECTED, restored
@@ -21,7 +21,7 @@ from checkback.what_if.restoration import NAMED, REJECTED, restored
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from checkback.reconcile.records import Bits, Records
+    from checkback.reconcile.records.records import Bits, Records
     from checkback.reconcile.segment import Rules
     from checkback.what_if.recorded import Recorded
     from checkback.what_if.restoration import Held

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from checkback.reconcile.records import EVENT, Kind
-from checkback.reconcile.state_restore import ROW, Known, restore
+from checkback.reconcile.records.records import EVENT, Kind
+from checkback.reconcile.state.state_restore import ROW, Known, restore
 from checkback.what_if.reads import place, same
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from checkback.reconcile.records import Bits, Records
+    from checkback.reconcile.records.records import Bits, Records
     from checkback.reconcile.segment import Rules, Segment
     from checkback.what_if.recorded import Recorded
     from checkback.what_if.timeline import Timeline

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkback.messages.limits import MS_MAX
-from checkback.reconcile.records import NOT_STATED, Kind, Reason, Source
+from checkback.reconcile.records.records import NOT_STATED, Kind, Reason, Source
 from checkback.what_if.batch_history import NO_TURN, milliseconds
 from checkback.what_if.read_history import decoded
 from checkback.what_if.records import NOT_TOLD, RECORDED, Answered, Row, State
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from checkback.reconcile.records import Records
+    from checkback.reconcile.records.records import Records
     from checkback.what_if.batch_history import BatchHistory
 
 _IDENTITY = ("transaction_id", "producer_group")

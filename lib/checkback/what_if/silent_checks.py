@@ -16,7 +16,7 @@ from checkback.what_if.records import NEVER
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from checkback.reconcile.records import Records
+    from checkback.reconcile.records.records import Records
     from checkback.reconcile.segment import Rules
 
 

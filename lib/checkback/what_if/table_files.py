@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkback.storage.delta_log import DeltaLog
-from checkback.storage.parquet_reader import read_rows
+from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.parquet.parquet_reader import read_rows
 from checkback.storage.schemas import arrow_schema
 from checkback.what_if import batch_history, rows
 from checkback.what_if.batch_history import BatchHistory
@@ -19,7 +19,7 @@ from checkback.what_if.parts import Part
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from checkback.storage.delta_log import DataFile
+    from checkback.storage.log.delta_log import DataFile
     from checkback.storage.tables import Tables
     from checkback.what_if.origins import Origins
     from checkback.what_if.parts import Question

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from checkback.demo.bank.plan import ACCOUNTS, OPENING, RECEIPT_DELAY, RECEIPTS
-from checkback.storage import table_files
-from checkback.storage.delta_log import DeltaLog
-from checkback.storage.object_store import options_of
+from checkback.storage.files import table_files
+from checkback.storage.files.object_store import options_of
+from checkback.storage.log.delta_log import DeltaLog
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,135 @@
+"""How far the members of a consumer group are. Pure: no clock, no I/O. Times are ms since 1970."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from checkback.consumer.group.group_state import GroupState, MessageQueue, QueueState
+    from checkback.consumer.message_rows import Unread
+    from checkback.consumer.position import Position
+
+
+#: sessions without a heartbeat after which a member counts as dead: three, as its clock may differ from this one
+_SESSIONS = 3
+
+
+@dataclass(frozen=True)
+class _Lag:
+    """What queues, topics and groups have.
+
+    ``messages``: those of complete batches that are not consumed, whichever of them the members' selectors match.
+    ``seconds``: since the batch of the oldest of them; 0 = none. ``retries``: messages to be consumed again, and when
+    the first is due, None = none. ``dead_letters``: messages given up so far.
+    """
+
+    messages: int
+    seconds: float
+    retries: int
+    next_retry_at: int | None
+    dead_letters: int
+
+
+@dataclass(frozen=True)
+class QueueLag(_Lag):
+    """A consume queue. ``owner``: the member that consumes it, None = nobody."""
+
+    queue_id: int
+    owner: str | None
+    position: Position
+
+
+@dataclass(frozen=True)
+class TopicLag(_Lag):
+    """A topic; ``queues``: all 64. ``owned``: how many of them have a member that consumes them."""
+
+    topic: str
+    owned: int
+    queues: tuple[QueueLag, ...]
+
+
+@dataclass(frozen=True)
+class MemberState:
+    """A member. ``queues``: how many it owns; ``last_error``: type and place, None = none.
+
+    ``lives``: False if the group has not been written for three of its sessions: it would have beaten. A member that
+    is killed stays in the group's state until another one takes over.
+    """
+
+    name: str
+    joined_at: int
+    topics: tuple[str, ...]
+    queues: int
+    last_error: str | None
+    lives: bool = True
+
+
+@dataclass(frozen=True)
+class GroupLag(_Lag):
+    """A group. ``written_at``: when a member last wrote its state; long ago if all of them are gone.
+
+    ``damaged``: why its table cannot be read, of which nothing else is known then; or a topic's, whose lag counts as 0.
+    """
+
+    group: str
+    written_at: int
+    members: tuple[MemberState, ...]
+    topics: tuple[TopicLag, ...]
+    damaged: str | None = None
+
+    @property
+    def living(self) -> frozenset[str]:
+        """The names of the members that live."""
+        return frozenset(each.name for each in self.members if each.lives)
+
+
+def group_lag(
+    group: str, state: GroupState, written_at: int, unread: Mapping[MessageQueue, Unread], now: int
+) -> GroupLag:
+    """A group's state, with what its queues have not consumed; ``unread``: queues without any are left out."""
+    by_topic: dict[str, list[QueueLag]] = {}
+    for queue, found in sorted(state.queues.items()):
+        by_topic.setdefault(queue.topic, []).append(_queue_lag(queue, found, unread.get(queue), now))
+    topics = tuple(_topic_lag(topic, tuple(queues)) for topic, queues in by_topic.items())
+    members = tuple(
+        MemberState(
+            each.name,
+            each.joined_at,
+            tuple(sorted(each.topics)),
+            len(state.owned(each.name)),
+            each.last_error,
+            now - written_at <= _SESSIONS * each.session_ms,
+        )
+        for each in sorted(state.members.values(), key=lambda each: each.name)
+    )
+    return GroupLag(*_total(topics), group, written_at, members, topics)
+
+
+def damaged_group(group: str, why: str) -> GroupLag:
+    """A group whose table cannot be read."""
+    return GroupLag(*_total(()), group, 0, (), (), why)
+
+
+def _queue_lag(queue: MessageQueue, state: QueueState, unread: Unread | None, now: int) -> QueueLag:
+    messages, seconds = (0, 0.0) if unread is None else (unread.messages, max(0, now - unread.oldest) / 1000)
+    due = min((each.due_at for each in state.retries), default=None)
+    return QueueLag(
+        messages, seconds, len(state.retries), due, state.dead_letters, queue.queue_id, state.owner, state.position
+    )
+
+
+def _topic_lag(topic: str, queues: tuple[QueueLag, ...]) -> TopicLag:
+    return TopicLag(*_total(queues), topic, sum(each.owner is not None for each in queues), queues)
+
+
+def _total(parts: tuple[_Lag, ...]) -> tuple[int, float, int, int | None, int]:
+    return (
+        sum(each.messages for each in parts),
+        max((each.seconds for each in parts), default=0.0),
+        sum(each.retries for each in parts),
+        min((each.next_retry_at for each in parts if each.next_retry_at is not None), default=None),
+        sum(each.dead_letters for each in parts),
+    )

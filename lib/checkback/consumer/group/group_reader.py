@@ -1,0 +1,76 @@
+"""Consumer groups, read only: nothing is created or written, so any process may look at any time."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from checkback.consumer.group.group_rows import from_rows
+from checkback.consumer.group.group_state import GroupState
+from checkback.errors import SettingsError, StorageError
+from checkback.messages.names import is_group
+from checkback.storage.files import table_files
+from checkback.storage.files.object_store import options_of
+from checkback.storage.log.delta_errors import DELTA_ERRORS, storage_error
+from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.schemas import GROUP_PREFIX
+
+if TYPE_CHECKING:
+    from checkback.storage.tables import Tables
+
+
+@dataclass(frozen=True)
+class StoredGroup:
+    """A group's state, and when it was last written (ms): its members write some times in each session."""
+
+    state: GroupState
+    written_at: int
+
+
+def group_names(tables: Tables) -> list[str]:
+    """The names of the consumer groups, sorted. Raises StorageError."""
+    place = f"{tables.root}/{GROUP_PREFIX.rstrip('/')}"
+    try:
+        found = [name for name in table_files.folders(place) if is_group(name)]
+    except OSError as error:
+        raise StorageError(f"cannot be listed: {error}", place) from error
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        there = pool.map(lambda name: DeltaLog.exists(tables.location(GROUP_PREFIX + name)), found)
+        return sorted(name for name, exists in zip(found, there, strict=True) if exists)
+
+
+def chosen_groups(tables: Tables, group: str | None) -> list[str]:
+    """All groups, or this one. Raises SettingsError if there is no such group, StorageError."""
+    if group is None:
+        return group_names(tables)
+    if not is_group(group) or not DeltaLog.exists(tables.location(GROUP_PREFIX + group)):
+        names = group_names(tables)
+        known = f"there are {', '.join(names[:10])}" if names else "a PushConsumer makes one when it starts"
+        raise SettingsError("there is no such consumer group", group, known)
+    return [group]
+
+
+def read_group(tables: Tables, group: str) -> StoredGroup:
+    """A group's newest state. Raises StorageError, also if there is no such group."""
+    place = tables.location(GROUP_PREFIX + group)
+    try:
+        table = DeltaTable(place, storage_options=options_of(place) or None)
+        paths = pa.table(table.get_add_actions()).column("path").to_pylist()
+        written = next((int(commit["timestamp"]) for commit in table.history(1) if "timestamp" in commit), 0)
+    except TableNotFoundError as error:
+        raise StorageError("there is no such consumer group", place) from error
+    except DELTA_ERRORS as error:
+        raise storage_error("the group's table cannot be read", place, error) from error
+    if len(paths) > 1:
+        raise StorageError("somebody else has written into the group's table", place, "restore it (RESTORE)")
+    try:
+        found = [pq.read_table(table_files.source(f"{place}/{path}"), partitioning=None) for path in paths]
+        return StoredGroup(from_rows(found[0]) if found else GroupState(), written)
+    except (OSError, KeyError, TypeError, pa.ArrowException) as error:
+        raise StorageError(f"the group's state cannot be read: {type(error).__name__}", place) from error

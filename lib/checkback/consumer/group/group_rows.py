@@ -1,0 +1,137 @@
+"""A group's state as the rows of its table ``consumer_groups/<group>``. Pure: no clock, no I/O."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from checkback.consumer.group.group_state import GroupState, Member, MessageQueue, QueueState
+from checkback.consumer.position import QUEUES, BatchKey, MessageKey, Position
+from checkback.consumer.retry import DeadLetter, Retry
+from checkback.storage.schemas import GROUP_PREFIX, arrow_schema
+from checkback.storage.timestamps import ms_of, time_of
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+
+def to_rows(state: GroupState) -> pa.Table:
+    """The columns of CONSUMER_GROUP: one row for each member, queue and retry."""
+    rows = [*map(_member_row, state.members.values())]
+    for member in state.members.values():
+        rows += [{"kind": "SUBSCRIPTION", "member": member.name, "topic": topic} for topic in sorted(member.topics)]
+    for queue, found in sorted(state.queues.items()):
+        rows.append(_queue_row(queue, found))
+        rows += [_retry_row(queue, retry) for retry in found.retries]
+        rows += [_dead_row(queue, number, dead) for number, dead in found.dead]
+    return pa.Table.from_pylist(rows, arrow_schema(GROUP_PREFIX))
+
+
+def from_rows(rows: pa.Table) -> GroupState:
+    """The state that `to_rows` has written."""
+    members: dict[str, Member] = {}
+    queues: dict[MessageQueue, QueueState] = {}
+    retries: dict[MessageQueue, list[Retry]] = {}
+    dead: dict[MessageQueue, list[tuple[int, DeadLetter]]] = {}
+    topics: dict[str, set[str]] = {}
+    for row in rows.to_pylist():
+        if row["kind"] == "MEMBER":
+            joined = _ms(row["settled_at"]) or 0
+            about = row["counter"], joined, frozenset[str](), row["reason"], row["session_ms"]
+            members[row["member"]] = Member(row["member"], *about)
+        elif row["kind"] == "SUBSCRIPTION":
+            topics.setdefault(row["member"], set()).add(row["topic"])
+        elif row["kind"] == "QUEUE":
+            part = None if row["batch_id"] is None else _message(row)
+            position = Position(dict(row["consumed"]), part, _ms(row["settled_at"]), _times(row))
+            state = QueueState(position, (), (), row["dead_letters"], row["member"], row["counter"])
+            queues[MessageQueue(row["topic"], row["queue_id"])] = state
+        elif row["kind"] == "RETRY":
+            retry = Retry(_message(row), row["reconsume_times"], _ms(row["due_at"]) or 0, row["reason"])
+            retries.setdefault(MessageQueue(row["topic"], row["queue_id"]), []).append(retry)
+        elif row["kind"] == "DEAD_LETTER":
+            letter = DeadLetter(_message(row), row["reconsume_times"], _ms(row["due_at"]) or 0, row["reason"])
+            dead.setdefault(MessageQueue(row["topic"], row["queue_id"]), []).append((row["counter"], letter))
+    queues |= {queue: replace(queues[queue], dead=tuple(found)) for queue, found in dead.items()}
+    queues |= {queue: replace(queues[queue], retries=tuple(found)) for queue, found in retries.items()}
+    members |= {name: replace(members[name], topics=frozenset(found)) for name, found in topics.items()}
+    return GroupState(members, queues)
+
+
+def queue_of(real_queue_id: int | None) -> int:
+    """The consume queue of a message."""
+    return (real_queue_id or 0) % QUEUES
+
+
+def _member_row(member: Member) -> dict[str, Any]:
+    return {
+        "kind": "MEMBER",
+        "member": member.name,
+        "counter": member.heartbeat,
+        "settled_at": _time(member.joined_at),
+        "reason": member.last_error,
+        "session_ms": member.session_ms,
+    }
+
+
+def _queue_row(queue: MessageQueue, state: QueueState) -> dict[str, Any]:
+    position = state.position
+    row = {
+        "kind": "QUEUE",
+        "member": state.owner,
+        "topic": queue.topic,
+        "queue_id": queue.queue_id,
+        "consumed": list(position.consumed.items()),
+        "consumed_times": [(application, time_of(ms)) for application, ms in position.times.items()],
+        "counter": state.epoch,
+        "dead_letters": state.dead_letters,
+        "settled_at": _time(position.settled_at),
+    }
+    return row if position.part is None else row | _message_columns(position.part)
+
+
+def _retry_row(queue: MessageQueue, retry: Retry) -> dict[str, Any]:
+    return {
+        "kind": "RETRY",
+        "topic": queue.topic,
+        "queue_id": queue.queue_id,
+        **_message_columns(retry.message),
+        "reconsume_times": retry.times,
+        "due_at": _time(retry.due_at),
+        "reason": retry.reason,
+    }
+
+
+def _dead_row(queue: MessageQueue, number: int, dead: DeadLetter) -> dict[str, Any]:
+    row = _retry_row(queue, Retry(dead.message, dead.times, dead.dead_at, dead.reason))
+    return row | {"kind": "DEAD_LETTER", "counter": number}
+
+
+def _message_columns(message: MessageKey) -> dict[str, Any]:
+    return {
+        "application": message.batch.application,
+        "batch_id": message.batch.batch_id,
+        "batch_time": _time(message.batch.batch_time),
+        "half_queue_id": message.half_queue_id,
+        "half_queue_offset": message.half_queue_offset,
+    }
+
+
+def _times(row: dict[str, Any]) -> dict[str, int]:
+    """Null, or without the column: a row of the release before."""
+    return {application: ms_of(time) for application, time in row.get("consumed_times") or ()}
+
+
+def _message(row: dict[str, Any]) -> MessageKey:
+    batch = BatchKey(row["application"], row["batch_id"], _ms(row["batch_time"]) or 0)
+    return MessageKey(batch, row["half_queue_id"], row["half_queue_offset"])
+
+
+def _time(ms: int | None) -> datetime | None:
+    return None if ms is None else time_of(ms)
+
+
+def _ms(time: datetime | None) -> int | None:
+    return None if time is None else ms_of(time)

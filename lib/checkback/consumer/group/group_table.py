@@ -1,0 +1,186 @@
+"""The table of a consumer group, ``consumer_groups/<group>``: its state, replaced by each commit.
+
+A commit adds one file with all rows and removes the one before, as the version after the one that was read: a member
+that has read an older state cannot write (optimistic concurrency, PROTOCOL.md of delta-io/delta).
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from checkback.consumer.group.group_rows import from_rows, to_rows
+from checkback.consumer.group.group_state import GroupState
+from checkback.errors import StorageError
+from checkback.storage.files import table_files
+from checkback.storage.files.fsync import LOG
+from checkback.storage.files.lease import boot_time
+from checkback.storage.files.object_store import options_of
+from checkback.storage.followed_log import commit_mark
+from checkback.storage.log.commit_reader import read_actions
+from checkback.storage.log.delta_errors import DELTA_ERRORS, storage_error
+from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.log.log_store import write_commit
+from checkback.storage.parquet.parquet_files import FileWriter
+from checkback.storage.schemas import GROUP_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from checkback.storage.tables import Tables
+
+#: attempts at a commit while other members' commits come first
+_ATTEMPTS = 200
+#: versions between checkpoints, after which older commits and files may go
+_CHECKPOINT = 100
+#: Age of what is deleted (ms): nobody reads a state for as long.
+_KEPT_MS = 3_600_000
+#: Time since the log was last read (s) after which it is listed: commits may have been cleaned up meanwhile.
+_LIST_S = 60.0
+_STATE = re.compile(r"part-[0-9a-f-]{36}\..*\.parquet")
+
+
+class GroupTable:
+    """The state of one group. Not thread-safe."""
+
+    def __init__(self, tables: Tables, group: str) -> None:
+        """Create the table if it does not exist. Raises StorageError."""
+        self._name = GROUP_PREFIX + group
+        self._root = tables.root
+        self._sync = tables.sync
+        self._place = tables.location(self._name)
+        #: the table's id: another one if it was created anew
+        self.table_id = DeltaLog.created(self._name, self._place, self._sync).table_id()
+        self._version = -1
+        self._file: str | None = None
+        self._state = GroupState()
+        self._read_at = 0.0
+        self._mark: tuple[int, ...] | None = None
+        self._list()
+
+    @property
+    def state(self) -> GroupState:
+        """The state as last read or written."""
+        return self._state
+
+    def refresh(self) -> bool:
+        """Read the newest state; True if it is new. Raises StorageError."""
+        before = self._version
+        if boot_time() > self._read_at + _LIST_S or self._mark != commit_mark(self._place, self._version):
+            self._list()
+        else:
+            newest = self._version
+            try:
+                while table_files.exists(f"{self._place}/{LOG}/{newest + 1:020}.json"):
+                    newest += 1
+            except OSError as error:
+                raise StorageError(f"the group's table cannot be read: {error}", self._place) from error
+            self._read_at = boot_time()
+            if newest > self._version:
+                self._load(newest)
+        return self._version > before
+
+    def update(self, change: Callable[[GroupState], GroupState | None]) -> GroupState | None:
+        """Write what ``change`` makes of the newest state; None if it makes None, with nothing written.
+
+        ``change`` is called again on a newer state if another member has written first. Raises StorageError.
+        """
+        for attempt in range(_ATTEMPTS):
+            self.refresh()
+            changed = change(self._state)
+            if changed is None:
+                return None
+            if changed is self._state or self._commit(changed):
+                return self._state
+            time.sleep(random.uniform(0, min(0.002 * attempt, 0.1)))  # noqa: S311 - spreads the members
+        raise StorageError("too many concurrent commits", self._place, "run fewer members in the group")
+
+    def _commit(self, state: GroupState) -> bool:
+        try:
+            with FileWriter(self._root, sync=self._sync) as writer:
+                writer.write(self._name, to_rows(state))
+                [file] = writer.close()
+        except OSError as error:
+            raise StorageError(f"cannot be written: {error.strerror or error}", self._place) from error
+        now = round(time.time() * 1000)
+        operation = {"operation": "WRITE", "operationParameters": {"mode": "Overwrite"}, "engineInfo": "checkback"}
+        actions = [
+            {"commitInfo": {"timestamp": now, **operation}},
+            {
+                "add": {
+                    "path": file.path,
+                    "partitionValues": {},
+                    "size": file.size,
+                    "modificationTime": now,
+                    "dataChange": True,
+                    "stats": file.stats,
+                }
+            },
+        ]
+        if self._file is not None:
+            removed = {"path": self._file, "deletionTimestamp": now, "dataChange": True}
+            actions.append({"remove": removed})
+        if not write_commit(self._place, self._version + 1, actions, self._sync):
+            with suppress(OSError):
+                table_files.remove(f"{self._place}/{file.path}")
+            return False
+        self._version += 1
+        self._file, self._state = file.path, state
+        self._mark = commit_mark(self._place, self._version)
+        if self._version % _CHECKPOINT == 0:
+            self._clean_up()
+        return True
+
+    def _list(self) -> None:
+        """Read the newest state by Delta's checkpoint and a listing of the log."""
+        try:
+            table = DeltaTable(self._place, storage_options=options_of(self._place) or None)
+            paths = pa.table(table.get_add_actions()).column("path").to_pylist()
+            version = int(table.version())
+        except DELTA_ERRORS as error:
+            raise storage_error("the group's table cannot be read", self._place, error) from error
+        self._read_at = boot_time()
+        mark = commit_mark(self._place, version)
+        if version != self._version or mark != self._mark:
+            self._read(version, paths)
+
+    def _load(self, version: int) -> None:
+        paths = [action["path"] for action in read_actions(self._place, version, "add")]
+        if paths:
+            self._read(version, paths)
+        else:  # a commit of somebody else's, such as a changed property
+            self._list()
+
+    def _read(self, version: int, paths: list[str]) -> None:
+        if len(paths) > 1:
+            raise StorageError("somebody else has written into the group's table", self._place, "restore it (RESTORE)")
+        try:
+            found = [pq.read_table(table_files.source(f"{self._place}/{path}"), partitioning=None) for path in paths]
+            self._state = from_rows(found[0]) if found else GroupState()
+        except (OSError, KeyError, TypeError, pa.ArrowException) as error:
+            raise StorageError(f"the group's state cannot be read: {type(error).__name__}", self._place) from error
+        self._version, self._file = version, paths[0] if paths else None
+        self._mark = commit_mark(self._place, version)
+
+    def _clean_up(self) -> None:
+        """Write a checkpoint; delete commits and files that nobody needs. Best effort."""
+        with suppress(StorageError, OSError, *DELTA_ERRORS):
+            entries = table_files.entries(self._place)
+            # By the times of the file system or store: this machine's clock may be hours ahead.
+            now = next(entry.written for entry in entries if entry.name == self._file)
+            table = DeltaTable(self._place, storage_options=options_of(self._place) or None)
+            table.create_checkpoint()
+            table.cleanup_metadata()
+            old = [
+                entry.name
+                for entry in entries
+                if _STATE.fullmatch(entry.name) and entry.written < now - _KEPT_MS and entry.name != self._file
+            ]
+            table_files.remove(*(f"{self._place}/{name}" for name in old))

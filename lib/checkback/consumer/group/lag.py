@@ -1,0 +1,97 @@
+"""The lag of consumer groups, from the tables: read only, without Spark."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from checkback.consumer.batch_log import BatchLog
+from checkback.consumer.group.group_lag import GroupLag, MemberState, QueueLag, TopicLag, damaged_group, group_lag
+from checkback.consumer.group.group_reader import StoredGroup, chosen_groups, read_group
+from checkback.consumer.group.group_state import MessageQueue
+from checkback.consumer.topic_reader import TopicReader
+from checkback.errors import StorageError
+from checkback.storage.files.object_store import concurrently
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from checkback.consumer.group.group_state import GroupState
+    from checkback.consumer.message_rows import Unread
+    from checkback.storage.tables import Tables
+
+__all__ = ["GroupLag", "LagReader", "MemberState", "QueueLag", "TopicLag", "consumer_lag"]
+
+
+def consumer_lag(tables: Tables, now: int, group: str | None = None) -> list[GroupLag]:
+    """The groups by name, or this one. ``now``: ms. Raises SettingsError if there is no such group, StorageError."""
+    return LagReader(tables).read(now, group)
+
+
+class LagReader:
+    """Reads the lag repeatedly: logs that it has read are only followed. Not thread-safe."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self._log = BatchLog(tables)
+        self._readers: dict[str, TopicReader] = {}
+
+    def read(self, now: int, group: str | None = None) -> list[GroupLag]:
+        """As `consumer_lag`. Of all groups, one whose table, or a topic's, cannot be read does not hide the others."""
+        names = chosen_groups(self._tables, group)
+        if not names:
+            return []
+        # The positions first: batches that end meanwhile are consumed by nobody yet. Logs may be opened before.
+        read = read_group if group is not None else _stored_or_damaged
+        _, *found = self._together(self._log.open, *(partial(read, self._tables, name) for name in names))
+        damaged = [one for one in found if isinstance(one, GroupLag)]
+        stored = {name: one for name, one in zip(names, found, strict=True) if isinstance(one, StoredGroup)}
+        states = [one.state for one in stored.values()]
+        topics = sorted({queue.topic for state in states for queue in state.queues})
+        for topic in topics:
+            self._readers.setdefault(topic, TopicReader(self._tables, topic, self._log))
+        self._together(self._log.refresh, *(self._readers[topic].open for topic in topics))
+        count = self._unread if group is not None else self._unread_or_why
+        counted = dict(zip(topics, self._together(*(partial(count, topic, states) for topic in topics)), strict=True))
+        whys = {topic: why for topic, why in counted.items() if isinstance(why, str)}
+        known = []
+        for at, (name, one) in enumerate(stored.items()):
+            unread = {key: each for of in counted.values() if not isinstance(of, str) for key, each in of[at].items()}
+            mine = sorted({queue.topic for queue in one.state.queues} & whys.keys())
+            why = whys[mine[0]] if mine else None
+            known.append(replace(group_lag(name, one.state, one.written_at, unread, now), damaged=why))
+        return sorted([*known, *damaged], key=lambda one: one.group)
+
+    def _together(self, *steps: Callable[[], Any]) -> list[Any]:
+        """What they return; in an object store they run side by side."""
+        return list(concurrently(self._tables.root, lambda step: step(), steps))
+
+    def _unread_or_why(self, topic: str, states: Sequence[GroupState]) -> list[dict[MessageQueue, Unread]] | str:
+        """`_unread`, or why it is not known."""
+        try:
+            return self._unread(topic, states)
+        except StorageError as error:
+            return str(error)
+
+    def _unread(self, topic: str, states: Sequence[GroupState]) -> list[dict[MessageQueue, Unread]]:
+        """What each group has not consumed of a topic."""
+        found = []
+        for state in states:
+            positions = {
+                queue.queue_id: self._log.listed.dated(each.position)
+                for queue, each in state.queues.items()
+                if queue.topic == topic
+            }
+            first = min(map(self._log.listed.first_unconsumed, positions.values()), default=len(self._log))
+            batches = self._log.batches[first:]
+            counted = self._readers[topic].count(batches, positions) if batches else {}
+            found.append({MessageQueue(topic, queue_id): unread for queue_id, unread in counted.items()})
+        return found
+
+
+def _stored_or_damaged(tables: Tables, group: str) -> StoredGroup | GroupLag:
+    try:
+        return read_group(tables, group)
+    except StorageError as error:
+        return damaged_group(group, str(error))

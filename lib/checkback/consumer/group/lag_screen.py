@@ -1,0 +1,134 @@
+"""The lag of consumer groups on screen and as JSON. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from checkback.consumer.message_lines import iso
+from checkback.inspect.status.screen import span
+from checkback.inspect.status.status import ConsumerFacts
+
+if TYPE_CHECKING:
+    from checkback.consumer.group.group_lag import GroupLag, MemberState, QueueLag, TopicLag
+    from checkback.consumer.position import Position
+
+_COUNTS = ("lag", "behind", "retries", "next retry", "dead letters")
+TOPICS = ("topic", "queues", *_COUNTS)
+QUEUES = ("topic", "queue", "consumed up to", *_COUNTS, "owner")
+MEMBERS = ("member", "joined", "queues", "topics", "last error")
+
+
+def facts_of(group: GroupLag, now: int) -> ConsumerFacts:
+    """What `status` says of a group."""
+    living, heard_s = len(group.living), 0.0 if group.damaged else (now - group.written_at) / 1000
+    counts = living, group.messages, round(group.seconds, 3), group.retries, group.dead_letters
+    return ConsumerFacts(group.group, *counts, group.damaged, len(group.members) - living, heard_s)
+
+
+def heading(group: GroupLag, now: int) -> str:
+    """The line above a group's tables."""
+    if group.damaged is not None:
+        return f"{group.group}: {group.damaged}"
+    silent = len(group.members) - len(group.living)
+    dead = f" ({silent} not heard of any more)" if silent else ""
+    return f"{group.group}: members {len(group.living)}{dead}, last written {span((now - group.written_at) / 1000)} ago"
+
+
+def topic_rows(group: GroupLag, now: int) -> list[tuple[str, ...]]:
+    """Rows of the table of topics, in TOPICS."""
+    return [(each.topic, f"{each.owned}/{len(each.queues)}", *_counts(each, now)) for each in group.topics]
+
+
+def queue_rows(group: GroupLag, now: int) -> list[tuple[str, ...]]:
+    """Rows of the table of queues, in QUEUES: those with an owner or anything to consume."""
+    return [
+        (topic.topic, str(each.queue_id), _settled(each.position), *_counts(each, now), each.owner or "-")
+        for topic in group.topics
+        for each in topic.queues
+        if each.owner is not None or each.messages or each.retries
+    ]
+
+
+def member_rows(group: GroupLag) -> list[tuple[str, ...]]:
+    """Rows of the table of members, in MEMBERS."""
+    return [
+        (each.name, iso(each.joined_at), str(each.queues), " ".join(each.topics), each.last_error or "-")
+        for each in group.members
+    ]
+
+
+def as_json(group: GroupLag) -> dict[str, Any]:
+    """The group as docs/consumer.md describes it."""
+    return {
+        "group": group.group,
+        "damaged": group.damaged,
+        "written_at": iso(group.written_at),
+        **_counts_json(group),
+        "members": [_member_json(each) for each in group.members],
+        "topics": [
+            {
+                "topic": topic.topic,
+                **_counts_json(topic),
+                "owned": topic.owned,
+                "queues": [_queue_json(each) for each in topic.queues],
+            }
+            for topic in group.topics
+        ],
+    }
+
+
+def _counts(lag: TopicLag | QueueLag, now: int) -> tuple[str, ...]:
+    due = lag.next_retry_at
+    when = "-" if due is None else "now" if due <= now else f"in {span((due - now) / 1000)}"
+    behind = span(lag.seconds) if lag.messages else "-"
+    return str(lag.messages), behind, str(lag.retries), when, str(lag.dead_letters)
+
+
+def _counts_json(lag: GroupLag | TopicLag | QueueLag) -> dict[str, Any]:
+    return {
+        "lag_messages": lag.messages,
+        "lag_s": lag.seconds,
+        "retries": lag.retries,
+        "next_retry_at": None if lag.next_retry_at is None else iso(lag.next_retry_at),
+        "dead_letters": lag.dead_letters,
+    }
+
+
+def _queue_json(queue: QueueLag) -> dict[str, Any]:
+    return {
+        "queue_id": queue.queue_id,
+        "owner": queue.owner,
+        **_counts_json(queue),
+        "position": _position_json(queue.position),
+    }
+
+
+def _member_json(member: MemberState) -> dict[str, Any]:
+    return {
+        "member": member.name,
+        "joined_at": iso(member.joined_at),
+        "topics": list(member.topics),
+        "queues": member.queues,
+        "last_error": member.last_error,
+        "lives": member.lives,
+    }
+
+
+def _settled(position: Position) -> str:
+    return "-" if position.settled_at is None else iso(position.settled_at)
+
+
+def _position_json(position: Position) -> dict[str, Any]:
+    part = position.part
+    return {
+        "settled_at": None if position.settled_at is None else iso(position.settled_at),
+        "consumed": dict(position.consumed),
+        "part": None
+        if part is None
+        else {
+            "application": part.batch.application,
+            "batch_id": part.batch.batch_id,
+            "half_queue_id": part.half_queue_id,
+            "half_queue_offset": part.half_queue_offset,
+        },
+    }

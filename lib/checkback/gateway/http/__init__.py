@@ -1,0 +1,1 @@
+"""HTTP: the protocol, the routes, and what a request may be."""

@@ -1,0 +1,201 @@
+"""Around the API: requests refused before their body is parsed, and metrics of every request."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from checkback.gateway.http.request_bodies import BodyBuffers, RequestStream, too_large
+from checkback.gateway.problems import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from checkback.gateway.authentication import BearerTokens, Groups
+    from checkback.gateway.metrics import Metrics
+    from checkback.settings import Gateway
+
+    #: status, body, media type, additional headers
+    Reply = tuple[int, bytes, bytes, Mapping[str, str] | None]
+    #: Handles a body sent with the token of these groups. The awaitable holds no reference to the body.
+    Direct = Callable[[bytes, Groups], Awaitable[Reply]]
+    #: the handlers of a route, by the media type of the body
+    Route = Mapping[bytes, Direct]
+
+#: Most headers of a request; their total size is a setting.
+HEADERS_MAX = 64
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+JSON = b"application/json"
+ARROW = b"application/vnd.apache.arrow.stream"
+PROBLEM_JSON = b"application/problem+json"
+#: ASGI extension of `protocol`: sends a whole response in one write, if it returns True
+WHOLE_RESPONSE = "checkback.whole_response"
+_NOTHING: Mapping[str, Any] = {}
+_log = logging.getLogger("checkback.gateway")
+
+
+class RequestMiddleware:
+    """ASGI middleware: limits on headers and body, the token, the media type, the host; a problem for every failure.
+
+    ``direct``: handlers of POSTs to these paths, bypassing the layers of ``app``, which would take longer than the
+    answer; ``app`` handles all other requests, without reading a body. Without tokens, only requests whose Host is this
+    machine are accepted: this stops DNS rebinding, and a browser's forms are not JSON.
+    """
+
+    def __init__(
+        self, app: ASGIApp, direct: Mapping[str, Route], tokens: BearerTokens, metrics: Metrics, settings: Gateway
+    ) -> None:
+        self._app = app
+        self._direct = direct
+        self._tokens = tokens
+        self._metrics = metrics
+        self._max_body = settings.max_body
+        self._max_headers = settings.max_headers
+        #: In-flight requests beyond the number of connections belong to disconnected clients.
+        self._max_under_way = settings.max_connections
+        self._under_way = 0
+        self._receiving = BodyBuffers(settings.max_body, settings.max_receiving, settings.timeout.total_seconds())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a valid request on; refuse the others, by their headers alone where possible."""
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+        sent, incoming = _Sent(send, scope), RequestStream(receive)
+        route = self._direct.get(scope["path"]) if scope["method"] == "POST" else None
+        try:
+            direct = self._fit_head(scope, route)
+            problem = direct if isinstance(direct, Problem) else None
+            if direct is not None and not isinstance(direct, Problem):
+                problem = await self._directly(direct, scope, incoming, sent)
+            elif direct is None:
+                await self._app(scope, _no_body, sent)
+            if problem is not None:
+                await sent.refuse(problem, lambda: self._receiving.rest(incoming))
+        except Exception as error:  # noqa: BLE001 - the client gets a problem, the log the reason without the request
+            _log.error("a request failed: %s", type(error).__name__, exc_info=_log.isEnabledFor(logging.DEBUG))
+            if not sent.status:
+                problem = Problem("internal", "an error of the gateway; its log says more")
+                await sent.answer(500, orjson.dumps(problem.members()), PROBLEM_JSON)
+        finally:
+            name = scope["path"] if route is not None else getattr(scope.get("route"), "path_format", "other")
+            self._metrics.answered(name, sent.status, sent.seconds())
+
+    async def _directly(self, direct: Direct, scope: Scope, incoming: RequestStream, sent: _Sent) -> Problem | None:
+        """Answer, or return the problem; checks that need only the headers come before the body is read."""
+        groups = self._tokens.groups(_header(scope, b"authorization"))
+        if isinstance(groups, Problem):
+            return groups
+        if self._under_way >= self._max_under_way:
+            return Problem("queue_full", f"{self._under_way} requests wait to be answered; send it again")
+        self._under_way += 1
+        try:
+            body = await self._receiving.body(incoming, groups)
+            if isinstance(body, Problem):
+                return body
+            if body is not None:  # else the client has disconnected
+                reply = direct(body, groups)
+                del body
+                await sent.answer(*await reply)
+            return None
+        finally:
+            self._under_way -= 1
+
+    def _fit_head(self, scope: Scope, route: Route | None) -> Direct | Problem | None:
+        """The handler of the body's media type, None without a ``route``, or the problem of the headers."""
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        size = len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"")
+        kind = host = b""
+        for name, value in headers:
+            size += len(name) + len(value) + 4
+            if name == b"content-type":
+                kind = value
+            elif name == b"content-length" and int(value) > self._max_body:
+                return too_large(self._max_body)
+            elif name == b"host":
+                host = value
+        if len(headers) > HEADERS_MAX or size > self._max_headers:
+            limits = f"at most {HEADERS_MAX} of them, {self._max_headers} bytes with the path"
+            return Problem("headers_too_large", limits)
+        if not self._tokens.needed and _name_of(host) not in LOOPBACK:
+            return Problem("wrong_host", "without tokens only requests for localhost are taken")
+        if route is None:
+            return None
+        direct = route.get(kind) or route.get(kind.partition(b";")[0].strip().lower())
+        kinds = " or ".join(kind.decode() for kind in route)
+        return direct or Problem("unsupported_media_type", f"send Content-Type: {kinds}")
+
+
+async def _no_body() -> Message:
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+def _name_of(host: bytes) -> str:
+    name = host.decode("latin-1").lower()
+    if name.startswith("["):
+        return name[1:].partition("]")[0]
+    return name.partition(":")[0]
+
+
+def _header(scope: Scope, wanted: bytes) -> bytes:
+    return next((value for name, value in scope["headers"] if name == wanted), b"")
+
+
+class _Sent:
+    """Forwards a response, and records its status (0 = none yet) and when it was sent."""
+
+    def __init__(self, send: Send, scope: Scope) -> None:
+        self._send = send
+        self._whole = scope.get("extensions", _NOTHING).get(WHOLE_RESPONSE)
+        self._began = time.perf_counter()
+        self._answered: float | None = None
+        self.status = 0
+
+    def seconds(self) -> float:
+        """From the request's headers to the response, or until now."""
+        return (self._answered or time.perf_counter()) - self._began
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self._answered = time.perf_counter()
+        await self._send(message)
+
+    async def answer(self, status: int, body: bytes, kind: bytes, more: Mapping[str, str] | None = None) -> None:
+        """Send a complete response."""
+        headers = _headers(kind, more)
+        if self._whole is not None and self._whole(status, headers, body):
+            self.status = status
+            self._answered = time.perf_counter()
+            return
+        await self(_head(status, body, kind, more))
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def refuse(self, problem: Problem, rest: Callable[[], Awaitable[None]]) -> None:
+        """Send the problem at once, and end the response when the ``rest`` of the request is drained.
+
+        If the connection were closed earlier, a client still sending would see a connection reset.
+        """
+        body = orjson.dumps(problem.members())
+        await self(_head(problem.status, body, PROBLEM_JSON, {**problem.headers(), "connection": "close"}))
+        await self._send({"type": "http.response.body", "body": body, "more_body": True})
+        await rest()
+        await self._send({"type": "http.response.body", "body": b""})
+
+
+def _head(status: int, body: bytes, kind: bytes, more: Mapping[str, str] | None) -> Message:
+    headers = [*_headers(kind, more), (b"content-length", b"%d" % len(body))]
+    return {"type": "http.response.start", "status": status, "headers": headers}
+
+
+def _headers(kind: bytes, more: Mapping[str, str] | None) -> list[tuple[bytes, bytes]]:
+    headers = [(b"content-type", kind)]
+    if more:
+        headers += [(name.encode(), value.encode()) for name, value in more.items()]
+    return headers

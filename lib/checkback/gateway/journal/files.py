@@ -1,0 +1,81 @@
+"""The files of a journal: one process has them, and none of them goes without the others.
+
+``journal.db``; ``journal.db-wal`` and ``journal-N.bin`` (`segments`), while the journal is open or after a
+crash, have what is not in the database yet; ``journal.lock``.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+
+from checkback.errors import SettingsError, StorageError
+
+_LOCK = "journal.lock"
+#: bytes of the note in the lock file
+_NOTE = 40
+
+
+def refuse_parts(folder: str, path: str) -> None:
+    """Refuse some of the files: SQLite deletes a WAL alone, and misses none. Raises StorageError."""
+    if not exists(path):
+        if exists(f"{path}-wal"):
+            raise incomplete(path, "journal.db is not there, and journal.db-wal is")
+    elif not os.path.exists(f"{path}-wal") and not os.path.exists(os.path.join(folder, _LOCK)):
+        why = f"{_LOCK} is not there: journal.db may be a copy without its journal.db-wal"
+        raise incomplete(path, why, f"; if it was closed, create an empty {_LOCK}")
+
+
+def incomplete(path: str, why: str, otherwise: str = "") -> StorageError:
+    """The error of a journal of which something is missing."""
+    fix = f"the journal is all files of its folder: put them back together{otherwise}"
+    return StorageError(f"the journal is not complete: {why}", path, fix)
+
+
+def exists(path: str) -> bool:
+    """Is there a file that is not empty?"""
+    try:
+        return os.path.getsize(path) > 0
+    except OSError:
+        return False
+
+
+def noted(lock: int) -> tuple[int, int]:
+    """The journal's id, and the position of the last record that was appended; (0, 0) = it was closed, or unknown."""
+    os.lseek(lock, 0, os.SEEK_SET)
+    number, _, position = os.read(lock, _NOTE).partition(b" ")
+    return (int(number), int(position)) if number.isdigit() and position.strip().isdigit() else (0, 0)
+
+
+def note(lock: int, number: int = 0, position: int = 0) -> None:
+    """Note it for `noted`: beside the database, so that records which are gone with its WAL are missed.
+
+    Not flushed to disk: an older note, after a power cut, misses less. A disk that is full may drop it.
+    """
+    with suppress(OSError):
+        os.lseek(lock, 0, os.SEEK_SET)
+        os.write(lock, f"{number} {position}".ljust(_NOTE).encode())
+
+
+def exclusive(folder: str) -> int:
+    """A descriptor that holds the folder's lock until it is closed."""
+    path = os.path.join(folder, _LOCK)
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise SettingsError(f"cannot be created: {error.strerror}", path, "name another gateway.journal") from error
+    try:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError:  # not on Windows
+        pass
+    except OSError as error:
+        os.close(descriptor)
+        if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN):
+            raise SettingsError(f"cannot be locked: {error.strerror}", path, "use a local disk") from error
+        fix = "stop that one, or give this one a gateway.journal of its own"
+        raise SettingsError("another gateway has this journal open", folder, fix) from error
+    return descriptor

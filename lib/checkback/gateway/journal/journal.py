@@ -1,0 +1,404 @@
+"""The gateway's journal: what was acknowledged, flushed to disk, until it is in the tables (docs/gateway.md).
+
+An SQLite database in WAL mode with synchronous=FULL: a transaction that has returned survives a power cut, and one that
+was torn is not there after it (https://sqlite.org/wal.html). A record is what one group commit had for one table.
+The content of a large one is in a file beside the database (`segments`).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import sqlite3
+import threading
+from collections import deque
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from checkback.errors import SettingsError, StorageError
+from checkback.gateway.journal.files import exclusive, exists, incomplete, note, noted, refuse_parts
+from checkback.gateway.journal.segments import LARGE, Segments
+from checkback.gateway.tables import OutcomeUnknownError
+from checkback.storage.files.fsync import flush_parents
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from checkback.gateway.deduplication.history import Place
+
+#: application_id and user_version of the database: "cbJ1", and the version of its format
+_APPLICATION, _FORMAT = 0x63624A31, 2
+#: what format 2 has besides: the place of a content that is in a file, else 0
+_PLACE = ("segment", "place", "size")
+#: pages of the WAL after which it is copied into the database: 16 MiB
+_WAL_PAGES = 4000
+#: records that are in the tables which an append deletes: more than it adds, and few enough not to delay it
+_DELETED = 16
+#: free space that is left on the journal's disk, besides room for the journal's content in the tables
+_SPARE = 64 << 20
+_BUSY_S = 10.0
+#: the files that rows name: their numbers, where they end at least, the last row
+_NAMED = "SELECT segment, max(place + size), max(position) FROM record WHERE segment > 0 GROUP BY segment"
+#: bytes that a message or an op takes in memory until it is in the tables, besides its content: cached, and noted here
+_ROW = 400
+
+
+class Kind(IntEnum):
+    """What a record has: messages of one queue at consecutive offsets, or ops."""
+
+    HALF = 0
+    OP = 1
+
+
+@dataclass(frozen=True)
+class Record:
+    """One group commit's messages for one table.
+
+    ``rows``: their number; ``content``: the messages (`records`); ``queue_id``, ``first``: of half messages,
+    the queue and the first offset. ``position``: in the journal, from 1 on.
+
+    Of ops, kept in memory only: ``firsts``: by queue, the first offset that must stay in the cache until they are in
+    the tables; ``places`` of half messages that need not be in it.
+    """
+
+    kind: Kind
+    rows: int
+    content: bytes | memoryview
+    queue_id: int = -1
+    first: int = -1
+    position: int = 0
+    places: Collection[Place] = ()
+    firsts: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Unflushed:
+    """A record that is not in the tables yet: without its content. ``at``: when it was acknowledged (steady ms)."""
+
+    position: int
+    kind: Kind
+    rows: int
+    size: int
+    queue_id: int
+    first: int
+    at: int
+    places: Collection[Place] = ()
+    firsts: Mapping[int, int] = field(default_factory=dict)
+
+
+class Journal:
+    """An open journal, exclusive to this process. ``append`` belongs to one thread, ``read`` to another.
+
+    ``id`` identifies the journal, from 1 on. Two tables at different places never share a journal.
+    """
+
+    def __init__(self, folder: str, tables: Sequence[str], most: int, sync: bool = True) -> None:
+        """Open the journal in this folder, or create it. Blocks.
+
+        ``tables``: the Delta ids of the tables that its records belong to; ``most``: bytes above which `full`;
+        ``sync``: flush each append to disk.
+
+        Raises SettingsError if another process has it open, if it belongs to other tables, or cannot be created;
+        StorageError if it cannot be read.
+        """
+        self.path = os.path.join(folder, "journal.db")
+        self._most = most
+        self._pending: deque[Unflushed] = deque()
+        self._size = self._rows = 0
+        self._counting = threading.Lock()
+        self._flushed = self._deleted = 0
+        self._sync = sync
+        refuse_parts(folder, self.path)
+        self._lock = exclusive(folder)
+        with ExitStack() as undo:
+            undo.callback(os.close, self._lock)
+            if not exists(self.path):
+                note(self._lock)  # a new journal: the one before was moved away
+            try:
+                self._writer = undo.enter_context(closing(_connect(self.path, sync)))
+                self._reader = undo.enter_context(closing(_connect(self.path, sync)))
+                self._prepare(",".join(tables))
+                self._segments = Segments(folder, self.id, self._writer.execute(_NAMED))
+                flush_parents(self.path)
+            except (sqlite3.Error, OSError) as error:
+                raise _damaged(self.path, error) from error
+            undo.pop_all()
+
+    def _prepare(self, tables: str) -> None:
+        db = self._writer
+        db.execute("BEGIN IMMEDIATE")
+        application, version = _pragma(db, "application_id"), _pragma(db, "user_version")
+        if (application, version) == (0, 0) and not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            db.execute(f"PRAGMA application_id = {_APPLICATION}")
+            db.execute("CREATE TABLE journal (id INTEGER NOT NULL, tables TEXT NOT NULL, queues TEXT NOT NULL)")
+            db.execute(
+                "CREATE TABLE record (position INTEGER PRIMARY KEY, kind INTEGER NOT NULL, rows INTEGER NOT NULL,"
+                " queue_id INTEGER NOT NULL, first INTEGER NOT NULL, content BLOB NOT NULL)"
+            )
+            db.execute("INSERT INTO journal VALUES (?, ?, '')", (1 + secrets.randbits(62), tables))
+        elif application != _APPLICATION:
+            raise StorageError("is no journal of a gateway", self.path, "name another gateway.journal")
+        elif version not in (1, _FORMAT):
+            fix = "start the release that wrote it, or a newer one"
+            raise StorageError(f"the journal's format is {version}, not {_FORMAT}", self.path, fix)
+        if version < _FORMAT:
+            for column in _PLACE:
+                db.execute(f"ALTER TABLE record ADD COLUMN {column} INTEGER NOT NULL DEFAULT 0")
+            db.execute(f"PRAGMA user_version = {_FORMAT}")
+        self.id, owner, self.queues = self._identity()
+        if owner != tables:
+            if db.execute("SELECT count(*) FROM record").fetchone()[0]:
+                what = "the journal has messages for other tables than those in storage.root"
+                raise SettingsError(
+                    what, self.path, "start the gateway of those tables, or name another gateway.journal"
+                )
+            db.execute("UPDATE journal SET id = ?, tables = ?, queues = ''", (1 + secrets.randbits(62), tables))
+            self.id, _, self.queues = self._identity()
+        db.execute("CREATE TABLE IF NOT EXISTS start (last INTEGER NOT NULL, next INTEGER NOT NULL)")
+        self.starts: tuple[int, int] = db.execute("SELECT last, next FROM start").fetchone() or (0, 0)
+        db.execute("COMMIT")
+        for position, kind, rows, size, queue_id, first in db.execute(
+            "SELECT position, kind, rows, length(content) + size, queue_id, first FROM record ORDER BY position"
+        ):
+            self._count(Unflushed(position, Kind(kind), rows, size, queue_id, first, 0))
+        self.position = self._pending[-1].position if self._pending else 0
+        number, last = noted(self._lock)
+        if number == self.id and last > self.position:
+            raise incomplete(self.path, f"it has the records up to {self.position}, and had them up to {last}")
+        if not self._sync:
+            note(self._lock)
+
+    def _identity(self) -> tuple[int, str, frozenset[int]]:
+        number, tables, queues = self._writer.execute("SELECT id, tables, queues FROM journal").fetchone()
+        return number, tables, frozenset(map(int, filter(None, queues.split(","))))
+
+    def own(self, queues: Collection[int]) -> None:
+        """Note the queues that belong to this journal. Raises StorageError."""
+        try:
+            self._writer.execute("UPDATE journal SET queues = ?", (",".join(map(str, sorted(queues))),))
+        except sqlite3.Error as error:
+            raise _damaged(self.path, error) from error
+        self.queues = frozenset(queues)
+
+    def note_starts(self, last: int, following: int) -> None:
+        """Note the last start with this journal, and the one that is to be its next. Raises StorageError."""
+        try:
+            self._writer.execute("BEGIN IMMEDIATE")
+            self._writer.execute("DELETE FROM start")
+            self._writer.execute("INSERT INTO start VALUES (?, ?)", (last, following))
+            self._writer.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise _damaged(self.path, error) from error
+        self.starts = last, following
+
+    def begin(self, half: int, op: int) -> None:
+        """The tables have the half messages up to the position ``half``, the ops up to ``op``."""
+        self.position = max(self.position, half, op)
+        self.flushed(min(half, op))
+
+    def append(self, records: Sequence[Record], now: int) -> None:
+        """Add the records and flush them to disk. ``now``: steady ms.
+
+        Raises StorageError if nothing was added, OutcomeUnknownError if that is not known.
+        """
+        db, position = self._writer, self.position
+        try:
+            places = self._placed(records)
+        except OSError as error:
+            what = f"the journal cannot be written: {error.strerror or error}"
+            raise StorageError(what, self.path, "make room on its disk") from error
+        try:
+            db.execute("BEGIN IMMEDIATE")
+            for number, record in enumerate(records):
+                position += 1
+                segment, place = places.get(number, (0, 0))
+                content, size = (b"", len(record.content)) if segment else (record.content, 0)
+                db.execute(
+                    "INSERT INTO record VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    (position, record.kind, record.rows, record.queue_id, record.first, content, segment, place, size),
+                )
+            self._delete(_DELETED + 2 * len(records))
+        except sqlite3.Error as error:
+            self._undo()
+            raise StorageError(f"the journal cannot be written: {error}", self.path, "make room on its disk") from error
+        try:
+            db.execute("COMMIT")
+        except sqlite3.Error as error:
+            # Only of a full disk it is known that SQLite has rolled back; a failed flush may be on disk or not.
+            if _full(error) and self._undo():
+                raise StorageError("no space is left for the journal", self.path, "make room on its disk") from error
+            what = f"whether the journal was written is not known: {error}"
+            raise OutcomeUnknownError(what, self.path, "check the disk, then start again") from error
+        with self._counting:
+            for number, record in enumerate(records, start=self.position + 1):
+                size, queue_id, first = len(record.content), record.queue_id, record.first
+                self._count(
+                    Unflushed(
+                        number, record.kind, record.rows, size, queue_id, first, now, record.places, record.firsts
+                    )
+                )
+        self.position = position
+        self._segments.remove(self._deleted)
+        if self._sync:
+            note(self._lock, self.id, position)
+
+    def _placed(self, records: Sequence[Record]) -> dict[int, tuple[int, int]]:
+        """The places of those whose content is in a file, by number. Unflushed, the rows might be there without them.
+
+        Raises OSError.
+        """
+        large = [number for number, record in enumerate(records) if self._sync and len(record.content) >= LARGE]
+        if not large:
+            return {}
+        contents = [records[number].content for number in large]
+        return dict(zip(large, self._segments.write(contents, self.position + len(records)), strict=True))
+
+    def _count(self, record: Unflushed) -> None:
+        self._pending.append(record)
+        self._size += record.size
+        self._rows += record.rows
+
+    def _undo(self) -> bool:
+        """Roll back what an error has left open; False if that fails."""
+        self._deleted = 0
+        try:
+            if self._writer.in_transaction:
+                self._writer.execute("ROLLBACK")
+        except sqlite3.Error:
+            return False
+        return True
+
+    def _delete(self, most: int) -> None:
+        """Delete so many of the records that are in the tables, as part of the open transaction."""
+        flushed = self._flushed
+        if flushed == self._deleted:
+            return
+        gone = self._writer.execute(
+            "DELETE FROM record WHERE position IN"
+            " (SELECT position FROM record WHERE position <= ? ORDER BY position LIMIT ?)",
+            (flushed, most),
+        )
+        if gone.rowcount < most:
+            self._deleted = flushed
+
+    def read(self, size: int, rows: int) -> list[Record]:
+        """The oldest records that are not in the tables: up to these bytes and rows, one at least if there is one.
+
+        Raises StorageError.
+        """
+        after, found = self._flushed, list[Record]()
+        try:
+            for position, kind, count, queue_id, first, content, *at in self._reader.execute(
+                "SELECT position, kind, rows, queue_id, first, content, segment, place, size FROM record"
+                " WHERE position > ? ORDER BY position",
+                (after,),
+            ):
+                segment, _, outside = at
+                size -= len(content) + outside
+                rows -= count
+                if found and (size < 0 or rows < 0):
+                    break
+                whole = self._segments.read(*at) if segment else content
+                found.append(Record(Kind(kind), count, whole, queue_id, first, position))
+        except (sqlite3.Error, OSError, ValueError) as error:
+            raise _damaged(self.path, error) from error
+        return found
+
+    def flushed(self, position: int) -> list[Unflushed]:
+        """The records up to this position are in the tables: a later append deletes them. Returns what they were."""
+        gone = []
+        with self._counting:
+            while self._pending and self._pending[0].position <= position:
+                record = self._pending.popleft()
+                self._size -= record.size
+                self._rows -= record.rows
+                gone.append(record)
+        self._flushed = max(self._flushed, position)
+        return gone
+
+    @property
+    def oldest(self) -> Unflushed | None:
+        """The oldest record that is not in the tables."""
+        with self._counting:
+            return self._pending[0] if self._pending else None
+
+    @property
+    def rows(self) -> int:
+        """Messages and ops that are not in the tables."""
+        return self._rows
+
+    @property
+    def size(self) -> int:
+        """Bytes of them."""
+        return self._size
+
+    def unflushed(self) -> list[Unflushed]:
+        """What is not in the tables, oldest first."""
+        with self._counting:
+            return list(self._pending)
+
+    def unflushed_offsets(self) -> dict[int, int]:
+        """By queue, the first offset that is not in the tables, or whose op is not."""
+        found: dict[int, int] = {}
+        with self._counting:
+            for record in self._pending:
+                firsts = record.firsts if record.kind is Kind.OP else {record.queue_id: record.first}
+                for queue_id, first in firsts.items():
+                    found[queue_id] = min(first, found.get(queue_id, first))
+        return found
+
+    def full(self, more: int) -> bool:
+        """Would this many bytes exceed the limit? Messages and ops count as the memory that they need until flushed."""
+        return self._size + _ROW * self._rows + more > self._most
+
+    @property
+    def half_full(self) -> bool:
+        """Is half of the limit exceeded?"""
+        return self.full(self._most // 2)
+
+    def room(self) -> bool:
+        """Has the disk room for this journal and for what it has in the tables, too?"""
+        try:
+            return shutil.disk_usage(os.path.dirname(self.path)).free > _SPARE + self._size
+        except OSError:
+            return True
+
+    def close(self) -> None:
+        """Delete what is in the tables, and release the journal."""
+        note(self._lock)
+        with suppress(sqlite3.Error):
+            self._delete(1 << 62)
+            self._segments.remove(self._deleted, current=True)
+            self._reader.close()
+            self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        with suppress(sqlite3.Error):
+            self._writer.close()
+        self._segments.close()
+        os.close(self._lock)
+
+
+def _connect(path: str, sync: bool) -> sqlite3.Connection:
+    db = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute(f"PRAGMA synchronous = {'FULL' if sync else 'NORMAL'}")
+    db.execute(f"PRAGMA wal_autocheckpoint = {_WAL_PAGES}")
+    return db
+
+
+def _pragma(db: sqlite3.Connection, name: str) -> int:
+    return int(db.execute(f"PRAGMA {name}").fetchone()[0])
+
+
+def _full(error: sqlite3.Error) -> bool:
+    return "disk is full" in str(error)
+
+
+def _damaged(path: str, error: Exception) -> StorageError:
+    if isinstance(error, sqlite3.OperationalError):  # a full disk, no permission: its content is as it was
+        fix = "make room on its disk, or see that it can be written; do not move it away"
+        return StorageError(f"the journal cannot be used: {error}", path, fix)
+    fix = "restore the file; moved away, what it has acknowledged and not yet committed to the tables is lost"
+    return StorageError(f"the journal cannot be read: {error}", path, fix)

@@ -1,0 +1,152 @@
+"""Files beside the journal's database that have the contents of its large records.
+
+SQLite would write each byte twice, to its WAL and to the database, and delete it page by page. A content is flushed to
+disk before the row that names its place commits: what no row names is not there, however a crash has left the file. A
+file is removed after the rows that name it: one that no row names is left over from a crash.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from checkback.gateway.journal.files import incomplete
+from checkback.storage.files.fsync import flush_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from io import FileIO
+
+#: bytes of a content from which on it goes to a file: a smaller one costs less than the file's flush
+LARGE = 64 << 10
+#: bytes after which the next file is begun
+_MOST = 32 << 20
+_NAME = re.compile(r"journal-([0-9]{1,18})\.bin")
+#: first bytes of a file: "cbS1", its number, the journal's id
+_HEADER = struct.Struct(">4sQQ")
+_MAGIC = b"cbS1"
+_flush = getattr(os, "fdatasync", os.fsync)
+
+
+class Segments:
+    """The files of an open journal. `write` and `remove` belong to one thread, `read` to another."""
+
+    def __init__(self, folder: str, journal: int, named: Iterable[tuple[int, int, int]]) -> None:
+        """Removes what a crash has left over. ``journal``: its id.
+
+        ``named``: by the rows: the number of each file, where its last content ends, and the position of the last row
+        that names it.
+
+        Raises StorageError if such a file is not there, or shorter; OSError.
+        """
+        self._folder = folder
+        self._journal = journal
+        self._file: FileIO | None = None
+        self._number = self._size = 0
+        #: by file, the position of the last record whose content it has
+        self._last: dict[int, int] = {}
+        for number, end, position in named:
+            if not (self._is_own(number) and os.path.getsize(self._path(number)) >= end):
+                why = f"{os.path.basename(self._path(number))} is not there, or not as it was"
+                raise incomplete(os.path.join(folder, "journal.db"), why)
+            self._last[number] = position
+        for name in os.listdir(folder):
+            found = _NAME.fullmatch(name)
+            if found is None:
+                continue
+            number = int(found.group(1))
+            self._number = max(self._number, number)
+            if number not in self._last and self._is_own(number, torn=True):
+                os.remove(self._path(number))
+
+    def _path(self, number: int) -> str:
+        return os.path.join(self._folder, f"journal-{number}.bin")
+
+    def _is_own(self, number: int, torn: bool = False) -> bool:
+        """Is the file of this journal? ``torn``: or so broken that it is of none. Another's may be put back to it."""
+        try:
+            with open(self._path(number), "rb") as file:
+                header = file.read(_HEADER.size)
+        except FileNotFoundError:
+            return False
+        if len(header) < _HEADER.size or not header.startswith(_MAGIC):
+            return torn
+        return header == _HEADER.pack(_MAGIC, number, self._journal)
+
+    def write(self, contents: Sequence[bytes | memoryview], position: int) -> list[tuple[int, int]]:
+        """Write contents, and flush them to disk; returns the file and place of each. Raises OSError: nothing counts.
+
+        ``position``: of the last record whose content is among them.
+        """
+        places = []
+        try:
+            for content in contents:
+                file = self._file if self._file is not None and self._size < _MOST else self._begun()
+                self._last[self._number] = position
+                places.append((self._number, self._size))
+                _write(file, content)
+                self._size += len(content)
+            if self._file is not None:
+                _flush(self._file)
+        except OSError:
+            self._end()  # what a failed flush has left on disk is not known
+            raise
+        return places
+
+    def _begun(self) -> FileIO:
+        """The next file."""
+        if self._file is not None:
+            _flush(self._file)
+        self._end()
+        self._number += 1
+        self._file = file = open(self._path(self._number), "xb", buffering=0)  # noqa: SIM115 - it stays open
+        self._last[self._number] = 0
+        _write(file, _HEADER.pack(_MAGIC, self._number, self._journal))
+        self._size = _HEADER.size
+        flush_folder(self._folder)
+        return file
+
+    def _end(self) -> None:
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+            self._file = None
+
+    def read(self, number: int, place: int, size: int) -> bytes:
+        """A content. Raises OSError, ValueError if it is not all there."""
+        with open(self._path(number), "rb", buffering=0) as file:
+            file.seek(place)
+            parts, left = list[bytes](), size
+            while left and (part := file.read(left)):
+                parts.append(part)
+                left -= len(part)
+        if left:
+            raise ValueError(f"{os.path.basename(self._path(number))} ends too early")
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def remove(self, position: int, current: bool = False) -> None:
+        """Rows up to this position are deleted, for good: remove the files that only they have named.
+
+        ``current``: that to which the next content would be appended, too.
+        """
+        for number in [number for number, last in self._last.items() if last <= position]:
+            if number == self._number and self._file is not None:
+                if not current:
+                    continue
+                self._end()
+            with suppress(OSError):  # the next start removes it
+                os.remove(self._path(number))
+            del self._last[number]
+
+    def close(self) -> None:
+        """Release the file."""
+        self._end()
+
+
+def _write(file: FileIO, content: bytes | memoryview) -> None:
+    left = memoryview(content)
+    while left:
+        left = left[file.write(left) :]

@@ -1,0 +1,208 @@
+"""Audits whether the tables keep the protocol's promises, on Spark or DuckDB (`engine`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from checkback.errors import SettingsError
+from checkback.inspect.audit.batches import BatchAudit, audit_batches
+from checkback.inspect.audit.labels import labelled, last_done_batch
+from checkback.inspect.audit.promises import FINDINGS, Finding
+from checkback.inspect.audit.removed_rows import removed_rows
+from checkback.inspect.engines.question import Question
+from checkback.inspect.versions.late_notes import read_notes
+from checkback.inspect.versions.table_versions import FixedTables
+from checkback.storage.checkpoints.checkpoint import Batch
+from checkback.storage.schemas import SCHEMAS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from checkback.inspect.engines.engine import Engine
+    from checkback.settings import Settings
+
+#: Samples per finding.
+SAMPLES = 5
+
+
+@dataclass(frozen=True)
+class Found:
+    """A finding, the number of transactions, batches or commits that have it, and a few of them as ``samples``.
+
+    Samples are (queue_id, queue_offset); for batches (batch_id, time in ms), for commits (version, time in ms). None
+    where the row lacks the value.
+    """
+
+    finding: Finding
+    count: int
+    samples: tuple[tuple[int | None, int | None], ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """The result of an audit: all figures, and the other findings with at least one transaction or batch.
+
+    ``done``: the last completed batch; ``under_way``: batches in progress, whose rows were left out.
+    ``oldest_pending``: its born_timestamp, ms. ``first``: the first batch with a row in `batches`, None = none has one;
+    ``past``: whether there were batches before it.
+    """
+
+    found: tuple[Found, ...]
+    done: Batch | None
+    under_way: tuple[Batch, ...]
+    oldest_pending: int | None
+    first: Batch | None = None
+    past: bool = False
+
+    @property
+    def broken(self) -> bool:
+        """Whether a promise is broken."""
+        return any(found.finding.level == "broken" for found in self.found)
+
+
+def audit(spark: SparkSession, settings: Settings) -> Report:
+    """Audit the current tables on Spark; batches may run meanwhile.
+
+    Each batch is judged by the rules recorded for it in `batches`; of the settings only those of storage are used.
+    Raises SettingsError if there are no tables at all, StorageError if tables or checkpoint cannot be read.
+    """
+    from checkback.inspect.engines.spark_engine import SparkEngine
+    from checkback.storage.tables import Tables
+
+    return audit_on(SparkEngine(spark, Tables.of(settings.storage)), settings)
+
+
+def audit_on(engine: Engine, settings: Settings, *, whole: bool | None = None) -> Report:
+    """As `audit`. ``whole``: see `labels.labelled`."""
+    accounted = account(engine)
+    fixed = accounted.fixed
+    others = accounted.found | removed_rows(fixed, SAMPLES)
+    rows = _summary(accounted, settings, whole)
+    found = []
+    for name, finding in FINDINGS.items():
+        row = rows.get(name, _NOTHING)
+        count, samples = row.count, row.samples
+        if finding.about != "transaction":
+            count, samples = others.get(name, (0, ()))
+        elif name == "offset_gap":
+            count, samples = rows.get("halves", _NOTHING).gaps, ()
+        if count or finding.level == "figure":
+            found.append(Found(finding, int(count), samples))
+    return Report(
+        tuple(found),
+        last_done_batch(fixed),
+        fixed.under_way,
+        rows.get("pending", _NOTHING).oldest,
+        None if accounted.first is None else Batch(*accounted.first),
+        accounted.past,
+    )
+
+
+def findings(spark: SparkSession, settings: Settings) -> DataFrame:
+    """One row per finding and transaction, without figures: for notebooks.
+
+    Columns: level (broken, warning), promise (P1 .. P5, or empty), finding, queue_id INT, queue_offset BIGINT, meaning.
+    Findings about batches and commits are in `audit` only. Raises as `audit`.
+    """
+    from checkback.inspect.engines.spark_engine import SparkEngine
+    from checkback.storage.dataframes import frame
+    from checkback.storage.tables import Tables
+
+    return frame(spark, findings_on(SparkEngine(spark, Tables.of(settings.storage)), settings))
+
+
+def findings_on(engine: Engine, settings: Settings, *, whole: bool | None = None) -> pa.Table:
+    """As `findings`. ``whole``: see `labels.labelled`."""
+    accounted = account(engine)
+    rows = labelled(accounted, settings, lambda question: question.unlike("labels", ""), figures=False, whole=whole)
+    found = [(FINDINGS[name], row) for row in rows for name in row["labels"].split(",")]
+    return pa.table(
+        {
+            "level": pa.array([finding.level for finding, _ in found], pa.string()),
+            "promise": pa.array([finding.promise for finding, _ in found], pa.string()),
+            "finding": pa.array([finding.name for finding, _ in found], pa.string()),
+            "queue_id": pa.array([row["queue_id"] for _, row in found], pa.int32()),
+            "queue_offset": pa.array([row["queue_offset"] for _, row in found], pa.int64()),
+            "meaning": pa.array([finding.meaning for finding, _ in found], pa.string()),
+        }
+    )
+
+
+def account(engine: Engine) -> BatchAudit:
+    """The tables to audit, and what is found of their batches. Raises as `audit`."""
+    notes = read_notes(engine)  # before all else: what is noted as published is in its topic then
+    fixed = replace(FixedTables.take(engine), notes=notes)
+    # If some tables exist, a missing one counts as empty: what it should hold is then reported as lost.
+    if not set(fixed.versions) & set(SCHEMAS):
+        where = fixed.tables.location("half")
+        raise SettingsError("there is no such table", where, "run `checkback reconcile` first")
+    return audit_batches(fixed, SAMPLES)
+
+
+@dataclass(frozen=True)
+class _Summary:
+    """Of a finding: count, the oldest born (ms), gaps (missing offsets between the first and last of a queue).
+
+    Samples are (queue_id, queue_offset), None where the rows lack it.
+    """
+
+    count: int = 0
+    oldest: int | None = None
+    gaps: int = 0
+    samples: tuple[tuple[int | None, int | None], ...] = ()
+
+
+_NOTHING = _Summary()
+#: in place of null, where an aggregate would skip a null
+_NONE = -9_000_000_000_000_000_000
+_BORN, _OFFSET = (f"coalesce({column}, {_NONE})" for column in ("born", "queue_offset"))
+_SUMMARY = f"""
+SELECT labels, queue_id, count(*) AS count, count(queue_offset) AS placed, min(born) AS oldest,
+    min(queue_offset) AS first, max(queue_offset) AS last,
+    min_by({_OFFSET}, ({_BORN}, {_OFFSET}), SAMPLES) AS samples, min_by({_BORN}, ({_BORN}, {_OFFSET}), SAMPLES) AS born
+FROM (LABELLED) AS labelled WHERE labels <> '' GROUP BY labels, queue_id
+"""
+
+
+def summary_question(question: Question) -> Question:
+    """By labels and queue: how many transactions, the oldest, and the first and last offset. A form of `labelled`."""
+    sql = _SUMMARY.replace("SAMPLES", str(SAMPLES)).replace("LABELLED", question.sql)
+    return Question(sql, "queue_id, labels", question.values)
+
+
+def _summary(accounted: BatchAudit, settings: Settings, whole: bool | None) -> dict[str, _Summary]:
+    """By name of each finding that occurs. Samples are the oldest.
+
+    Memory does not grow with the number of transactions: a row for each queue and set of findings.
+    """
+    of_name: dict[str, list[dict[str, Any]]] = {}
+    for row in labelled(accounted, settings, summary_question, whole=whole):
+        for name in row["labels"].split(","):
+            of_name.setdefault(name, []).append(row)
+    return {name: _summed(rows) for name, rows in of_name.items()}
+
+
+def _summed(rows: list[dict[str, Any]]) -> _Summary:
+    places = sorted(
+        (born, _NONE if row["queue_id"] is None else row["queue_id"], offset)
+        for row in rows
+        for born, offset in zip(row["born"], row["samples"], strict=True)
+    )
+    queues: dict[int, list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["placed"]:  # rows without an offset are no gaps
+            queues.setdefault(row["queue_id"], []).append(row)
+    gaps = sum(
+        max(one["last"] for one in of) - min(one["first"] for one in of) + 1 - sum(one["placed"] for one in of)
+        for of in queues.values()
+    )
+    oldest = min((row["oldest"] for row in rows if row["oldest"] is not None), default=None)
+    samples = tuple((_known(queue_id), _known(offset)) for _, queue_id, offset in places[:SAMPLES])
+    return _Summary(sum(row["count"] for row in rows), oldest, gaps, samples)
+
+
+def _known(number: int) -> int | None:
+    return None if number == _NONE else number

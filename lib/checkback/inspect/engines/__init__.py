@@ -1,0 +1,1 @@
+"""What evaluates a question: DuckDB in this process, or Spark."""

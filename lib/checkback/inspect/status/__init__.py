@@ -1,0 +1,1 @@
+"""`checkback status`: whether reconcile is at work, and which groups are stuck."""

@@ -1,0 +1,229 @@
+"""Producer groups with pending transactions: how many, since when, and why."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from checkback.inspect.diagnosis import Group, Reconcile, diagnose, is_stuck
+from checkback.inspect.engines.question import Question
+from checkback.inspect.pending_transactions import pending_question
+from checkback.inspect.status.progress import progress
+from checkback.inspect.versions.view import View
+from checkback.storage.lock import lock_is_held
+from checkback.storage.row_texts import NOT_TRIED
+from checkback.storage.timestamps import ms_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from datetime import datetime
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from checkback.inspect.status.progress import Progress
+    from checkback.settings import Settings
+
+COLUMNS = (
+    "producer_group",
+    "pending",
+    "overdue",
+    "op_waiting",
+    "oldest_born",
+    "oldest_age_s",
+    "last_answer",
+    "last_answer_at",
+    "last_answer_endpoint",
+    "silent_since",
+    "undecided_since",
+    "outcomes",
+    "decided_share",
+    "unknown_share",
+    "no_answer_share",
+    "skipped_share",
+    "last_error",
+    "endpoints",
+    "why",
+    "as_of",
+)
+_TIMES = ("silent_since", "undecided_since", "due_since")
+_SHARES = ("decided", "unknown", "no_answer", "skipped")
+
+#: CTE `waiting`: pending transactions by group. One that was checked is beyond its immunity, even while its next check
+#: is not due.
+_WAITING = """
+one AS (
+    SELECT *, check_times > 0 OR last_outcome IS NOT NULL AS asked, next_check_at <= as_of AS due FROM (PENDING)),
+waiting AS (
+    SELECT producer_group, count(*) AS pending,
+        count(*) FILTER (WHERE asked OR due) AS overdue,
+        count(*) FILTER (WHERE (asked OR due) AND op_waiting IS NOT NULL) AS op_waiting,
+        min(born_timestamp) FILTER (WHERE asked OR due) AS oldest_born,
+        max(age_s) FILTER (WHERE asked OR due) AS oldest_age_s,
+        bool_or(asked) AS requested,
+        min(next_check_at) FILTER (WHERE due) AS due_since,
+        max(as_of) AS as_of
+    FROM one GROUP BY producer_group)"""
+
+#: CTEs `outcomes` and `tried`: outcomes of checks by group; recent: those of the last check_interval of checking
+_OUTCOMES = f"""
+latest AS (
+    SELECT producer_group,
+        max(answered_at) FILTER (WHERE outcome IN ('COMMIT', 'ROLLBACK', 'UNKNOWN')) AS last_answer_at,
+        max(answered_at) FILTER (WHERE outcome IN ('COMMIT', 'ROLLBACK')) AS last_decided_at,
+        max(answered_at) AS newest_at
+    FROM {{check_answers}} GROUP BY producer_group),
+facts AS (
+    SELECT a.producer_group, a.answered_at, a.outcome, a.endpoint, a.failed_tries, coalesce(a.error, '') AS error,
+        coalesce(a.endpoint, '') AS endpoint_text, a.outcome IN ('COMMIT', 'ROLLBACK', 'UNKNOWN') AS answers,
+        l.last_answer_at, l.last_decided_at, first_error(a.error, a.failed_tries) AS tried_error,
+        coalesce(unix_micros(a.answered_at) > unix_micros(l.newest_at) - :check_interval, FALSE) AS recent
+    FROM {{check_answers}} AS a JOIN latest AS l ON l.producer_group = a.producer_group),
+outcomes AS (
+    SELECT producer_group, max(last_answer_at) AS last_answer_at,
+        max_by(outcome, (outcome, endpoint_text)) FILTER (
+            WHERE answered_at = last_answer_at AND answers) AS last_answer,
+        nullif(max_by(endpoint_text, (outcome, endpoint_text)) FILTER (
+            WHERE answered_at = last_answer_at AND answers), '') AS last_answer_endpoint,
+        min(answered_at) FILTER (
+            WHERE outcome = 'NO_ANSWER' AND (last_answer_at IS NULL OR answered_at > last_answer_at)) AS silent_since,
+        min(answered_at) FILTER (
+            WHERE outcome = 'UNKNOWN' AND (last_decided_at IS NULL OR answered_at > last_decided_at)
+        ) AS undecided_since,
+        count(*) FILTER (WHERE recent) AS outcomes,
+        count(*) FILTER (WHERE recent AND outcome IN ('COMMIT', 'ROLLBACK')) AS decided,
+        count(*) FILTER (WHERE recent AND outcome = 'UNKNOWN') AS unknown,
+        count(*) FILTER (WHERE recent AND outcome = 'NO_ANSWER') AS no_answer,
+        count(*) FILTER (WHERE recent AND outcome = 'SKIPPED') AS skipped,
+        max_by(tried_error, (answered_at, tried_error)) FILTER (
+            WHERE outcome = 'NO_ANSWER' AND answered_at IS NOT NULL AND tried_error IS NOT NULL) AS last_error,
+        max_by(error, (answered_at, error)) FILTER (
+            WHERE outcome = 'NO_ANSWER' AND answered_at IS NOT NULL) AS last_silence,
+        max_by(error, (answered_at, error)) FILTER (
+            WHERE outcome = 'SKIPPED' AND answered_at IS NOT NULL) AS skipped_error
+    FROM facts GROUP BY producer_group),
+named AS (
+    SELECT producer_group, endpoint FROM facts WHERE recent
+    UNION ALL
+    SELECT producer_group, failed.endpoint
+    FROM (SELECT producer_group, explode(failed_tries) AS failed FROM facts WHERE recent)),
+tried AS (
+    SELECT producer_group, array_sort(collect_set(endpoint)) AS endpoints
+    FROM named WHERE endpoint IS NOT NULL GROUP BY producer_group)
+SELECT w.producer_group, w.pending, w.overdue, w.op_waiting, w.oldest_born, w.oldest_age_s, o.last_answer,
+    o.last_answer_at, o.last_answer_endpoint, o.silent_since, o.undecided_since,
+    coalesce(o.outcomes, CAST(0 AS BIGINT)) AS outcomes,
+    {", ".join(f"CAST(o.{name} AS DOUBLE) / nullif(o.outcomes, 0) AS {name}_share" for name in _SHARES)},
+    o.last_error, coalesce(t.endpoints, no_text()) AS endpoints, w.as_of, w.requested, w.due_since,
+    CASE WHEN startswith(o.last_silence, '{NOT_TRIED}') THEN o.last_silence END AS held_back,
+    nullif(o.skipped_error, '') AS skipped_error
+FROM waiting AS w
+LEFT JOIN outcomes AS o ON o.producer_group = w.producer_group
+LEFT JOIN tried AS t ON t.producer_group = w.producer_group"""
+
+
+def stuck_groups(spark: SparkSession, settings: Settings, as_of: datetime | str | None = None) -> DataFrame:
+    """The producer groups that are stuck, the one with the oldest first.
+
+    Their transactions are pending beyond their immunity, and neither have all of these an op that the next batch
+    decides by, nor were all their last checks answered with COMMIT or ROLLBACK; or reconcile does not run.
+
+    Columns: producer_group; pending, overdue (beyond their immunity), op_waiting (of those: their op has landed)
+    BIGINT; oldest_born TIMESTAMP and oldest_age_s DOUBLE (of the overdue); last_answer (newest COMMIT, ROLLBACK or
+    UNKNOWN of a check), last_answer_at and last_answer_endpoint (which gave it), silent_since (first NO_ANSWER
+    after that; null = it answers), undecided_since (first UNKNOWN after its last COMMIT or ROLLBACK); of its last
+    check_interval of checking: outcomes BIGINT, and as fractions of 1 decided_share, unknown_share,
+    no_answer_share, skipped_share DOUBLE (null = none), endpoints ARRAY<STRING> (all that were tried); last_error
+    (of the newest failed attempt); why (a sentence), as_of.
+
+    One row per group. Costs as much as `pending`, plus a second scan of check_answers. Raises as `pending`.
+    """
+    from pyspark.sql import functions as F
+
+    view = View.of(spark, settings, as_of)
+    say = _sayer(settings, view, _progress(view))
+    # Null unless it is stuck. A lambda has no type hints, from which Spark would infer another kind of UDF.
+    sentence = F.udf(lambda row: next((why for why, stuck in [say(row.asDict())] if stuck), None), "string")
+    rows: DataFrame = view.ask(groups_question(settings, overdue=True))
+    # Times as integers: Python's time zone does not affect them.
+    times = [F.unix_millis(name).alias(name) for name in (*_TIMES, "as_of")]
+    facts = F.struct(*(name for name in rows.columns if name not in (*_TIMES, "as_of")), *times)
+    return rows.withColumn("why", sentence(facts)).where("why IS NOT NULL").select(*COLUMNS)
+
+
+def group_rows(
+    view: View, settings: Settings, *, stuck: bool = False, known: Callable[[], Progress | None] | None = None
+) -> pa.Table:
+    """As `stuck_groups`, in this process; unless ``stuck`` all groups, and which of them are, in the column stuck.
+
+    ``known``: gives reconcile's progress, if it is read anyway.
+    """
+    rows = view.engine.arrow(view.ask(groups_question(settings, overdue=stuck)))
+    say = _sayer(settings, view, _progress(view) if known is None else known())
+    times = {name: _ms(rows.column(name)) for name in (*_TIMES, "as_of")}
+    facts = rows.drop(["oldest_born", "last_answer_at", *times]).to_pylist()
+    said = [say(row | {name: of[at] for name, of in times.items()}) for at, row in enumerate(facts)]
+    rows = rows.append_column("why", pa.array([why for why, _ in said], pa.string()))
+    rows = rows.append_column("stuck", pa.array([is_one for _, is_one in said], pa.bool_()))
+    return rows.filter(rows.column("stuck")).select(list(COLUMNS)) if stuck else rows.select([*COLUMNS, "stuck"])
+
+
+def groups_question(settings: Settings, *, overdue: bool) -> Question:
+    """The question of `stuck_groups`, without ``why``, but with what it is said from; ``overdue``: those with some."""
+    pending = pending_question(settings)
+    sql = f"WITH {_WAITING.replace('PENDING', pending.sql)}, {_OUTCOMES}"
+    question = Question(sql, "oldest_born, producer_group", pending.values)
+    return question.more("overdue", 0) if overdue else question
+
+
+def quiet_after(settings: Settings) -> timedelta:
+    """How long something may be due without a batch before reconcile counts as stopped."""
+    return 5 * settings.reconcile.trigger + timedelta(minutes=1)
+
+
+def _progress(view: View) -> Progress | None:
+    """Reconcile's, as of the view."""
+    at = None if view.at is None else ms_of(view.at)
+    return progress(view.engine.session, view.tables.checkpoint("reconcile"), at)
+
+
+def _is_busy(settings: Settings, view: View, found: Progress | None) -> bool:
+    """Whether a batch is in progress that began so long ago that reconcile would count as stopped."""
+    if found is None or found.under_way is None or view.at is not None:
+        return False
+    long = ms_of(view.moment) - found.under_way.time > quiet_after(settings) // timedelta(milliseconds=1)
+    return long and bool(lock_is_held(view.tables))
+
+
+def _sayer(settings: Settings, view: View, found: Progress | None) -> Callable[[Mapping[str, Any]], tuple[str, bool]]:
+    """A function from a group's facts, times in ms, to `why`, and whether it is stuck."""
+    begun = None if found is None else found.begun
+    schedule = None if found is None else found.schedule
+    reconcile = Reconcile(
+        None if begun is None else begun.time,
+        quiet_after(settings),
+        busy=_is_busy(settings, view, found),
+        none_yet=found is not None and found.none_yet,
+        next_run_by=None if schedule is None else schedule.next_by,
+    )
+    endpoints = {name: len(producer.endpoints) for name, producer in settings.producers.items()}
+
+    def say(row: Mapping[str, Any]) -> tuple[str, bool]:
+        facts: dict[str, Any] = {name: row[f"{name}_share"] or 0.0 for name in _SHARES}
+        same = ("overdue", "op_waiting", "requested", "outcomes", "held_back", "skipped_error", *_TIMES)
+        group = Group(
+            **facts | {name: row[name] for name in same},
+            endpoints=endpoints.get(row["producer_group"], 0),
+            any_endpoint=bool(row["endpoints"]),
+            error=row["last_error"],
+            name=row["producer_group"],
+        )
+        return diagnose(group, reconcile, row["as_of"]), is_stuck(group, reconcile, row["as_of"])
+
+    return say
+
+
+def _ms(times: pa.ChunkedArray) -> list[int | None]:
+    found: list[int | None] = [None if us is None else us // 1000 for us in times.cast(pa.int64()).to_pylist()]
+    return found

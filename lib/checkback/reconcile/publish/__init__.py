@@ -1,0 +1,1 @@
+"""Publishing a batch: its rows, in all tables."""

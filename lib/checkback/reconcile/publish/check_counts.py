@@ -1,0 +1,59 @@
+"""The number of checks of each half message, from the tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from checkback.reconcile.publish.event_columns import identity_columns, op_events
+from checkback.reconcile.records.records import Kind
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+#: identifies the half message whose checks are counted
+CHECKED = ["queue_id", "offset", "group", "transaction"]
+
+
+def checks_so_far(check_requests: DataFrame, op: DataFrame, count_undelivered: bool, check_max: int) -> DataFrame:
+    """By half message: the checks that count, all checks, and the time of the last one.
+
+    Columns CHECKED, check_times INT, asked INT, checked BIGINT (ms). CHECKED includes `identity_columns`, because after
+    a restore of `half` from a backup an offset may be reused. With ``count_undelivered`` checks count when requested,
+    the last of ``check_max`` when sent; otherwise when a producer has received them (docs/protocol.md, rule 9).
+    """
+    last = F.max(F.struct("requested_at", "check_times")).alias("last")
+    number = F.count("*").cast("int").alias("asked")
+    group, transaction = identity_columns()
+    whose = "queue_id", F.col("queue_offset").alias("offset"), group.alias("group"), transaction.alias("transaction")
+    asked = check_requests.groupBy(*whose).agg(last, number)
+    told = op_events(op)
+    received = told.where(F.col("kind") == Kind.DELIVERED).groupBy(*CHECKED).agg(F.max("immunity").alias("received"))
+    if not count_undelivered:
+        times = F.least(F.coalesce("received", F.lit(0)).cast("int"), "asked").alias("check_times")
+        checked = F.unix_millis("last.requested_at").alias("checked")
+        return asked.join(received, on=CHECKED, how="left").select(*CHECKED, times, "asked", checked)
+    back = told.where(F.col("kind") == Kind.UNDELIVERED)
+    back = back.groupBy(*CHECKED).agg(F.max(F.struct("store", "immunity")).alias("back"))
+    # Uncounted by an earlier release: no endpoint received the last one, and no other followed.
+    taken_back = (F.col("back.immunity") == F.col("last.check_times")) & (
+        F.col("back.store") > F.unix_micros("last.requested_at")
+    )
+    number = F.col("last.check_times")
+    confirmed = F.coalesce("received", F.lit(0))
+    not_sent = (number >= check_max) & (confirmed < number)
+    # check_max may have been greater when the last one was requested.
+    times = F.when(not_sent, F.greatest(confirmed, F.lit(check_max - 1))).otherwise(
+        number - F.when(taken_back, 1).otherwise(0)
+    )
+    return (
+        asked.join(back, on=CHECKED, how="left")
+        .join(received, on=CHECKED, how="left")
+        .select(
+            *CHECKED,
+            times.cast("int").alias("check_times"),
+            "asked",
+            F.unix_millis("last.requested_at").alias("checked"),
+        )
+    )

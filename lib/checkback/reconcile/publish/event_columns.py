@@ -1,0 +1,106 @@
+"""Converts rows of `half` and `op` to the integers of EVENT records with Spark columns: no string reaches Python."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from checkback.messages.limits import MS_MAX
+from checkback.reconcile.records.records import LONGEST_DELAY, NOT_STATED, Kind
+from checkback.reconcile.state.group_hash import GROUP_HASH, GroupHash
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+
+def identity_columns(group_hash: GroupHash = GROUP_HASH) -> tuple[Column, Column]:
+    """The 64-bit hashes of producer_group and transaction_id that segments compare.
+
+    Transaction ids are only compared within a group: a producer that forges a collision harms only itself.
+    """
+    stated = F.xxhash64("transaction_id")
+    transaction = F.when(F.col("transaction_id").isNull(), F.lit(NOT_STATED)).otherwise(
+        F.when(stated == NOT_STATED, F.lit(~NOT_STATED)).otherwise(stated)
+    )
+    group = F.xxhash64(F.sha1("producer_group") if group_hash is GroupHash.SHA1 else F.col("producer_group"))
+    return group.alias("group_hash"), transaction.cast("bigint").alias("transaction_hash")
+
+
+def is_cancel() -> Column:
+    """True for a row of `op` that cancels a scheduled message: only operators may."""
+    found = (F.col("state") == "CANCEL") & (F.col("source") == "operator")
+    return F.coalesce(found, F.lit(False))
+
+
+def transaction_key() -> Column:
+    """A 64-bit hash of (producer_group, transaction_id), resistant to second preimages."""
+    return F.xxhash64(F.sha1("producer_group"), F.sha1("transaction_id"))
+
+
+def store_us() -> Column:
+    """store_timestamp in microseconds: with the offset it identifies a row of `half`."""
+    return F.coalesce(F.unix_micros("store_timestamp"), F.lit(0)).alias("store_us")
+
+
+def _has_place(offset_column: str) -> Column:
+    """True if queue id and offset are valid."""
+    return (F.col("queue_id") >= 0) & (F.col(offset_column) >= 0)
+
+
+def half_events(half: DataFrame, group_hash: GroupHash = GROUP_HASH) -> DataFrame:
+    """Rows of `half` as EVENT_COLUMNS.
+
+    Skips invalid rows, which only another writer can have appended: queue id or offset null or negative, or without
+    transaction id, group or topic. They can be neither checked nor published.
+    """
+    group, transaction = identity_columns(group_hash)
+    named = [F.col(name).isNotNull() for name in ("transaction_id", "producer_group", "real_topic")]
+    return half.where(reduce(and_, named, _has_place("queue_offset"))).select(
+        "queue_id",
+        F.col("queue_offset").alias("offset"),
+        F.when(F.col("committed"), int(Kind.MESSAGE)).otherwise(int(Kind.HALF)).cast("tinyint").alias("kind"),
+        F.lit(0).cast("tinyint").alias("source"),
+        F.coalesce(F.unix_millis("born_timestamp"), F.unix_millis("store_timestamp"), F.lit(0)).alias("born"),
+        store_us().alias("store"),
+        F.coalesce(F.col("check_immunity_s").cast("bigint") * 1000, F.lit(-1)).alias("immunity"),
+        group.alias("group"),
+        transaction.alias("transaction"),
+        delay_column().alias("delay"),
+    )
+
+
+def delay_column() -> Column:
+    """The field delay of an EVENT. Within limits, so that no sum overflows: another writer may have set none."""
+    # Never before its time: rounded up to ms. A time before 1970 is past, as 1 is. least and greatest skip nulls.
+    at = F.greatest(F.expr(f"(least(unix_micros(deliver_at), {MS_MAX * 1000}) + 999) div 1000"), F.lit(1))
+    after = -F.least(F.greatest("delay_ms", F.lit(0)), F.lit(LONGEST_DELAY))
+    return F.when(F.col("deliver_at").isNotNull(), at).otherwise(after).cast("bigint")
+
+
+def op_events(op: DataFrame, group_hash: GroupHash = GROUP_HASH) -> DataFrame:
+    """Rows of `op` as EVENT_COLUMNS. immunity is the number of the check that was DELIVERED; else -1.
+
+    DELIVERED is only accepted from the check query; UNDELIVERED was written by earlier releases. Skips invalid rows,
+    which only another writer can have appended: queue id or offset null or negative, or without group.
+    """
+    group, transaction = identity_columns(group_hash)
+    of_check = F.when(F.col("state") == "UNDELIVERED", 4).when(F.col("state") == "DELIVERED", 5)
+    of_check = F.coalesce(F.when(F.col("source") == "check", of_check), F.when(is_cancel(), 6), F.lit(3))
+    kind = F.when(F.col("state") == "ROLLBACK", 1).when(F.col("state") == "COMMIT", 2).otherwise(of_check)
+    number = F.regexp_extract("remark", "^check ([0-9]{1,9})$", 1)
+    source = F.when(F.col("source") == "check", 1).when(F.col("source") == "operator", 2).otherwise(0)
+    return op.where(_has_place("half_offset") & F.col("producer_group").isNotNull()).select(
+        "queue_id",
+        F.col("half_offset").alias("offset"),
+        kind.cast("tinyint").alias("kind"),
+        source.cast("tinyint").alias("source"),
+        F.coalesce(F.unix_millis("born_timestamp"), F.unix_millis("store_timestamp"), F.lit(0)).alias("born"),
+        store_us().alias("store"),
+        F.coalesce(F.when(kind.isin(4, 5), number.try_cast("bigint")), F.lit(-1)).alias("immunity"),
+        group.alias("group"),
+        transaction.alias("transaction"),
+        F.lit(0).cast("bigint").alias("delay"),
+    )

@@ -1,0 +1,312 @@
+"""Publishing a batch: a lookup of the actions in `half` yields the rows of the output tables.
+
+The actions are integers. They are sent to the tasks that read `half`, which select exactly the rows that the segments
+took (queue_id, queue_offset and store_timestamp identify a row) and write them, Arrow in and Parquet out: one pass for
+all tables, no shuffle, no cache. The driver commits the files that the tasks have written, and does a small batch's
+task itself.
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Protocol
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from checkback.errors import StorageError
+from checkback.reconcile.publish import rejected, unpublished
+from checkback.reconcile.publish.batch_writers import BatchWriter, FileBatchWriter, SparkBatchWriter, total_rows
+from checkback.reconcile.publish.batches import NOT_KNOWN, Written, application, batch_row
+from checkback.reconcile.publish.batches import TABLE as BATCHES
+from checkback.reconcile.publish.half_lookup import HalfLookup
+from checkback.reconcile.publish.half_rows import HalfRows
+from checkback.reconcile.publish.tasks import PARKED_PREFIX
+from checkback.reconcile.publish.topic_tables import TopicTables, side_by_side
+from checkback.reconcile.read_ranges import READ, read_ranges
+from checkback.reconcile.records.actions import Actions
+from checkback.reconcile.records.records import Action
+from checkback.reconcile.start.preconditions import REPLACED_FIX
+from checkback.reconcile.state.group_hash import GROUP_HASH
+from checkback.reconcile.state.ownership import NAME, claim
+from checkback.spark.connect import query_id
+from checkback.storage.checkpoints.batch_plan import plan_versions, refuse_other_plan
+from checkback.storage.checkpoints.checkpoint import read_batch
+from checkback.storage.checkpoints.seen_commits import SeenCommits
+from checkback.storage.dataframes import is_connect
+from checkback.storage.offset_ranges import MAX_RANGES, within
+from checkback.storage.schemas import SOURCES, TOPIC_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from pyspark.sql import SparkSession
+
+    from checkback.reconcile.batch_rules import BatchRules
+    from checkback.reconcile.read_ranges import ReadRange
+    from checkback.reconcile.records.records import Records
+    from checkback.reconcile.state.wake_timers import WakeTimers
+    from checkback.storage.checkpoints.checkpoint import Batch
+    from checkback.storage.tables import Tables
+
+#: A batch's plans are small and fixed: adaptive query execution costs more than it saves. Set in the batch's session,
+#: a clone of the query's.
+_ADAPTIVE = "spark.sql.adaptive.enabled"
+
+
+class BatchListener(Protocol):
+    """Called after each published batch. Never raises."""
+
+    def published(self, actions: Actions, batch_id: int, segments: Records) -> None:
+        """``segments``: SEGMENT records of the segments that the batch touched."""
+
+    def waiting(self, rows: int) -> None:
+        """``rows``: number of committed messages that wait for their topic table."""
+
+
+class Publisher:
+    """Writes the batches of the reconcile query; foreachBatch calls it.
+
+    Idempotent: Delta's txnAppId is the query id and the table's name, txnVersion the batch id, so a replayed batch
+    skips the tables that have it.
+    """
+
+    def __init__(
+        self,
+        tables: Tables,
+        segment_size: int,
+        decided: BatchRules | None = None,
+        observer: BatchListener | None = None,
+        wakes: WakeTimers | None = None,
+        restored: Mapping[str, int] | None = None,
+    ) -> None:
+        """``decided``: the rules that decide the batches, recorded in `batches`; None = unknown.
+
+        ``restored``: of a rebuilt checkpoint, by source the first version that it reads.
+        """
+        self._tables = tables
+        self._size = segment_size
+        self._decided = decided
+        self._group_hash = GROUP_HASH if decided is None else decided.group_hash
+        self._observer = observer
+        self._wakes = wakes
+        self._restored = restored
+        self._planned: dict[int, Batch] = {}  # of the offset log: this batch's entry, and that of the one before
+        self._topics = TopicTables(tables)
+        self._flush = tables.flush_of(NAME, *SOURCES[NAME])
+        self._durable: Callable[[], None] = _nothing  # makes the current batch's inputs durable, while they are not
+        self._seen = SeenCommits(tables, NAME, REPLACED_FIX)
+        self._claimed = tables.by_files  # with by_files, the command has claimed them
+        self._concluded = False  # the first batch may be a replay
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        """Publish one batch of ACTIONS_SCHEMA, and the unpublished messages due for a retry; then conclude the batch.
+
+        The actions are collected once: a second pass would run the stateful operator again.
+        """
+        spark, app = batch.sparkSession, query_id(batch, NAME)
+        if not is_connect(batch):  # with Connect the session is shared
+            spark.conf.set(_ADAPTIVE, "false")
+        actions, segments = Actions.of(batch.toArrow())
+        self._durable = partial(self._flush_inputs, spark, batch_id, actions.batch_time)
+        written = Written()
+        if len(actions.records) or self._topics.due(spark, _now()):
+            written = self.publish(spark, actions, batch_id, app)
+        self._conclude(spark, actions, batch_id, app, written)
+        if self._observer is not None:
+            self._observer.published(actions, batch_id, segments)
+            self._observer.waiting(self._topics.rows)
+        if self._wakes is not None:
+            self._wakes.update(segments, self._topics.next_try)
+
+    def publish(self, spark: SparkSession, actions: Actions, batch_id: int, app: str) -> Written:
+        """Publish the actions of a batch, idempotently per table by (app, batch_id). Returns what was written.
+
+        Step 1: publish the messages in `unpublished` that are due for a retry.
+        Step 2: look up the actions' rows in `half`, and append them to the tables.
+        Step 3: record rejected half messages and ops in `rejected`.
+
+        Raises StorageError if `half` no longer holds a row that a segment took; step 2 has then appended nothing.
+        """
+        if not self._claimed:
+            self._make_durable()
+            claim(spark, self._tables, app, self._size)
+            self._claimed = True
+        # Step 1
+        late: list[str] = []
+        if self._topics.due(spark, _now()):
+            self._make_durable()
+            late = self._topics.publish_late(spark, batch_id, self._time(spark, actions, batch_id), _now())
+        # Step 2
+        wanted, added = HalfLookup.of(actions, batch_id), Written()
+        if len(wanted.records):
+            # If half messages landed together at one offset but were read by two batches, the first batch does not
+            # know of the second row: look up by identity then.
+            added = self._add(spark, actions, wanted, app) or (
+                self._add(spark, actions, HalfLookup.of(actions, batch_id, by_identity=True), app) or added
+            )
+        # Step 3
+        rejected = self._reject(spark, actions, batch_id, app)
+        waiting = self._parked(spark, batch_id, app) or added.unpublished
+        names = added.names.union(late, ["rejected"] if rejected else [], [unpublished.TABLE] if waiting else [])
+        return Written(names, rejected, waiting)
+
+    def _make_durable(self) -> None:
+        """Flush what the batch depends on, once a batch: before its first commit.
+
+        Raises UnflushedError, StateError, FencedError if another process has planned the batch.
+        """
+        self._durable()
+        self._durable = _nothing
+
+    def _flush_inputs(self, spark: SparkSession, batch_id: int, batch_time: int) -> None:
+        self._flush()
+        if self._tables.readable:
+            entry = self._entry(spark, batch_id)
+            refuse_other_plan(entry, batch_time, self._tables.checkpoint(NAME))
+            self._seen.keep(spark, _seen(entry))
+
+    def _parked(self, spark: SparkSession, batch_id: int, app: str) -> int:
+        """Rows in `unpublished` from an interrupted first attempt at this batch; tables may be repaired since."""
+        name = unpublished.TABLE
+        if self._concluded or self._tables.last_version(spark, name, f"{app}/{name}") != batch_id:
+            return 0
+        mine = (F.col("application") == app) & (F.col("batch_id") == batch_id)
+        return self._tables.read(spark, name).where(mine).count()
+
+    def _conclude(self, spark: SparkSession, actions: Actions, batch_id: int, app: str, written: Written) -> None:
+        """Commit the batch's row in `batches`: the last commit of every batch."""
+        self._make_durable()
+        batch_time, names = self._time(spark, actions, batch_id), sorted(written.names)
+        versions = dict(zip(names, side_by_side(partial(self._tables.committed_version, spark), names), strict=True))
+        versions |= dict.fromkeys(self._topics.in_doubt - written.names, NOT_KNOWN)
+        row = batch_row(
+            *(app, batch_id, batch_time, _now(), self._decided, actions.counts, written, versions),
+            read=self._read(spark, batch_id),
+            restored=self._restored_sources() if batch_id == 0 else None,
+        )
+        plan = plan_versions(application(app), batch_id, batch_time)
+        self._tables.append_arrow(spark, row, BATCHES, application(app), batch_id, plan)
+        self._topics.concluded(spark)
+        self._concluded = True
+
+    def _time(self, spark: SparkSession, actions: Actions, batch_id: int) -> int:
+        """The batch's time (ms); from the offset log if the batch touched no segment."""
+        return actions.batch_time or self._entry(spark, batch_id).time
+
+    def _read(self, spark: SparkSession, batch_id: int) -> dict[str, ReadRange] | None:
+        """What the batch has read; None if the offset log does not tell."""
+        try:
+            before = self._entry(spark, batch_id - 1) if batch_id else None
+            return read_ranges(self._entry(spark, batch_id), before, self._restored)
+        except StorageError:  # perhaps Spark has deleted the entry of the batch before
+            return None
+
+    def _restored_sources(self) -> dict[str, int] | None:
+        return None if self._restored is None else {name: self._restored[name] for name in READ}
+
+    def _entry(self, spark: SparkSession, batch_id: int) -> Batch:
+        """A batch's entry in the offset log, read once. Raises StorageError."""
+        if batch_id not in self._planned:
+            found = read_batch(spark, self._tables.checkpoint(NAME), batch_id)
+            self._planned = {**{n: one for n, one in self._planned.items() if abs(n - batch_id) <= 1}, batch_id: found}
+        return self._planned[batch_id]
+
+    def _add(self, spark: SparkSession, actions: Actions, wanted: HalfLookup, app: str) -> Written | None:
+        """Step 2: find and write the rows, then commit them table by table, `unpublished` last.
+
+        Returns None, and commits nothing, if some rows can only be told apart by their identity.
+        """
+        half = HalfRows(spark, self._tables, actions, self._size, self._group_hash)
+        parking = self._topics.parking(spark, app)
+        kind = FileBatchWriter if self._tables.by_files else SparkBatchWriter
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            durable = pool.submit(self._make_durable)
+            try:
+                writer: BatchWriter = kind(half, wanted, parking, app)
+            finally:
+                durable.result()  # if both fail, its error has the cause
+        if not self._prove(wanted, [report.found for report in writer.reports]):
+            return None
+
+        def commit(name: str) -> str | None:
+            work = partial(writer.append, name)
+            return self._topics.attempt(spark, name, work) if name.startswith(TOPIC_PREFIX) else work()
+
+        failed = {name: why for report in writer.reports for name, why in report.failed.items()}
+        failed |= self._topics.put_off(spark, writer.names)
+        ready = [name for name in writer.names if name not in failed]
+        outcomes = zip(ready, side_by_side(commit, ready), strict=True)
+        failed |= {name: why for name, why in outcomes if why is not None}
+        rows = total_rows(writer.reports)
+        unwritten = {name.removeprefix(TOPIC_PREFIX): why for name, why in failed.items()}
+        if failed or any(name.startswith(PARKED_PREFIX) for name in rows):
+            writer.park(unwritten)
+        parked = {
+            name.removeprefix(PARKED_PREFIX): count for name, count in rows.items() if name.startswith(PARKED_PREFIX)
+        }
+        parked |= {topic: rows[TOPIC_PREFIX + topic] for topic in unwritten}
+        self._topics.park(spark, wanted, app, parked, unwritten)
+        written = {name for name in writer.names if name not in failed} | ({unpublished.TABLE} if parked else set())
+        return Written(frozenset(written), unpublished=sum(parked.values()))
+
+    def _prove(self, wanted: HalfLookup, notes: Iterable[bytes]) -> bool:
+        """True if each action matched exactly one row. False if some matched several without their identity.
+
+        Raises StorageError if an action matched none, or several even by identity.
+        """
+        missing, doubled = wanted.missing(notes)
+        if doubled and not missing and wanted.identity is None:
+            return False
+        if missing or doubled:
+            raise StorageError(
+                f"of {len(wanted.records)} half messages that a batch acts on, {missing} are not there as they landed "
+                f"and {doubled} more than once",
+                where=self._tables.location("half"),
+                fix="rows were removed from the table or changed in it: put its newest good state back, "
+                "or run `checkback rebuild`",
+            )
+        return True
+
+    def _reject(self, spark: SparkSession, actions: Actions, batch_id: int, app: str) -> int:
+        """Step 3. Returns the number of rows that the batch has in `rejected`."""
+        about = actions.only(Action.REJECT_OP, Action.LATE_OP, Action.REJECT_HALF)
+        if not len(about.records):
+            return 0
+        self._make_durable()
+        ranges = about.ranges(self._size, MAX_RANGES)
+        half = self._tables.read(spark, "half").where(within(ranges, "queue_offset"))
+        rows = rejected.action_rows(spark, about)
+        found = []
+        if about.count(Action.REJECT_OP, Action.LATE_OP):
+            op = self._tables.read(spark, "op").where(within(ranges, "half_offset"))
+            found.append(rejected.rejected_ops(rows, op, half, self._group_hash))
+        if about.count(Action.REJECT_HALF):
+            found.append(rejected.rejected_halves(rows, half, self._group_hash))
+        # Counted here, because a replay that finds them committed could not tell the number. A late op that only
+        # repeats the one that decided its half leaves no row.
+        both = reduce(DataFrame.unionByName, found).persist()
+        try:
+            if count := both.count():
+                name = f"{app}/rejected"
+                plan = plan_versions(name, batch_id, actions.batch_time)
+                self._tables.append(both, "rejected", name, batch_id, plan)
+        finally:
+            both.unpersist()
+        return count
+
+
+def _seen(batch: Batch) -> dict[str, int]:
+    """The versions up to which a batch has read its sources; without `ticks`, which only reconcile writes."""
+    positions = zip(SOURCES[NAME], batch.positions, strict=False)
+    return {name: at.seen for name, at in positions if at is not None and at.seen >= 0 and name != "ticks"}
+
+
+def _nothing() -> None:
+    """The batch's inputs are durable."""
+
+
+def _now() -> int:
+    return round(time.time() * 1000)

@@ -1,0 +1,1 @@
+"""NumPy records of events, state and actions."""

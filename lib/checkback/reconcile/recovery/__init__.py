@@ -1,0 +1,1 @@
+"""An interrupted batch without its checkpoint: found and completed."""

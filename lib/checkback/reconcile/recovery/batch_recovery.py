@@ -1,0 +1,366 @@
+"""Completing an interrupted batch without its checkpoint: a crash may come between the commits of a batch's tables.
+
+With its checkpoint the query replays the batch. If the checkpoint is lost, the tables tell what is missing: every
+message that is published, unpublished or discarded has a decision, and every decision its message. One job compares
+all topics; only topics that lack messages cost a job each.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from contextlib import contextmanager
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+from checkback.errors import StateError
+from checkback.reconcile.publish import published_notes, unpublished
+from checkback.reconcile.publish.batches import TABLE as BATCHES
+from checkback.reconcile.publish.topic_tables import TopicTables, own_failure
+from checkback.reconcile.records.records import LONGEST_DELAY
+from checkback.reconcile.recovery.interrupted_batch import with_unconcluded
+from checkback.storage.dataframes import union
+from checkback.storage.schemas import TOPIC_PREFIX
+from checkback.storage.spark_schemas import DECISIONS, DELIVERIES, DISCARDED, TOPIC, UNPUBLISHED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from checkback.reconcile.recovery.interrupted_batch import InterruptedBatch
+    from checkback.storage.tables import Tables
+
+
+class Deleted(Enum):
+    """What to do with decided messages that are in no table although their batch is complete: they were deleted."""
+
+    REFUSE = "refuse"
+    LEAVE_OUT = "leave out"
+    PUBLISH_AGAIN = "publish again"
+
+
+_KEY = ["queue_id", "queue_offset"]
+_IDENTITY = [*_KEY, "transaction_id", "producer_group"]
+#: in topic tables queue_id is the real queue's
+_OF_HALF = {"queue_id": "real_queue_id", "half_queue_id": "queue_id", "half_queue_offset": "queue_offset"}
+
+
+def finish(
+    spark: SparkSession,
+    tables: Tables,
+    interrupted: InterruptedBatch | None,
+    deleted: Deleted = Deleted.REFUSE,
+    changing: Callable[[], object] = bool,
+) -> dict[str, int]:
+    """Append the missing rows; returns their number by table. Idempotent: if interrupted, run it again.
+
+    ``interrupted``: the batch that may be incomplete (`interrupted_batch.find`); rows that other batches lack were
+    ``deleted``. ``changing`` is called before rows are appended. A topic table that cannot be read or written does not
+    stop the others: the messages it may lack go to `unpublished`. No other process may write the tables meanwhile.
+    Raises StorageError, StateError if rows were deleted and ``deleted`` is REFUSE, or if a table that cannot be read
+    has messages of a batch that was not concluded: they may have no decision yet, and would be published again.
+    """
+    topics = tables.topics(spark)
+    try:
+        return _finish(spark, tables, interrupted, topics, {}, deleted, changing)
+    except Exception as error:
+        own_failure(error)
+        broken = _unreadable(spark, tables, topics)
+        if not broken:
+            raise
+        if unseen := with_unconcluded(spark, tables, broken):
+            raise StateError(
+                "cannot be read, and the batch that was interrupted has written messages to it, which may have no "
+                f"decision yet: {broken[unseen[0]]}",
+                unseen[0],
+                "put its files back and run this again; if it is moved away, they are published again, in a new table",
+            ) from error
+    readable = [name for name in topics if name not in broken]
+    return _finish(spark, tables, interrupted, readable, broken, deleted, changing)
+
+
+def _finish(
+    spark: SparkSession,
+    tables: Tables,
+    interrupted: InterruptedBatch | None,
+    topics: Collection[str],
+    broken: Mapping[str, str],
+    deleted: Deleted,
+    changing: Callable[[], object],
+) -> dict[str, int]:
+    """``topics``: the readable topic tables. ``broken``: the unreadable ones, with the reason."""
+    added, gone = Counter[str](), Counter[str]()
+
+    @contextmanager
+    def missing(rows: DataFrame, name: Column) -> Iterator[tuple[DataFrame, dict[str, int]]]:
+        """The rows to append, and their number by ``name``; in one job, which also counts deleted rows in ``gone``."""
+        rows = rows.persist()
+        try:
+            counts = Counter[str]()
+            for row in rows.groupBy(name.alias("name"), "interrupted").count().collect():
+                if row["interrupted"] or deleted is Deleted.PUBLISH_AGAIN:
+                    counts[row["name"]] += row["count"]
+                elif deleted is Deleted.REFUSE:
+                    gone[row["name"]] += row["count"]
+            if counts:
+                changing()
+            yield rows if deleted is Deleted.PUBLISH_AGAIN else rows.where("interrupted"), counts
+        finally:
+            rows.unpersist()
+
+    # Decisions first: the missing ones follow from the messages, and the missing messages from all decisions.
+    lacking = _decisions(spark, tables, topics)
+    with missing(lacking.withColumn("interrupted", F.lit(True)), F.lit("decisions")) as (rows, counts):
+        if counts:
+            tables.append(rows.drop("interrupted"), "decisions")
+            added += counts
+    lacking = _deliveries(spark, tables, topics).withColumn("interrupted", F.lit(True))
+    with missing(lacking, F.lit("deliveries")) as (rows, counts):
+        if counts:
+            tables.append(rows.drop("interrupted"), "deliveries")
+            added += counts
+    decided = _decided(spark, tables, interrupted)
+    with missing(_undiscarded(spark, tables, decided), F.lit("discarded")) as (rows, counts):
+        if counts:
+            tables.append(rows.drop("interrupted"), "discarded")
+            added += counts
+    published = _to_publish(spark, tables, decided, interrupted)
+    lacking = _messages(spark, tables, published, topics, broken)
+    with missing(lacking, F.concat(F.lit(TOPIC_PREFIX), "real_topic")) as (rows, counts):
+        waiting = _publish(spark, tables, rows, counts, broken)
+        added += Counter({name: count for name, count in counts.items() if name not in waiting})
+        if waiting:
+            tables.append(_parked(rows, waiting), unpublished.TABLE)
+            added[unpublished.TABLE] = sum(counts[name] for name in waiting)
+    if gone:
+        number = ", ".join(f"{name} lacks {count}" for name, count in sorted(gone.items()))
+        raise StateError(
+            f"somebody has deleted messages of batches that were whole: {number}",
+            fix="`checkback rebuild --leave-out` leaves them deleted, "
+            "`checkback rebuild --publish-again` writes them again",
+        )
+    return dict(added)
+
+
+def _decided(spark: SparkSession, tables: Tables, interrupted: InterruptedBatch | None) -> DataFrame:
+    """The decisions, with ``interrupted`` BOOLEAN: whether their batch may be incomplete."""
+    return _with_interrupted(tables.read(spark, "decisions"), interrupted)
+
+
+def _with_interrupted(decisions: DataFrame, interrupted: InterruptedBatch | None) -> DataFrame:
+    if interrupted is None:
+        return decisions.withColumn("interrupted", F.lit(False))
+    same_time = F.unix_millis("decided_at") == interrupted.rows.time
+    return decisions.withColumn("interrupted", (F.col("batch_id") == interrupted.rows.batch_id) & same_time)
+
+
+def _to_publish(
+    spark: SparkSession, tables: Tables, decided: DataFrame, interrupted: InterruptedBatch | None
+) -> DataFrame:
+    """The COMMITs of messages published at once, and the deliveries of scheduled ones as such: by publishing batch.
+
+    Columns: _IDENTITY, real_topic, decided_at, batch_id, interrupted.
+    """
+    names = [*_IDENTITY, "real_topic", "decided_at", "batch_id"]
+    at_once = decided.where((F.col("state") == "COMMIT") & F.col("deliver_at").isNull()).select(*names, "interrupted")
+    deliveries = tables.read(spark, "deliveries").withColumn("decided_at", F.col("delivered_at"))
+    return at_once.unionByName(_with_interrupted(deliveries.select(*names), interrupted))
+
+
+def _publish(
+    spark: SparkSession, tables: Tables, rows: DataFrame, names: Iterable[str], broken: Mapping[str, str]
+) -> dict[str, str]:
+    """Append the messages to these topic tables. Returns the reasons of those that cannot take them."""
+    known = TopicTables(tables)
+    parking = known.parking(spark, "")
+    waiting: dict[str, str] = {}
+    for name in names:
+        topic = name.removeprefix(TOPIC_PREFIX)
+        mine = rows.where(F.col("real_topic") == F.lit(topic)).select(*TOPIC.names)
+        why = broken.get(name) or parking.reason(topic)
+        why = why or known.attempt(spark, name, partial(tables.append, mine, name))
+        if why is not None:
+            waiting[name] = why
+    return waiting
+
+
+def _parked(rows: DataFrame, waiting: Mapping[str, str]) -> DataFrame:
+    """The messages of these topic tables as rows of `unpublished`, with an application id used only for them."""
+    reason = F.lit(None).cast("string")
+    for name, why in waiting.items():
+        topic = F.lit(name.removeprefix(TOPIC_PREFIX))
+        reason = F.when(F.col("real_topic") == topic, F.lit(why)).otherwise(reason)
+    mine = rows.withColumns(
+        {"reason": reason, "application": F.lit(f"rebuild/{uuid.uuid4()}"), "unpublished_at": F.col("committed_at")}
+    )
+    return mine.where(F.col("reason").isNotNull()).select(*UNPUBLISHED.names)
+
+
+def _unreadable(spark: SparkSession, tables: Tables, topics: Collection[str]) -> dict[str, str]:
+    """The topic tables that cannot be read, with the reason."""
+
+    def fault(name: str) -> str | None:
+        try:
+            _published(spark, tables, [name]).agg(F.max(F.xxhash64("*"))).collect()
+        except Exception as error:  # noqa: BLE001 - re-raised unless the table's own
+            return own_failure(error)
+        return None
+
+    return {name: why for name in topics if (why := fault(name)) is not None}
+
+
+def _published(spark: SparkSession, tables: Tables, topics: Collection[str], outstanding: bool = False) -> DataFrame:
+    """The rows of these topic tables and of `unpublished`: _IDENTITY, real_topic, decided_at, batch_id.
+
+    ``outstanding``: of `unpublished` only those that are not noted as published: the others must be in their topic.
+    """
+
+    def rows(name: str, topic: Column, time: str) -> DataFrame:
+        table = tables.read(spark, name)
+        if outstanding and name == unpublished.TABLE:
+            table = published_notes.without_noted(table, published_notes.read_notes(spark, tables, table))
+        table = table.withColumn("real_topic", topic).withColumnsRenamed(_OF_HALF)
+        return table.select(*_IDENTITY, "real_topic", F.col(time).alias("decided_at"), "batch_id")
+
+    parts = [rows(name, F.lit(name.removeprefix(TOPIC_PREFIX)), "committed_at") for name in topics]
+    return union([rows(unpublished.TABLE, F.col("real_topic"), "unpublished_at"), *parts])
+
+
+def _decisions(spark: SparkSession, tables: Tables, topics: Collection[str]) -> DataFrame:
+    """The decisions of messages that are published, unpublished or discarded without one."""
+    decided = tables.read(spark, "decisions").select(*_KEY)
+    lacking = _published(spark, tables, topics).join(decided, on=_KEY, how="left_anti")
+    lacking = lacking.dropDuplicates([*_IDENTITY, "real_topic"])
+    lacking = lacking.join(_check_times(spark, tables), on=_IDENTITY, how="left")
+    lacking = lacking.join(_whose_commit(spark, tables), on=_IDENTITY, how="left")
+    committed = _as_scheduled(spark, tables, lacking).withColumns(
+        {
+            "state": F.lit("COMMIT"),
+            "source": F.coalesce("source", F.lit("producer")),
+            "reason": F.lit(None).cast("string"),
+            "check_times": F.coalesce("check_times", F.lit(0)),
+        }
+    )
+    cancelled = F.col("reason") == "CANCELLED"
+    kept = tables.read(spark, "discarded")
+    of_cancel = tables.read(spark, "decisions").where("state = 'CANCEL'").select(*_IDENTITY)
+    discarded = (
+        kept.where(~cancelled)
+        .join(decided, on=_KEY, how="left_anti")
+        .union(kept.where(cancelled).join(of_cancel, on=_IDENTITY, how="left_anti"))
+        .withColumns(
+            {
+                "state": F.when(cancelled, "CANCEL").otherwise("DISCARD"),
+                "source": F.when(cancelled, "operator").otherwise("checkback"),
+                "reason": F.when(~cancelled, F.col("reason")),
+                "decided_at": F.col("discarded_at"),
+                "deliver_at": F.lit(None).cast("timestamp"),
+            }
+        )
+    )
+    return committed.select(*DECISIONS.names).unionByName(discarded.select(*DECISIONS.names))
+
+
+def _as_scheduled(spark: SparkSession, tables: Tables, committed: DataFrame) -> DataFrame:
+    """The committed messages with ``deliver_at``: of one that was delivered, whose COMMIT is that of an earlier batch.
+
+    That batch was when the delay began to count, or else the first one after message and op (``op_landed``) had landed.
+    """
+    deliveries = tables.read(spark, "deliveries").select(*_IDENTITY, "deliver_at").dropDuplicates(_IDENTITY)
+    delay = F.when(F.col("deliver_at").isNull(), F.least("delay_ms", F.lit(LONGEST_DELAY))).alias("delay")
+    half = tables.read(spark, "half").select(*_IDENTITY, F.col("store_timestamp").alias("landed"), delay)
+    found = committed.join(deliveries, on=_IDENTITY, how="left")
+    later = found.where("deliver_at IS NOT NULL").join(half, on=_IDENTITY, how="left")
+    began = F.expr("timestamp_millis(unix_millis(deliver_at) - delay)")
+    later = later.withColumn("since", F.coalesce(began, F.greatest("landed", "op_landed"), F.lit(0).cast("timestamp")))
+    batches = tables.read(spark, BATCHES).select(
+        F.col("batch_time").alias("since"), F.struct("batch_time", "batch_id").alias("batch")
+    )
+    following = Window.partitionBy(F.lit(0)).orderBy("since", F.col("batch").isNotNull())
+    following = following.rowsBetween(Window.currentRow, Window.unboundedFollowing)
+    later = (
+        later.unionByName(batches, allowMissingColumns=True)
+        .withColumn("of", F.first("batch", ignorenulls=True).over(following))
+        .where(F.col("batch").isNull())
+        .dropDuplicates([*_IDENTITY, "real_topic"])
+    )
+    earlier = F.when(F.col("of.batch_time") < F.col("deliver_at"), F.col("of.batch_time"))
+    before = F.expr("timestamp_millis(unix_millis(deliver_at) - 1)")
+    later = later.withColumn("decided_at", F.coalesce(began, earlier, before))
+    own = F.when(F.col("of.batch_time") == F.col("decided_at"), F.col("of.batch_id"))
+    later = later.withColumn("batch_id", F.coalesce(own, "batch_id"))
+    return found.where("deliver_at IS NULL").unionByName(later.select(*found.columns))
+
+
+def _deliveries(spark: SparkSession, tables: Tables, topics: Collection[str]) -> DataFrame:
+    """The deliveries of scheduled messages that are published or unpublished without one: its columns."""
+    there = tables.read(spark, "deliveries").select(*_IDENTITY)
+    scheduled = tables.read(spark, "decisions").where("state = 'COMMIT' AND deliver_at IS NOT NULL")
+    scheduled = scheduled.select(*_IDENTITY, "deliver_at").join(there, on=_IDENTITY, how="left_anti")
+    published = _published(spark, tables, topics).dropDuplicates([*_IDENTITY, "real_topic"])
+    found = published.join(scheduled, on=_IDENTITY, how="inner").withColumnRenamed("decided_at", "delivered_at")
+    return found.select(*DELIVERIES.names)
+
+
+def _undiscarded(spark: SparkSession, tables: Tables, decided: DataFrame) -> DataFrame:
+    """The messages with a decision DISCARD or CANCEL that are not in `discarded`: its columns, and interrupted."""
+    cancelled = F.col("state") == "CANCEL"
+    gone = decided.where(cancelled | (F.col("state") == "DISCARD"))
+    gone = gone.withColumn("reason", F.when(cancelled, "CANCELLED").otherwise(F.col("reason"))).drop("deliver_at")
+    gone = gone.join(tables.read(spark, "discarded").select(*_IDENTITY), on=_IDENTITY, how="left_anti")
+    rows = _of_half(spark, tables, gone).withColumn("discarded_at", F.col("decided_at"))
+    return rows.select(*DISCARDED.names, "interrupted")
+
+
+def _messages(
+    spark: SparkSession, tables: Tables, published: DataFrame, topics: Collection[str], broken: Mapping[str, str]
+) -> DataFrame:
+    """The messages to publish (`_to_publish`) that are neither published nor unpublished.
+
+    Columns: those of TOPIC, real_topic, interrupted. Of unreadable topic tables only those of the interrupted batch.
+    """
+    lacking = published
+    if broken:
+        unknown = F.col("real_topic").isin([name.removeprefix(TOPIC_PREFIX) for name in broken])
+        lacking = lacking.where(~F.coalesce(unknown, F.lit(False)) | F.col("interrupted"))
+    there = _published(spark, tables, topics, outstanding=True).select(*_KEY, F.col("real_topic").alias("_topic"))
+    same = [*(lacking[name] == there[name] for name in _KEY), F.col("real_topic").eqNullSafe(F.col("_topic"))]
+    lacking = lacking.join(there, on=same, how="left_anti")
+    rows = _of_half(spark, tables, lacking).withColumns(
+        {
+            "half_queue_id": F.col("queue_id"),
+            "half_queue_offset": F.col("queue_offset"),
+            "half_store_timestamp": F.col("store_timestamp"),
+            "committed_at": F.col("decided_at"),
+        }
+    )
+    return rows.withColumn("queue_id", F.col("real_queue_id")).select(*TOPIC.names, "real_topic", "interrupted")
+
+
+def _of_half(spark: SparkSession, tables: Tables, decisions: DataFrame) -> DataFrame:
+    """The decisions with the columns of their half messages; of duplicates the first to land."""
+    half = tables.read(spark, "half").drop("real_topic")
+    found = decisions.join(half, on=_IDENTITY, how="inner")
+    first = F.row_number().over(Window.partitionBy(*_KEY).orderBy(_order(found)))
+    return found.withColumn("_n", first).where(F.col("_n") == 1).drop("_n")
+
+
+def _order(rows: DataFrame) -> Column:
+    return F.struct("store_timestamp", F.xxhash64(*(name for name in rows.columns if name != "properties")))
+
+
+def _check_times(spark: SparkSession, tables: Tables) -> DataFrame:
+    return tables.read(spark, "check_requests").groupBy(*_IDENTITY).agg(F.max("check_times").alias("check_times"))
+
+
+def _whose_commit(spark: SparkSession, tables: Tables) -> DataFrame:
+    """The first COMMIT of each half message: its source, and when it landed (``op_landed``)."""
+    op = tables.read(spark, "op").where(F.col("state") == "COMMIT")
+    op = op.withColumnRenamed("half_offset", "queue_offset")
+    first = F.min_by("source", F.struct("store_timestamp", "born_timestamp")).alias("source")
+    return op.groupBy(*_IDENTITY).agg(first, F.min("store_timestamp").alias("op_landed"))

@@ -1,0 +1,1 @@
+"""Whether a start is refused, and whether it has anything to do."""

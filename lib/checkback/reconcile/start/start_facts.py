@@ -1,0 +1,121 @@
+"""Gathers the facts for `preconditions` at a start of `reconcile`, from the checkpoint and the tables."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from checkback.errors import StorageError
+from checkback.reconcile.start.preconditions import DecisionFacts, StartFacts
+from checkback.reconcile.state.ownership import CONCLUDED, NAME, REBUILDING, WRITTEN, Owner, owner_of
+from checkback.storage.checkpoints.checkpoint import (
+    PARTITIONS,
+    Checkpoint,
+    StreamPosition,
+    last_done,
+    missing_schema,
+    numbers,
+    read_batch,
+    read_checkpoint,
+)
+from checkback.storage.checkpoints.checkpoint_facts import logs, recorded_plan
+from checkback.storage.checkpoints.seen_commits import replaced
+from checkback.storage.files import filesystem
+from checkback.storage.schemas import SOURCES
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from pyspark.sql import SparkSession
+
+    from checkback.settings import Settings
+    from checkback.storage.checkpoints.checkpoint import Batch
+    from checkback.storage.tables import Tables
+
+
+def facts(spark: SparkSession, settings: Settings, tables: Tables) -> StartFacts:
+    """The facts for a start of `reconcile`. The tables must exist. Raises StorageError."""
+    place = tables.checkpoint(NAME)
+    checkpoint = read_checkpoint(spark, place)
+    decisions = decision_facts(spark, tables, checkpoint)
+    return StartFacts(
+        place=place,
+        checkpoint=checkpoint,
+        decisions=decisions,
+        times=_times(spark, place, None if checkpoint is None else checkpoint.newest, decisions.planned),
+        partitions=int(spark.conf.get(PARTITIONS) or settings.reconcile.partitions),
+        segment_size=settings.reconcile.segment_size,
+        rebuilding=filesystem.exists(spark, tables.checkpoint(REBUILDING)),
+        logs=logs(spark, tables, _positions(tables, checkpoint)),
+        done=last_done(spark, place),
+        replaced=replaced(spark, tables, NAME),
+        missing_schema=missing_schema(spark, place),
+    )
+
+
+def decision_facts(spark: SparkSession, tables: Tables, checkpoint: Checkpoint | None) -> DecisionFacts:
+    """The tables' facts about a checkpoint; without Spark where the logs can be read. Raises StorageError."""
+    log = tables.log("decisions") if tables.readable else None
+    rows = log.data_files() if log is not None else tables.read(spark, "decisions").limit(1).collect()
+    if checkpoint is None:
+        # The very first batch may have been interrupted after publishing, before `decisions`.
+        others = ("discarded", "check_requests", *tables.topics(spark)) if tables.readable else ()
+        return DecisionFacts(bool(rows) or any(tables.log(name).data_files() for name in others))
+    query_id = checkpoint.query_id
+    with ThreadPoolExecutor() as pool:
+        last = pool.map(lambda name: tables.last_version(spark, name, f"{query_id}/{name}"), WRITTEN)
+        batches = dict(zip(WRITTEN, last, strict=True))
+    found = owner_of(spark, tables, log, query_id)
+    if log is None and not found.last:  # earlier releases stored none
+        found = Owner(1, 1)
+    return DecisionFacts(
+        bool(rows),
+        owner=found.last,
+        owned=found.own,
+        last_batch=max((batch for batch in batches.values() if batch is not None), default=None),
+        concluded=batches[CONCLUDED],
+        segment_size=found.size,
+        planned=_planned(spark, tables, checkpoint, batches[CONCLUDED]) if tables.by_files else {},
+    )
+
+
+def _planned(
+    spark: SparkSession, tables: Tables, checkpoint: Checkpoint, concluded: int | None
+) -> dict[int, frozenset[int]]:
+    """DecisionFacts.planned. Commits of earlier builds, and by Spark, tell nothing."""
+    newest = None if checkpoint.newest is None else checkpoint.newest.batch_id
+    # A batch that is not concluded may have written to topics only.
+    names = [*WRITTEN, *(tables.topics(spark) if newest != concluded else [])]
+
+    def recorded(name: str) -> tuple[int, int] | None:
+        try:
+            return recorded_plan(tables, name, f"{checkpoint.query_id}/{name}")
+        except StorageError:
+            if name in WRITTEN:
+                raise
+            return None  # a topic's table does not block the others
+
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        plans = {plan for plan in pool.map(recorded, names) if plan is not None}
+    return {
+        batch_id: frozenset(time for number, time in plans if number == batch_id)
+        for batch_id, _ in plans
+        if batch_id in (newest, concluded)
+    }
+
+
+def _times(spark: SparkSession, place: str, newest: Batch | None, planned: Collection[int]) -> dict[int, int]:
+    """StartFacts.times of the newest batch, which is read, and of those ``planned`` that the offset log still has."""
+    times = {} if newest is None else {newest.batch_id: newest.time}
+    others = set(planned).difference(times)
+    if others:
+        others.intersection_update(numbers(spark, f"{place}/offsets"))
+    return times | {batch_id: read_batch(spark, place, batch_id).time for batch_id in others}
+
+
+def _positions(tables: Tables, checkpoint: Checkpoint | None) -> dict[str, StreamPosition | None]:
+    """The checkpoint's positions in the sources, by name, in the query's order."""
+    newest, names = None if checkpoint is None else checkpoint.newest, SOURCES[NAME]
+    if newest is None:  # nothing to compare with; reading the logs is only cheap from files
+        return dict.fromkeys(names) if tables.by_files else {}
+    return dict(zip(names, newest.positions, strict=False))

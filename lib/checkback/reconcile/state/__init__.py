@@ -1,0 +1,1 @@
+"""The state of segments: stored, restored, and its timers."""

@@ -1,0 +1,297 @@
+"""The segments of one partition in one batch: their state and timers around `segment.decide`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from checkback.reconcile.records.actions import AS_BEFORE, pack
+from checkback.reconcile.records.records import ACTION, EVENT, Action
+from checkback.reconcile.segment import Segment, decide
+from checkback.reconcile.state.early_ops import EarlyOpLimit
+from checkback.reconcile.state.next_deliveries import NextDeliveries, load
+from checkback.reconcile.state.packed_events import parse_key, unpack
+from checkback.reconcile.state.state_codec import AT_ONCE, NO_TIMER, NO_TIMERS, Timers, decode, encode
+from checkback.reconcile.state.timer_encoding import (
+    TimerKind,
+    delivery_timer,
+    due_timer,
+    kind_of,
+    ops_timer,
+    put_off_delivery,
+    put_off_timer,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, ValueState
+
+    from checkback.reconcile.records.records import Records
+    from checkback.reconcile.segment import Rules
+    from checkback.reconcile.state.group_hash import GroupHash
+
+
+class _Turn(Enum):
+    """Why a segment is processed."""
+
+    EVENTS = "events"
+    PUT_OFF = "put off"
+    DUE = "due"
+
+    @property
+    def share(self) -> int:
+        """Quarters of a limit reserved for it."""
+        return 2 if self is _Turn.PUT_OFF else 1
+
+
+class _Turns(NamedTuple):
+    """Why the checks and the deliveries of a segment are processed."""
+
+    check: _Turn
+    delivery: _Turn
+
+    @classmethod
+    def of(cls, fired: int) -> _Turns:
+        """Those of a segment whose timer fired: what was not put off by it has just come due."""
+        kind = kind_of(fired)
+        return cls(
+            _Turn.PUT_OFF if kind is TimerKind.PUT_OFF else _Turn.DUE,
+            _Turn.PUT_OFF if kind is TimerKind.LATE_DELIVERY else _Turn.DUE,
+        )
+
+
+_AT_EVENTS = _Turns(_Turn.EVENTS, _Turn.EVENTS)
+
+
+class _Limit:
+    """An approximate maximum of actions in one batch and partition; None = unlimited."""
+
+    def __init__(self, most: int | None) -> None:
+        self._most = most
+        self._done = Counter[_Turn]()
+
+    def allows(self, turn: _Turn) -> bool:
+        """True if a segment that is processed for this reason may act."""
+        if self._most is None or self._done[turn] < self._most * turn.share // 4:
+            return True
+        return turn != _Turn.EVENTS and self._done.total() < self._most
+
+    def count(self, turn: _Turn, number: int) -> None:
+        """Add a segment's actions."""
+        self._done[turn] += number
+
+
+class PartitionBatch:
+    """Decides the segments of one partition in one batch.
+
+    ``max_checks``: approximate maximum of checks and discards; None = unlimited. Beyond it the segments only apply ops,
+    and their checks are deferred to the next batch, so that commits do not wait for a million checks; a segment without
+    ops is not even read. Deterministic, as Spark passes a batch's segments in the same order on each replay.
+
+    No starvation: deferred segments run oldest first, with half of ``max_checks`` reserved for them, and a quarter for
+    segments that have just come due. Checks due in segments with events, such as those of half messages born long ago,
+    get at most a quarter.
+
+    ``max_deliveries``: likewise, with the same shares, for scheduled messages, which have timers of their own: neither
+    waits for the other.
+    """
+
+    def __init__(
+        self,
+        rules: Rules,
+        segment_size: int,
+        max_checks: int | None,
+        max_deliveries: int | None,
+        group_hash: GroupHash,
+        handle: StatefulProcessorHandle,
+        state: ValueState,
+        next_deliveries: ValueState,
+    ) -> None:
+        """``handle`` registers timers. ``state``, ``next_deliveries``: the state variables of the current segment."""
+        self._rules = rules
+        self._size = segment_size
+        self._checks, self._deliveries = _Limit(max_checks), _Limit(max_deliveries)
+        self._group_hash = group_hash
+        self._handle = handle
+        self._state, self._next = state, next_deliveries
+        self._checked_segments = self._put_off_segments = self._put_off_deliveries = 0
+        self._unseen = EarlyOpLimit()
+        self._told_of_others = False
+
+    def events(self, key: str, blocks: list[bytes], now: int) -> Iterator[pd.DataFrame]:
+        """Decide a segment with events: ``blocks`` of PACKED_SCHEMA."""
+        return self._step(key, unpack(blocks), now, _AT_EVENTS)
+
+    def restored(self, key: str, block: bytes, now: int) -> None:
+        """Load the block of a segment restored by `rebuild`."""
+        _, base = parse_key(key, self._size)
+        segment, _ = decode(block, base, self._size, self._group_hash)
+        timers = Timers(self._due_timer(segment, NO_TIMER, NO_TIMER, now, _Turn.EVENTS, check=True)[0])
+        delivery = segment.next_delivery
+        if delivery is not None:
+            timers = timers._replace(delivery=delivery_timer(max(delivery, now + 1)))
+        self._keep(segment, timers, NO_TIMERS, NO_TIMER)
+
+    def timer(self, key: str, now: int, fired: int) -> Iterator[pd.DataFrame]:
+        """Decide a segment whose timer ``fired`` (ms), or defer it."""
+        kind, turns = kind_of(fired), _Turns.of(fired)
+        if kind.of_delivery:
+            if not self._deliveries.allows(turns.delivery):
+                return self._put_off(key, now, self._later_delivery(now))
+            if (delivered := self._deliver(key, now, turns, fired)) is not None:
+                return iter([delivered])
+        elif kind is not TimerKind.WITH_OPS and not self._checks.allows(turns.check):
+            return self._put_off(key, now, self._later(now, fired))
+        return self._step(key, np.empty(0, EVENT), now, turns, fired)
+
+    def _later_delivery(self, now: int) -> int:
+        """The delivery timer of a deferred segment."""
+        self._put_off_deliveries += 1
+        return put_off_delivery(now, self._put_off_deliveries - 1)
+
+    def _later(self, now: int, fired: int = NO_TIMER) -> int:
+        """The timer of a deferred segment; ``fired``: the one that fired."""
+        ahead = self._put_off_segments // max(1, 2 * self._checked_segments)
+        self._put_off_segments += 1
+        again = fired != NO_TIMER and kind_of(fired) is TimerKind.PUT_OFF
+        return put_off_timer(now, ahead, fired if again else None)
+
+    def _put_off(self, key: str, now: int, until: int) -> Iterator[pd.DataFrame]:
+        """Defer the segment to a later batch. Only the partition's first deferred segment is reported."""
+        self._handle.registerTimer(until)
+        if not self._told_of_others:
+            self._told_of_others = True
+            queue_id, base = parse_key(key, self._size)
+            yield self._frame(
+                (queue_id, base // self._size, AS_BEFORE, AS_BEFORE, 0, AT_ONCE, now), np.empty(0, ACTION)
+            )
+
+    def _deliver(self, key: str, now: int, turns: _Turns, fired: int) -> pd.DataFrame | None:
+        """Deliver what is due without reading the segment's block; None = it must be read."""
+        stored = self._next_deliveries()
+        found = None if stored is None else NextDeliveries.of_bytes(stored, self._size, self._group_hash)
+        actions = [np.empty(0, ACTION)]
+        left = None if found is None else found.deliver(now, actions)
+        if left is None:
+            return None
+        before = _with_fired(left.timers, fired, now)
+        timers = before._replace(delivery=delivery_timer(left.first))
+        self._set_timers(before, timers, fired)
+        self._next.update((replace(left, timers=timers).to_bytes(self._size, self._group_hash),))
+        done = np.concatenate(actions)
+        self._count(done, turns)
+        queue_id, base = parse_key(key, self._size)
+        told = queue_id, base // self._size, left.pending, left.scheduled, left.oldest, _first(*timers), now
+        return self._frame(told, done)
+
+    def _next_deliveries(self) -> bytes | None:
+        stored = self._next.get()
+        return None if stored is None else bytes(stored[0])
+
+    def _step(
+        self, key: str, events: Records, now: int, turns: _Turns, fired: int = NO_TIMER
+    ) -> Iterator[pd.DataFrame]:
+        queue_id, base = parse_key(key, self._size)
+        stored = self._state.get()
+        crowded: Collection[int] = ()
+        if stored is None:
+            segment, timers = Segment.empty(base, self._size), NO_TIMERS
+            crowded = self._unseen.crowded(events)
+        else:
+            segment, timers = load(bytes(stored[0]), self._next_deliveries, base, self._size, self._group_hash)
+        timers = _with_fired(timers, fired, now)
+        check, deliver = self._checks.allows(turns.check), self._deliveries.allows(turns.delivery)
+        segment, actions = decide(segment, events, now, self._rules, check, crowded, deliver)
+        self._count(actions, turns)
+        wake = NO_TIMER
+        if segment.forgettable(now):
+            self._set_timers(timers, NO_TIMERS, fired)
+            if stored is not None:
+                self._state.clear()
+                self._clear_next(timers)
+        else:
+            due, due_put_off = self._due_timer(segment, timers.due, fired, now, turns.check, check)
+            delivery, delivery_put_off = self._delivery_timer(segment, timers.delivery, fired, now)
+            self._keep(segment, Timers(due, delivery), timers, fired)
+            wake = AT_ONCE if due_put_off or delivery_put_off else _first(due, delivery)
+        counts = len(segment.pending), len(segment.scheduled), segment.oldest
+        yield self._frame((queue_id, base // self._size, *counts, wake, now), actions)
+
+    def _count(self, actions: Records, turns: _Turns) -> None:
+        kind = actions["action"]
+        checks = int(((kind == Action.CHECK) | (kind == Action.DISCARD)).sum())
+        self._checks.count(turns.check, checks)
+        self._checked_segments += checks > 0
+        self._deliveries.count(turns.delivery, int((kind == Action.DELIVER).sum()))
+
+    def _due_timer(
+        self, segment: Segment, timer: int, fired: int, now: int, turn: _Turn, check: bool
+    ) -> tuple[int, bool]:
+        """The due timer of a segment that had ``timer``; and whether its checks are deferred."""
+        wake = segment.wake_at(self._rules)
+        if wake is None:
+            return NO_TIMER, False
+        if check or wake > now:
+            # Strictly in the future: the engine deletes a timer that fired after its handler has run.
+            return (ops_timer(now + 1) if wake == AT_ONCE else due_timer(max(wake, now + 1))), False
+        # Its timer fires in this batch, after the events or the delivery, or it was put off and has a later one.
+        after_events = turn is _Turn.EVENTS and NO_TIMER < timer <= now
+        at_delivery = fired != NO_TIMER and kind_of(fired).of_delivery and timer not in (NO_TIMER, fired)
+        return timer if after_events or at_delivery else self._later(now, fired), True
+
+    def _delivery_timer(self, segment: Segment, timer: int, fired: int, now: int) -> tuple[int, bool]:
+        """The delivery timer of a segment that had ``timer``; and whether deliveries are deferred."""
+        at = segment.next_delivery
+        if at is None:
+            return NO_TIMER, False
+        if at > now:
+            return delivery_timer(at), False
+        # As above: what is due has a timer, as no event brings anything that is due at once.
+        return timer if timer not in (NO_TIMER, fired) else self._later_delivery(now), True
+
+    def _keep(self, segment: Segment, timers: Timers, before: Timers, fired: int) -> None:
+        """Store the segment, and register its timers in place of those ``before``."""
+        self._set_timers(before, timers, fired)
+        self._state.update((encode(segment, timers, self._group_hash),))
+        if len(segment.scheduled):
+            found = NextDeliveries.of(segment, timers)
+            self._next.update((found.to_bytes(self._size, self._group_hash),))
+        else:
+            self._clear_next(before)
+
+    def _clear_next(self, before: Timers) -> None:
+        """Forget the next deliveries; a segment without a delivery timer ``before`` has none."""
+        if before.delivery != NO_TIMER:
+            self._next.clear()
+
+    def _set_timers(self, old: Timers, new: Timers, fired: int) -> None:
+        """Keep one live timer of each kind per segment. The engine deletes the one that fired."""
+        for timer in old:
+            if timer not in (*new, fired, NO_TIMER):
+                self._handle.deleteTimer(timer)
+        for timer in new:
+            if timer not in (*old, NO_TIMER):
+                self._handle.registerTimer(timer)
+
+    def _frame(self, segment: tuple[int, int, int, int, int, int, int], actions: Records) -> pd.DataFrame:
+        return pd.DataFrame({"block": [pack(segment, actions)]})
+
+
+def _with_fired(timers: Timers, fired: int, now: int) -> Timers:
+    """The timers as they are registered: if the segment was deferred since, its state has an older one."""
+    if fired == NO_TIMER or fired in timers:
+        return timers
+    if kind_of(fired).of_delivery:
+        return timers._replace(delivery=fired) if timers.delivery <= now else timers
+    return timers._replace(due=fired) if timers.due <= now else timers
+
+
+def _first(*timers: int) -> int:
+    """The earliest of the timers; NO_TIMER if there is none."""
+    return min((timer for timer in timers if timer != NO_TIMER), default=NO_TIMER)

@@ -1,0 +1,1 @@
+"""The checkpoints of streaming queries, and whether they belong to the tables."""

@@ -1,0 +1,84 @@
+"""Gathers the facts that `checkpoint_fit` judges, from a query's checkpoint and the tables."""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from checkback.storage.checkpoints.batch_plan import plan_recorded, plan_versions
+from checkback.storage.checkpoints.checkpoint import last_done, numbers, parse_metadata, parse_time, read_batch
+from checkback.storage.checkpoints.checkpoint_fit import Fit, TableLog
+from checkback.storage.checkpoints.seen_commits import replaced
+from checkback.storage.files import filesystem, table_files
+from checkback.storage.log import spark_log
+from checkback.storage.schemas import SOURCES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from checkback.storage.checkpoints.checkpoint import StreamPosition
+    from checkback.storage.tables import Tables
+
+_COMMIT = re.compile(r"([0-9]{20})\.json")
+
+
+def fit(spark: SparkSession, tables: Tables, query: str, written: Sequence[str]) -> Fit | None:
+    """The facts of a query's checkpoint and the existing tables ``written`` by it; None if there is no checkpoint.
+
+    Its application id in each is ``<query>/<query id>/<table>``, where all landing queries are ``land``. Raises
+    StorageError.
+    """
+    place = tables.checkpoint(query)
+    if not filesystem.exists(spark, f"{place}/metadata"):
+        return None
+    who = f"{query.partition('-')[0]}/{parse_metadata(filesystem.text(spark, f'{place}/metadata'), place)}"
+    begun = max(numbers(spark, f"{place}/offsets"), default=-1)
+    apps = {name: f"{who}/{name}" for name in written}
+    last = [tables.last_version(spark, name, app) for name, app in apps.items()]
+    plans = [recorded_plan(tables, name, app) for name, app in apps.items()] if tables.by_files else []
+    positions: dict[str, StreamPosition | None] = {}
+    if begun >= 0 and query in SOURCES:  # not the offsets of file and Kafka sources
+        positions = dict(zip(SOURCES[query], read_batch(spark, place, begun).positions, strict=False))
+    return Fit(
+        begun=begun,
+        done=last_done(spark, place),
+        written=max((batch for batch in last if batch is not None), default=None),
+        positions=positions,
+        logs=logs(spark, tables, positions),
+        replaced=replaced(spark, tables, query),
+        planned=frozenset(time for batch_id, time in filter(None, plans) if batch_id == begun),
+        time=None if begun < 0 else parse_time(begun, filesystem.text(spark, f"{place}/offsets/{begun}"), place),
+    )
+
+
+def recorded_plan(tables: Tables, name: str, app: str) -> tuple[int, int] | None:
+    """`plan_recorded` with a table that is written by files. Raises StorageError."""
+    versions = tables.log(name).versions(plan_versions(app, 0, 0))
+    return plan_recorded(app, versions.get)
+
+
+def logs(spark: SparkSession, tables: Tables, positions: Mapping[str, StreamPosition | None]) -> dict[str, TableLog]:
+    """The logs of these tables, at least back to the positions in them. Raises StorageError."""
+    if tables.by_files:
+        return {name: _log(tables, name) for name in positions}
+    with ThreadPoolExecutor() as pool:
+        found = pool.map(lambda name: _spark_log(spark, tables, name, positions[name]), positions)
+        return dict(zip(positions, found, strict=True))
+
+
+def _spark_log(spark: SparkSession, tables: Tables, name: str, position: StreamPosition | None) -> TableLog:
+    """The table's log, back to the position from which the checkpoint resumes."""
+    newest = max(tables.history(spark, name, 1))
+    behind = 1 if position is None else newest - max(position.version, 0) + 1
+    oldest = newest if behind <= 1 else min(tables.history(spark, name, behind))
+    return TableLog(spark_log.table_id(spark, tables.in_sql(name)), oldest, newest)
+
+
+def _log(tables: Tables, name: str) -> TableLog:
+    log = tables.log(name)
+    found = [_COMMIT.fullmatch(file) for file in table_files.names(f"{tables.location(name)}/_delta_log")]
+    versions = [int(match.group(1)) for match in found if match]
+    return TableLog(log.table_id(), oldest=min(versions, default=0), newest=max(versions, default=0))

@@ -1,0 +1,1 @@
+"""Files: local folders, object stores, HDFS; flushed, copied, leased."""

@@ -1,0 +1,546 @@
+"""The Delta log of a table in a local folder or an object store: created and read with delta-rs, appended to here.
+
+Why not with Spark: Spark needs 0.4 s for an idempotent append (it runs jobs that reconstruct the table's state to look
+up the application id), this a few milliseconds. And on local folders Spark's commit is atomic only inside one JVM
+(HDFSLogStore checks whether the file exists, then renames over it), so `land` and `reconcile`, two applications, could
+overwrite each other's commit; here the file is hard-linked into place, which fails if the version exists. In object
+stores it is written on condition that there is none (If-None-Match), which Spark does not.
+"""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+
+from checkback.errors import StorageError
+from checkback.storage.files import table_files
+from checkback.storage.files.fsync import LOG, LogFlush
+from checkback.storage.files.lease import boot_time
+from checkback.storage.files.object_store import is_registered, options_of
+from checkback.storage.log import compatibility
+from checkback.storage.log.checksum import write_checksum
+from checkback.storage.log.compatibility import declared_schema
+from checkback.storage.log.delta_errors import DELTA_ERRORS, storage_error, unreadable
+from checkback.storage.log.log_tail import LogTail
+from checkback.storage.log.optimistic_transaction import HOOKS, OptimisticTransaction, alters, fenced, update
+from checkback.storage.log.torn_commits import ACTIONS, last_checkpoint, recover_log, refuse_torn
+from checkback.storage.schemas import SOURCES, added_columns, properties_of
+from checkback.storage.timestamps import python_times
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from concurrent.futures import Future
+
+    from checkback.storage.files.local_copies import LocalCopies
+    from checkback.storage.files.whole_objects import WholeObjects
+    from checkback.storage.parquet.column_span import Span
+    from checkback.storage.parquet.parquet_files import ParquetFile
+
+#: table property: retention of transaction identifiers (PROTOCOL.md of delta-io/delta)
+_FORGETS = "delta.setTransactionRetentionDuration"
+#: files that make a folder a table's log
+_OF_LOG = re.compile(r"[0-9]{20}\.(?:json|checkpoint\..*)")
+#: characters that DuckDB takes for a pattern in a path
+_PATTERN = re.compile(r"[*?\[\]{}]")
+#: tables that queries read as streams
+_STREAMED = frozenset(name for names in SOURCES.values() for name in names)
+#: time after which a log is listed for new versions (s); its retention is days
+_LIST_S = 600.0
+#: attempts at adding columns while others commit
+_ATTEMPTS = 100
+#: commits between checkpoints if the table does not set delta.checkpointInterval
+_INTERVAL = 100
+#: Writes checkpoints in object stores, some thirty requests one after the other: commits do not wait for them.
+BESIDE = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+
+
+class AlteredError(StorageError):
+    """The table was altered so that files cannot be appended to it unchanged."""
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A data file of a table: absolute path, size in bytes, and (min, max) of the columns that have statistics.
+
+    ``rows``: None = no statistics.
+    """
+
+    path: str
+    size: int
+    spans: dict[str, tuple[Any, Any]]
+    rows: int | None = None
+
+
+class DeltaLog:
+    """One table's log. Not thread-safe."""
+
+    def __init__(self, name: str, place: str, sync: bool = True) -> None:
+        """``place``: the table's absolute folder, or its URI. ``sync``: flush each commit to disk (`fsync`).
+
+        Raises StorageError if the table does not exist or its newest commits are torn (`torn_commits`).
+        """
+        self._name = name
+        self._place = place
+        self._sync = LogFlush(place) if sync else None
+        self._judged: tuple[tuple[object, ...], bool] | None = None
+        #: of the version that was last asked for: can Arrow read its files; and its add actions
+        self._files: tuple[int, bool, pa.Table] | None = None
+        self._listed = boot_time()
+        refuse_torn(place, sync)
+        try:
+            self._table = _open(place)
+        except TableNotFoundError as error:
+            raise StorageError("there is no such table", place, "land something first") from error
+        except DELTA_ERRORS as error:
+            raise unreadable(place, error) from error
+        self._tail = LogTail(place, int(self._table.version()))
+        #: the checkpoint that is being written, and the table as it reads then
+        self._beside: Future[DeltaTable | None] | None = None
+        interval = self._table.metadata().configuration.get("delta.checkpointInterval", "")
+        self._interval = int(interval) if interval.isdecimal() and int(interval) else _INTERVAL
+
+    @staticmethod
+    def exists(place: str) -> bool:
+        """True if the folder holds a Delta table. Raises StorageError if that cannot be determined."""
+        try:
+            if is_registered(place):  # delta-rs would keep the other threads waiting during the request
+                log = f"{place}/{LOG}"
+                first = table_files.exists(f"{log}/{0:020}.json")  # one request; maintenance removes it some day
+                return first or any(map(_OF_LOG.fullmatch, table_files.names(log)))
+            return DeltaTable.is_deltatable(place)
+        except DELTA_ERRORS as error:
+            raise unreadable(place, error) from error
+
+    @classmethod
+    def create(cls, name: str, place: str, sync: bool = True) -> DeltaLog | None:
+        """Create the table if it does not exist; its log, if that had to be read. Every writer calls this first.
+
+        With ``sync``, torn commits (after a power cut) are moved aside first (`torn_commits`). Raises StorageError if
+        the table cannot be created, or has torn commits and ``sync`` is false.
+        """
+        if sync:
+            recover_log(place)
+        else:
+            refuse_torn(place, sync)
+        if cls.exists(place):
+            if not added_columns(name):
+                return None
+            log = cls(name, place, sync)
+            log.add_columns()
+            return log
+        try:
+            DeltaTable.create(
+                place,
+                declared_schema(name),
+                mode="ignore",
+                configuration=properties_of(name),
+                storage_options=options_of(place) or None,
+            )
+        except DELTA_ERRORS as error:
+            if not cls.exists(place):  # else another process was faster
+                raise storage_error("the table cannot be created", place, error) from error
+            return None
+        if sync:
+            LogFlush(place).to()
+        if name in _STREAMED:
+            write_checksum(place, 0)
+        return None
+
+    @classmethod
+    def created(cls, name: str, place: str, sync: bool = True) -> DeltaLog:
+        """`create`, and the table's log: in an object store it takes some dozen requests to open."""
+        return cls.create(name, place, sync) or cls(name, place, sync)
+
+    def flush(self) -> None:
+        """Flush all versions seen so far to disk. Raises UnflushedError."""
+        if self._sync is not None:
+            self._sync.to(self._tail.version)
+
+    def add_columns(self) -> None:
+        """Add the columns that a table of the release before lacks: all are nullable. Other commits may come between.
+
+        Raises StorageError.
+        """
+        declared = {field.name: field for field in declared_schema(self._name).fields}
+        for attempt in range(_ATTEMPTS):
+            there = {field.name for field in self._table.schema().fields}
+            lacking = [declared[name] for name in sorted(added_columns(self._name) - there)]
+            if not lacking:
+                if attempt:
+                    self._load()
+                break
+            try:
+                self._table.alter.add_columns(
+                    lacking,
+                    post_commithook_properties=HOOKS,
+                    commit_properties=CommitProperties(custom_metadata={ACTIONS: "1"}),  # metaData
+                )
+            except CommitFailedError:  # another commit came first: perhaps this one
+                update(self._table, self._place)
+            except DELTA_ERRORS as error:
+                what = f"the columns {', '.join(field.name for field in lacking)} cannot be added"
+                raise storage_error(what, self._place, error) from error
+        self.flush()
+
+    def appendable(self) -> bool:
+        """True if whole files can be appended unchanged: the table was not clustered, partitioned or altered.
+
+        Additional nullable columns are allowed: files without them are still valid.
+        """
+        now = self._table.protocol(), self._table.metadata().partition_columns, self._table.schema()
+        if self._judged is None or self._judged[0] != now:
+            self._judged = now, compatibility.takes_files(self._table, self._name)
+        return self._judged[1]
+
+    def rewritable(self) -> bool:
+        """True if appendable and without additional columns: rewriting other writers' files would drop those."""
+        return self.appendable() and len(self._table.schema().fields) == len(declared_schema(self._name).fields)
+
+    def readable(self) -> bool:
+        """True if the table's rows are exactly those of its Parquet files (reader version 1, not partitioned)."""
+        return compatibility.is_plain(self._table)
+
+    def table_id(self) -> str:
+        """Delta's table id: a table recreated in the same place has a different one."""
+        self._update()
+        return str(self._table.metadata().id)
+
+    def created_at(self) -> int:
+        """When the table was made, as of the last read (ms); 0 = not known."""
+        return int(self._table.metadata().created_time or 0)
+
+    def properties(self) -> dict[str, str]:
+        """The table's properties."""
+        self._update()
+        return {key: value for key, value in self._table.metadata().configuration.items() if value is not None}
+
+    def data_files(self, within: Mapping[str, tuple[Any, Any]] | None = None) -> list[DataFile]:
+        """The current snapshot's data files, after data skipping by ``within``: (min, max) by column.
+
+        A file without statistics for a column is never skipped.
+        """
+        actions = python_times(pa.table(self._snapshot().get_add_actions(flatten=True)))
+        for name, (least, most) in (within or {}).items():
+            if f"min.{name}" in actions.schema.names:
+                below, above = actions.column(f"max.{name}"), actions.column(f"min.{name}")
+                outside = pc.or_kleene(pc.less(below, least), pc.greater(above, most))
+                actions = actions.filter(pc.invert(outside.fill_null(False)))
+        names = [name[4:] for name in actions.schema.names if name.startswith("min.")]
+        return [
+            DataFile(
+                path=f"{self._place}/{row['path']}",
+                size=row["size_bytes"],
+                # Another writer's may have one only: times beyond Python's range are null there.
+                spans={
+                    name: (row[f"min.{name}"], row[f"max.{name}"])
+                    for name in names
+                    if row[f"min.{name}"] is not None and row[f"max.{name}"] is not None
+                },
+                rows=row.get("num_records"),
+            )
+            for row in actions.to_pylist()
+        ]
+
+    @property
+    def seen_version(self) -> int:
+        """The newest version as of the last read of the log or commit."""
+        return self._tail.version
+
+    def version(self) -> int:
+        """The newest version."""
+        self._update()
+        return self._tail.version
+
+    def refresh(self) -> int:
+        """The newest version. Its files are known then: it is read without opening the log once more."""
+        self._snapshot()
+        return self._tail.version
+
+    def small_files(self, below: int) -> int:
+        """How many files of the version that `refresh` found last are smaller, in bytes."""
+        sizes = pa.table(self._table.get_add_actions()).column("size_bytes")
+        return pc.sum(pc.less(sizes, below)).as_py() or 0
+
+    def written(self, files: Collection[str]) -> dict[str, int]:
+        """When those of these files were written, by name (ms), that the version has which `refresh` found last."""
+        actions = pa.table(self._table.get_add_actions())
+        times = actions.column("modification_time").cast(pa.timestamp("ms")).cast(pa.int64())
+        names = (path.rpartition("/")[2] for path in actions.column("path").to_pylist())
+        return {name: time for name, time in zip(names, times.to_pylist(), strict=True) if name in files}
+
+    def paths(self, version: int | None = None) -> set[str]:
+        """Paths, relative to the table's folder, of the data files of the current snapshot or of ``version``."""
+        try:
+            table = self._snapshot() if version is None else _open(self._place, version)
+            return set(pa.table(table.get_add_actions()).column("path").to_pylist())
+        except DELTA_ERRORS as error:
+            raise unreadable(self._place, error) from error
+
+    def parquet_files(self, version: int, within: Span | None = None) -> dict[str, int] | None:
+        """Sizes, by absolute path, of the Parquet files whose rows are the table's at ``version``, in a local folder.
+
+        Without those that by their statistics have no row ``within`` a span. None if only a Delta reader can read the
+        rows, or a path would be a pattern (`*`, `[`). Raises StorageError.
+        """
+        if is_registered(self._place) or _PATTERN.search(self._place):
+            return None
+        return self._files_at(version, within=within)
+
+    def strange(self) -> str:
+        """See `compatibility.strange`."""
+        return compatibility.strange(self._table, self._name)
+
+    def is_topic(self) -> bool:
+        """May the table be a topic's, of any release? Somebody may have made another in its place."""
+        return compatibility.has_key(self._table)
+
+    def copied_files(self, version: int, copies: LocalCopies, within: Span | None = None) -> list[str] | None:
+        """`parquet_files` of a table in an object store: their local copies. Raises StorageError."""
+        found = self._files_at(version, within=within) if is_registered(self._place) else None
+        try:
+            return None if found is None else copies.of(found)
+        except OSError as error:
+            raise unreadable(self._place, error) from error
+
+    def plain_files(self, version: int) -> list[str] | None:
+        """Absolute paths of the files that, read with Checkback's schema, yield the table's rows at ``version``.
+
+        Each lies directly in the table's folder. None if only a Delta reader can read the rows. Raises StorageError.
+        """
+        found = self._files_at(version, whole=True)
+        return None if found is None else list(found)
+
+    def _files_at(self, version: int, whole: bool = False, within: Span | None = None) -> dict[str, int] | None:
+        """As `plain_files`, with their sizes in bytes; without ``whole`` the files may lack columns."""
+        try:
+            if self._files is None or self._files[0] != version:  # a question asks for one part after the other
+                table = self._at(version)
+                self._files = version, compatibility.is_plain(table), pa.table(table.get_add_actions(flatten=True))
+            _, plain, files = self._files
+            plain = plain and (not whole or compatibility.has_columns(self._at(version), self._name))
+        except DELTA_ERRORS as error:
+            raise unreadable(self._place, error) from error
+        chosen = files if within is None else within.files(files)
+        names, sizes = (chosen.column(name).to_pylist() for name in ("path", "size_bytes"))
+        if not plain or any("/" in name for name in names):
+            return None
+        return {f"{self._place}/{name}": size for name, size in zip(names, sizes, strict=True)}
+
+    def dataset(self, version: int, objects: WholeObjects) -> Any:
+        """The table at ``version`` as a pyarrow Dataset. Its small files are read once. Raises StorageError."""
+        try:
+            table = self._at(version)
+            if not is_registered(self._place):
+                return table.to_pyarrow_dataset()
+            files = pa.table(table.get_add_actions())
+            sizes = dict(zip(*(files.column(name).to_pylist() for name in ("path", "size_bytes")), strict=True))
+            return table.to_pyarrow_dataset(filesystem=objects.of_table(self._place, sizes))
+        except DELTA_ERRORS as error:
+            raise unreadable(self._place, error) from error
+
+    def _at(self, version: int) -> DeltaTable:
+        return self._table if self._table.version() == version else _open(self._place, version)
+
+    def history(self, commits: int) -> dict[int, int]:
+        """The last ``commits``: commit timestamp (ms) by version."""
+        return {entry["version"]: int(entry["timestamp"]) for entry in self._snapshot().history(commits)}
+
+    def has(self, app: str, version: int) -> bool:
+        """True if the application has committed this version or a later one; if so, it is flushed to disk first."""
+        last = self.versions([app])[app]
+        if last is None or last < version:
+            return False
+        self.flush()
+        return True
+
+    def commit(
+        self,
+        files: Sequence[ParquetFile],
+        app: str | None = None,
+        version: int = 0,
+        also: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        """Append the files; idempotent with ``app``: a repeated (app, version) is skipped.
+
+        ``also``: versions of further applications, which the same commit sets.
+
+        (app, version) is Delta's transaction identifier (PROTOCOL.md of delta-io/delta), as written by Spark's
+        txnAppId and txnVersion. Raises FencedError if another process commits for ``app`` concurrently, StorageError
+        if the log cannot be written, UnflushedError if it cannot be flushed.
+        """
+        if app is None:
+            # A commit checks all versions since the last one read for conflicts.
+            self._update()
+        elif self.has(app, version):
+            return
+        if files:
+            self._append(files, {} if app is None else {app: version, **also})
+
+    def versions(self, apps: Iterable[str]) -> dict[str, int | None]:
+        """The last version committed by each application; None if it never committed.
+
+        Raises StorageError, also if one is missing and the table expires transaction identifiers: it may have expired.
+        """
+        self._update()
+        forgets = _FORGETS in self._table.metadata().configuration
+        known = None if forgets else self._tail.transactions.at(self._tail.version)
+        look_up = self._snapshot().transaction_version if known is None else known.get
+        found = {app: look_up(app) for app in apps}
+        if None in found.values() and forgets:
+            fix = f"ALTER TABLE delta.`{self._place}` UNSET TBLPROPERTIES ('{_FORGETS}')"
+            raise StorageError(f"{_FORGETS} is set: nobody can tell what was committed", self._place, fix)
+        return found
+
+    def commit_after(
+        self, files: Sequence[ParquetFile], expected: Mapping[str, int | None], versions: Mapping[str, int]
+    ) -> None:
+        """Append the files and advance each application from its ``expected`` version to that in ``versions``.
+
+        Without files only the versions are committed. This is a compare-and-set: an application that always expects
+        the version of its own last commit is fenced as soon as a second writer has committed one in between.
+
+        Raises FencedError, or AlteredError if files cannot be appended any more; nothing is committed then. Raises
+        StorageError if the log cannot be read or written; ``versions`` tells afterwards whether the commit was made.
+        Raises UnflushedError if the commit was made but cannot be flushed.
+        """
+        found = self.versions(expected)
+        if found != dict(expected):
+            raise fenced(self._place)
+        if files and not self.appendable():
+            what = "somebody has clustered, partitioned or altered the table: files cannot be appended to it"
+            raise AlteredError(what, self._place, "undo it, or run again: where Spark can append, it does")
+        self._append(files, versions, expected)
+
+    def replace(self, old: Collection[str], new: Sequence[ParquetFile]) -> bool:
+        """Replace files (paths relative to the table's folder) with ones that hold the same rows: a compaction.
+
+        False, with nothing committed, if one of ``old`` was removed concurrently. Concurrent appends are kept. Raises
+        StorageError if the log cannot be read or written.
+        """
+        gone = set(old) - self.paths()
+        if gone or not OptimisticTransaction(self._snapshot(), self._place).replace(old, new):
+            return False
+        before = self._tail.version
+        self._load()
+        self._committed(before)
+        return True
+
+    def checkpoint(self) -> None:
+        """Write a Delta checkpoint: readers need no earlier commit. Raises StorageError."""
+        table = self._snapshot()
+        self.flush()
+        try:
+            table.create_checkpoint()
+        except DELTA_ERRORS as error:
+            raise storage_error("no checkpoint can be written", self._place, error) from error
+        if self._sync is not None:
+            self._sync.checkpoint(int(self._table.version()))
+
+    def _append(
+        self, files: Sequence[ParquetFile], versions: Mapping[str, int], expected: Collection[str] = ()
+    ) -> None:
+        """Append; the log has just been read (`_update`)."""
+        before = self._tail.version
+        if self.appendable():
+            OptimisticTransaction(self._table, self._place).append(self._tail, files, versions, expected)
+            if boot_time() >= self._listed + 2 * _LIST_S:
+                self._refuse_gap()
+        else:
+            transaction = OptimisticTransaction(self._snapshot(), self._place)
+            transaction.append_by_delta_rs(files, versions, expected)
+            self._load()
+        self._committed(before)
+
+    def _refuse_gap(self) -> None:
+        """Check that this process was not stopped between its look at the log and the commit, until log cleanup.
+
+        The commit may then have filled the place of a version that was removed; nobody reads it.
+        """
+        version = self._tail.version
+        self._load()
+        if last_checkpoint(self._place) >= version:
+            self._tail = LogTail(self._place, int(self._table.version()))
+            what = "this process was stopped while it committed: whether the commit was made is not known"
+            raise StorageError(what, self._place, "run it again")
+
+    def _committed(self, before: int) -> None:
+        """Flush the commits since version ``before``, then write a checksum and, if due, a checkpoint.
+
+        A checkpoint must not outlive the commit.
+        """
+        version = self._tail.version
+        if self._sync is not None:
+            self._sync.to(version)
+        if self._name in _STREAMED or not is_registered(self._place):  # a request, for what Spark reads in each batch
+            found = write_checksum(self._place, version, self._tail.checksum)
+            self._tail.checksum = None if found is None else (version, found)
+        self._reload()
+        due = (version + 1) // self._interval * self._interval - 1
+        if due <= before:
+            return
+        if is_registered(self._place):
+            self._beside = self._beside or BESIDE.submit(_checkpointed, self._place, due)
+            return
+        with suppress(StorageError, *DELTA_ERRORS):  # best effort: the table is valid without it
+            if last_checkpoint(self._place) < due:
+                self.checkpoint()
+            # Reload from the checkpoint: state accumulated commit by commit makes each commit slower.
+            self._table = _open(self._place)
+
+    def _reload(self) -> None:
+        """Take the table over as it reads from a checkpoint that was written beside commits, unless it is older."""
+        if self._beside is None or not self._beside.done():
+            return
+        found = None if self._beside.exception() else self._beside.result()
+        self._beside = None
+        if found is not None and int(found.version()) >= int(self._table.version()):
+            self._table = found
+
+    def _snapshot(self) -> DeltaTable:
+        """The table with its files, at the newest version. Raises StorageError."""
+        self._update()
+        if int(self._table.version()) < self._tail.version:
+            self._load()
+        return self._table
+
+    def _update(self) -> None:
+        """Read the log up to its newest version, commit by commit; list it if that does not do, and now and then.
+
+        Log cleanup may remove the next version after days, while later ones exist. Afterwards ``_table`` has the
+        newest metadata and protocol, but not necessarily the newest files (`_snapshot`).
+        """
+        commits = self._tail.read() if boot_time() < self._listed + _LIST_S else None
+        if commits is None or any(map(alters, commits)):
+            self._load()
+
+    def _load(self) -> None:
+        """List the log, and read the table's newest version. Raises StorageError."""
+        now = boot_time()
+        update(self._table, self._place)
+        if int(self._table.version()) < self._tail.version:
+            what = f"the log does not list its version {self._tail.version} any more"
+            raise StorageError(what, self._place, "run it again; the table may have been put back or made anew")
+        self._tail.version = int(self._table.version())
+        self._listed = now
+
+
+def _checkpointed(place: str, due: int) -> DeltaTable | None:
+    """The table, with a checkpoint of version ``due`` or a later one; None if that cannot be written."""
+    with suppress(StorageError, *DELTA_ERRORS):  # best effort, as above
+        if last_checkpoint(place) < due:
+            _open(place).create_checkpoint()
+        return _open(place)
+    return None
+
+
+def _open(place: str, version: int | None = None) -> DeltaTable:
+    return DeltaTable(place, version=version, storage_options=options_of(place) or None)

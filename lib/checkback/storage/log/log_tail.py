@@ -1,0 +1,141 @@
+"""The end of a table's log, followed commit by commit, and appended to by one conditional write.
+
+What an append must know of a log besides the table's metadata: the newest version, and what each application has
+committed. delta-rs also knows the files, for which it lists the log and reads each commit: in an object store ten
+requests for each append. Here it is two, side by side, that say that nothing is new, and one that commits.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from checkback.storage.files import table_files
+from checkback.storage.files.fsync import LOG
+from checkback.storage.files.object_store import concurrently
+from checkback.storage.log.checksum import after
+from checkback.storage.log.delta_errors import unreadable
+from checkback.storage.log.log_store import write_commit
+from checkback.storage.log.torn_commits import ACTIONS
+from checkback.storage.log.transaction_versions import TransactionVersions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from checkback.storage.log.checksum import Checksum
+    from checkback.storage.log.log_store import Action
+    from checkback.storage.parquet.parquet_files import ParquetFile
+
+    Commit = list[Action]
+
+#: commits that are read one by one; if there are more, the log is listed
+_MOST = 20
+
+
+class LogTail:
+    """The log of the table in ``place``, known up to ``version``. Not thread-safe."""
+
+    def __init__(self, place: str, version: int) -> None:
+        """``place``: the table's absolute folder, or its URI."""
+        self._place = place
+        self.version = version
+        self.transactions = TransactionVersions(place)
+        #: a version up to the known one, and its checksum
+        self.checksum: tuple[int, Checksum] | None = None
+
+    def read(self) -> list[Commit] | None:
+        """The commits after the known version; None if the log must be listed, which then stays as it was.
+
+        That is if there are many, or if the known version is not there any more: log cleanup removes it some day, and
+        possibly the next one while later ones exist; or somebody has made the table anew. Raises StorageError.
+        """
+        steps: list[Callable[[], Any]] = [self.is_there, partial(self._commit, self.version + 1)]
+        there, following = concurrently(self._place, lambda step: step(), steps)
+        commits = self._after(following, _MOST) if there else None
+        return None if commits is None else self._follow_all(commits)
+
+    def is_there(self) -> bool:
+        """True if the log has the commit of the known version. Raises StorageError."""
+        try:
+            return table_files.exists(self._file(self.version))
+        except OSError as error:
+            raise unreadable(self._place, error) from error
+
+    def read_on(self) -> list[Commit]:
+        """All commits after the known version, however many. Raises StorageError."""
+        return self._follow_all(self._after(self._commit(self.version + 1)) or [])
+
+    def commit(self, files: Sequence[ParquetFile], versions: Mapping[str, int]) -> bool:
+        """Append the files and set the applications' versions as the next version; False if another process wrote it.
+
+        The table takes files unchanged (`compatibility.takes_files`). Raises StorageError.
+        """
+        actions = _actions(files, versions)
+        if not write_commit(self._place, self.version + 1, actions, sync=False):
+            return False
+        self._follow(actions)
+        return True
+
+    def _after(self, following: Commit | None, most: float = math.inf) -> list[Commit] | None:
+        commits: list[Commit] = []
+        while following is not None:
+            commits.append(following)
+            if len(commits) > most:
+                return None
+            following = self._commit(self.version + 1 + len(commits))
+        return commits
+
+    def _follow_all(self, commits: list[Commit]) -> list[Commit]:
+        for commit in commits:
+            self._follow(commit)
+        return commits
+
+    def _follow(self, commit: Commit) -> None:
+        if self.checksum is not None and self.checksum[0] == self.version:
+            found = after(self.checksum[1], [commit])
+            self.checksum = None if found is None else (self.version + 1, found)
+        self.version += 1
+        self.transactions.follow(self.version, commit)
+
+    def _commit(self, version: int) -> Commit | None:
+        """The actions of a version's commit; None if it does not exist."""
+        try:
+            actions = [json.loads(line) for line in table_files.lines(self._file(version))]
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise unreadable(self._place, error) from error
+        if not actions:
+            raise unreadable(self._place, ValueError(f"version {version} is empty"))
+        return actions
+
+    def _file(self, version: int) -> str:
+        return f"{self._place}/{LOG}/{version:020}.json"
+
+
+def _actions(files: Sequence[ParquetFile], versions: Mapping[str, int]) -> list[Action]:
+    """As delta-rs writes them."""
+    now = round(time.time() * 1000)
+    about = {
+        "timestamp": now,
+        "operation": "WRITE",
+        "operationParameters": {"mode": "Append", "partitionBy": "[]"},
+        "engineInfo": "checkback",
+        ACTIONS: str(len(files) + len(versions)),  # reveals a commit truncated between two of them
+    }
+    additions = [
+        {
+            "path": file.path,
+            "partitionValues": {},
+            "size": file.size,
+            "modificationTime": now,
+            "dataChange": True,
+            "stats": file.stats,
+        }
+        for file in files
+    ]
+    transactions = [{"appId": app, "version": version, "lastUpdated": now} for app, version in versions.items()]
+    return [{"commitInfo": about}, *({"add": each} for each in additions), *({"txn": each} for each in transactions)]
