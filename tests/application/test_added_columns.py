@@ -42,7 +42,7 @@ def names_used_inside() -> set[str]:
     """Every text in these packages that may be the name of a column."""
     found: set[str] = set()
     for package in _PACKAGES:
-        for file in (Path(checkback.__file__).parent / package).glob("*.py"):
+        for file in (Path(checkback.__file__).parent / package).rglob("*.py"):
             nodes = ast.walk(ast.parse(file.read_text()))
             texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
             found.update(filter(_NAME.fullmatch, texts))

@@ -20,7 +20,7 @@ from checkback.reconcile.publish.half_lookup import HalfLookup
 from checkback.reconcile.publish.publisher import Publisher
 from checkback.reconcile.records.records import Action, Reason, Source
 from checkback.storage.files.fsync import UnflushedError
-from checkback.storage.log.delta_log import DataFile
+from checkback.storage.log.snapshot_files import DataFile
 from checkback.storage.parquet import parquet_files
 from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import SCHEMAS, arrow_schema

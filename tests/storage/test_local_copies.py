@@ -43,16 +43,16 @@ def offsets(copies: list[str] | None) -> list[int]:
 
 def test_each_file_is_copied_once(log: DeltaLog, tmp_path: Path) -> None:
     copies = LocalCopies(str(tmp_path / "copies"))
-    part = log.copied_files(log.seen_version, copies, Span("half_offset", 1, 3))
+    part = log.files.copied(log.seen_version, copies, Span("half_offset", 1, 3))
     assert offsets(part) == [1, 2]
     assert {path.name for path in tmp_path.rglob("*.parquet")} == {Path(copy).name for copy in part or ()}
-    every = log.copied_files(log.seen_version, copies)
+    every = log.files.copied(log.seen_version, copies)
     assert offsets(every) == list(range(_FILES))
     assert sorted(file.path.rpartition("/")[2] for file in log.data_files()) == sorted(
         Path(copy).name for copy in every or ()
     )
     written = {copy: Path(copy).stat().st_mtime_ns for copy in every or ()}
-    assert log.copied_files(log.seen_version, copies) == every
+    assert log.files.copied(log.seen_version, copies) == every
     assert {copy: Path(copy).stat().st_mtime_ns for copy in every or ()} == written
 
 
@@ -61,14 +61,14 @@ def test_large_ones_are_not_copied(
     log: DeltaLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str
 ) -> None:
     monkeypatch.setattr(module, name, 10)
-    assert log.copied_files(log.seen_version, LocalCopies(str(tmp_path / "copies"))) is None
+    assert log.files.copied(log.seen_version, LocalCopies(str(tmp_path / "copies"))) is None
     assert not any(tmp_path.iterdir())
 
 
 def test_missing_file_is_told(log: DeltaLog, tmp_path: Path) -> None:
     table_files.remove(log.data_files()[2].path)
     with pytest.raises(StorageError, match="op"):
-        log.copied_files(log.seen_version, LocalCopies(str(tmp_path / "copies")))
+        log.files.copied(log.seen_version, LocalCopies(str(tmp_path / "copies")))
 
 
 def test_table_in_a_folder_is_read_where_it_is(tmp_path: Path) -> None:
@@ -78,4 +78,4 @@ def test_table_in_a_folder_is_read_where_it_is(tmp_path: Path) -> None:
     tables = Tables.of(Storage.model_validate({"root": str(tmp_path / "lake")}))
     tables.create(cast("Any", None), "op")
     found = tables.log("op")
-    assert found.copied_files(found.seen_version, LocalCopies(str(tmp_path / "copies"))) is None
+    assert found.files.copied(found.seen_version, LocalCopies(str(tmp_path / "copies"))) is None

@@ -13,6 +13,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.schema import Field, PrimitiveType
 
+import checkback
 from checkback.errors import FencedError, SettingsError, StateError, StorageError
 from checkback.settings import Settings, Storage, flatten
 from checkback.storage.checkpoints.seen_commits import SeenCommits, replaced
@@ -326,7 +327,7 @@ for number in range({times}):
 def test_two_processes_lose_no_commit(tables: Tables) -> None:
     """Spark's commits lose some in an object store: two writers of a version are both told that theirs is it."""
     log, times = _log(tables), 200
-    paths = [str(Path(__file__).parents[1]), str(Path(object_store.__file__).parents[2])]
+    paths = [str(Path(__file__).parents[1]), str(Path(checkback.__file__).parents[1])]
     root: TableRoot = tables.table_root
     writers = [
         subprocess.Popen(
@@ -368,7 +369,7 @@ for name in SCHEMAS:
 
 def test_first_starts_at_the_same_time_make_the_same_tables(tables: Tables) -> None:
     """Nobody fails for the other's table, and nobody's commit is in a table that is replaced."""
-    paths = [str(Path(__file__).parents[1]), str(Path(object_store.__file__).parents[2])]
+    paths = [str(Path(__file__).parents[1]), str(Path(checkback.__file__).parents[1])]
     storage = {"root": tables.root, "options": dict(tables.table_root.options), "checkpoints": tables.root}
     starts = [
         subprocess.Popen(
@@ -496,7 +497,7 @@ def test_version_that_added_a_file_is_found_by_the_files_time(
     monkeypatch.setattr(commit_reader, "_NEAR", 2)
     with fault_proxy(s3_port) as port:
         tables = Tables.of(Storage.model_validate({"root": s3.root, "options": options(port)}))
-        place, written = tables.location("op"), log.written(paths)
+        place, written = tables.location("op"), log.files.written(log.seen_version, paths)
         assert written.keys() == set(paths[1:])
         for version in (1, 17, 30):
             for time, most in ((written[paths[version]], 15), (0, 50), (2**50, 50)):

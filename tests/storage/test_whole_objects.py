@@ -52,7 +52,7 @@ def test_each_file_is_read_once_and_many_at_a_time(many: tuple[DeltaLog, int]) -
     log, port = many
     set_latency(port, _LATENCY_S)
     in_sequence_since(port)
-    rows = log.dataset(log.seen_version, WholeObjects())
+    rows = log.files.dataset(log.seen_version, WholeObjects())
     for _ in range(2):
         assert _queues(rows.to_table(columns=["queue_id"])) == list(range(_FILES))
     assert requests_since(port) == {"GET": _FILES}
@@ -61,7 +61,7 @@ def test_each_file_is_read_once_and_many_at_a_time(many: tuple[DeltaLog, int]) -
 
 def test_files_that_statistics_skip_are_not_read(many: tuple[DeltaLog, int]) -> None:
     log, port = many
-    rows = log.dataset(log.seen_version, WholeObjects())
+    rows = log.files.dataset(log.seen_version, WholeObjects())
     assert _queues(rows.to_table(filter=ds.field("queue_id") == 20)) == [20]
     assert requests_since(port)["GET"] <= 2
 
@@ -69,7 +69,7 @@ def test_files_that_statistics_skip_are_not_read(many: tuple[DeltaLog, int]) -> 
 def test_what_is_not_kept_is_read_again(many: tuple[DeltaLog, int], monkeypatch: pytest.MonkeyPatch) -> None:
     log, port = many
     monkeypatch.setattr(whole_objects, "_KEPT", 0)
-    rows = log.dataset(log.seen_version, WholeObjects())
+    rows = log.files.dataset(log.seen_version, WholeObjects())
     for _ in range(2):
         assert _queues(rows.to_table(columns=["queue_id"])) == list(range(_FILES))
     assert requests_since(port)["GET"] >= 2 * _FILES
@@ -78,7 +78,7 @@ def test_what_is_not_kept_is_read_again(many: tuple[DeltaLog, int], monkeypatch:
 def test_large_file_is_read_in_ranges(many: tuple[DeltaLog, int], monkeypatch: pytest.MonkeyPatch) -> None:
     log, port = many
     monkeypatch.setattr(table_files, "WHOLE", 0)
-    rows = log.dataset(log.seen_version, WholeObjects())
+    rows = log.files.dataset(log.seen_version, WholeObjects())
     assert _queues(rows.to_table(columns=["queue_id"])) == list(range(_FILES))
     assert requests_since(port)["GET"] >= _FILES
 
@@ -86,6 +86,6 @@ def test_large_file_is_read_in_ranges(many: tuple[DeltaLog, int], monkeypatch: p
 def test_missing_file_is_told(many: tuple[DeltaLog, int]) -> None:
     log, _ = many
     table_files.remove(log.data_files()[7].path)
-    rows = log.dataset(log.seen_version, WholeObjects())
+    rows = log.files.dataset(log.seen_version, WholeObjects())
     with pytest.raises(OSError, match=r"\.parquet"):
         rows.to_table(columns=["queue_id"])

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from checkback.storage.log.delta_log import DataFile
+    from checkback.storage.log.snapshot_files import DataFile
     from checkback.storage.tables import Tables
 
 #: identifies a check: a transaction's n-th. After a restore of `half` from a backup, an offset may be reused

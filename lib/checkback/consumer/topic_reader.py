@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
     from checkback.consumer.batch_log import BatchLog
     from checkback.filter import MessageSelector
-    from checkback.storage.log.delta_log import DataFile, DeltaLog
+    from checkback.storage.log.delta_log import DeltaLog
+    from checkback.storage.log.snapshot_files import DataFile
     from checkback.storage.tables import Tables
 
 _SCHEMA = arrow_schema(TOPIC_PREFIX)

@@ -36,7 +36,7 @@ def read_topics(spark: SparkSession, tables: Tables, versions: Mapping[str, int]
     files: list[str] = []
     parts = []
     for name, version in versions.items():
-        plain = tables.log(name).plain_files(version) if tables.by_files and not _PATTERN.search(tables.root) else None
+        plain = tables.log(name).files.plain(version) if tables.by_files and not _PATTERN.search(tables.root) else None
         if plain is not None and len(plain) <= _FEW_FILES:
             files += plain
         else:

@@ -19,7 +19,7 @@ from checkback.what_if.parts import Part
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from checkback.storage.log.delta_log import DataFile
+    from checkback.storage.log.snapshot_files import DataFile
     from checkback.storage.tables import Tables
     from checkback.what_if.origins import Origins
     from checkback.what_if.parts import Question

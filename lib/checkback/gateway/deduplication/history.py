@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from checkback.gateway.deduplication.landed_halves import HalfEntries
-    from checkback.storage.log.delta_log import DataFile
+    from checkback.storage.log.snapshot_files import DataFile
 
 Place = tuple[int, int]
 _END = datetime.max.replace(tzinfo=timezone.utc)

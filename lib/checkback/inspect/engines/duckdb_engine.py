@@ -190,7 +190,8 @@ class DuckDBEngine:
                 found |= {name: version for name, version in newest if version is not None}
             there_now = [name for name, version in found.items() if version is not None]
             self._each(self._mark, there_now)
-            many = {name: self._logs[name].small_files(_SMALL) for name in there_now} if self.tell else {}
+            logs = {name: self._logs[name] for name in there_now} if self.tell else {}
+            many = {name: log.files.small(log.seen_version, _SMALL) for name, log in logs.items()}
         if self.tell is not None:
             self.tell({name: files for name, files in many.items() if files >= _MANY})
         return found
@@ -290,7 +291,8 @@ class DuckDBEngine:
     def added(self, name: str, files: Collection[str]) -> Mapping[str, Added]:
         """See Engine."""
         with self.lock:
-            written = self._log(name).written(files)
+            log = self._log(name)
+            written = log.files.written(log.seen_version, files)
         return added_by(self.tables.location(name), files, written)
 
     def _log(self, name: str) -> DeltaLog:
@@ -305,14 +307,14 @@ class DuckDBEngine:
 
     def _source(self, name: str, log: DeltaLog, version: int, file: bool, within: Span | None) -> str:
         """The table's rows at a version as something to select from."""
-        sizes = log.parquet_files(version, within)
+        sizes = log.files.parquet(version, within)
         files = None if sizes is None else list(sizes)
         if sizes is None and self.copies:
-            files = log.copied_files(version, self._copies, within)
+            files = log.files.copied(version, self._copies, within)
         if files is None:
             key = name, version, file, "dataset"
             if key not in self._views:  # it takes 10 ms, and a part of the table the whole of it
-                dataset = log.dataset(version, self._objects)
+                dataset = log.files.dataset(version, self._objects)
                 self._views[key] = self._registered(_with_files(dataset) if file else dataset)
             rows = self._views[key]
         elif not files:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from checkback.reconcile.publish.half_lookup import HalfLookup
-    from checkback.storage.log.delta_log import DataFile
+    from checkback.storage.log.snapshot_files import DataFile
 
 #: maximum rows, and on average bytes, of a decoded Arrow batch: a large body that repeats itself is small in the file
 _BATCH, _BATCH_BYTES = 25_000, 32 << 20

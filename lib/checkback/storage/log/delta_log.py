@@ -12,12 +12,10 @@ from __future__ import annotations
 import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
@@ -32,25 +30,20 @@ from checkback.storage.log.compatibility import declared_schema
 from checkback.storage.log.delta_errors import DELTA_ERRORS, storage_error, unreadable
 from checkback.storage.log.log_tail import LogTail
 from checkback.storage.log.optimistic_transaction import HOOKS, OptimisticTransaction, alters, fenced, update
+from checkback.storage.log.snapshot_files import DataFile, SnapshotFiles, data_files, open_table
 from checkback.storage.log.torn_commits import ACTIONS, last_checkpoint, recover_log, refuse_torn
 from checkback.storage.schemas import SOURCES, added_columns, properties_of
-from checkback.storage.timestamps import python_times
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
-    from checkback.storage.files.local_copies import LocalCopies
-    from checkback.storage.files.whole_objects import WholeObjects
-    from checkback.storage.parquet.column_span import Span
     from checkback.storage.parquet.parquet_files import ParquetFile
 
 #: table property: retention of transaction identifiers (PROTOCOL.md of delta-io/delta)
 _FORGETS = "delta.setTransactionRetentionDuration"
 #: files that make a folder a table's log
 _OF_LOG = re.compile(r"[0-9]{20}\.(?:json|checkpoint\..*)")
-#: characters that DuckDB takes for a pattern in a path
-_PATTERN = re.compile(r"[*?\[\]{}]")
 #: tables that queries read as streams
 _STREAMED = frozenset(name for names in SOURCES.values() for name in names)
 #: time after which a log is listed for new versions (s); its retention is days
@@ -67,19 +60,6 @@ class AlteredError(StorageError):
     """The table was altered so that files cannot be appended to it unchanged."""
 
 
-@dataclass(frozen=True)
-class DataFile:
-    """A data file of a table: absolute path, size in bytes, and (min, max) of the columns that have statistics.
-
-    ``rows``: None = no statistics.
-    """
-
-    path: str
-    size: int
-    spans: dict[str, tuple[Any, Any]]
-    rows: int | None = None
-
-
 class DeltaLog:
     """One table's log. Not thread-safe."""
 
@@ -92,17 +72,17 @@ class DeltaLog:
         self._place = place
         self._sync = LogFlush(place) if sync else None
         self._judged: tuple[tuple[object, ...], bool] | None = None
-        #: of the version that was last asked for: can Arrow read its files; and its add actions
-        self._files: tuple[int, bool, pa.Table] | None = None
         self._listed = boot_time()
         refuse_torn(place, sync)
         try:
-            self._table = _open(place)
+            self._table = open_table(place)
         except TableNotFoundError as error:
             raise StorageError("there is no such table", place, "land something first") from error
         except DELTA_ERRORS as error:
             raise unreadable(place, error) from error
         self._tail = LogTail(place, int(self._table.version()))
+        #: what readers of all rows ask for
+        self.files = SnapshotFiles(name, place, self._at)
         #: the checkpoint that is being written, and the table as it reads then
         self._beside: Future[DeltaTable | None] | None = None
         interval = self._table.metadata().configuration.get("delta.checkpointInterval", "")
@@ -228,27 +208,7 @@ class DeltaLog:
 
         A file without statistics for a column is never skipped.
         """
-        actions = python_times(pa.table(self._snapshot().get_add_actions(flatten=True)))
-        for name, (least, most) in (within or {}).items():
-            if f"min.{name}" in actions.schema.names:
-                below, above = actions.column(f"max.{name}"), actions.column(f"min.{name}")
-                outside = pc.or_kleene(pc.less(below, least), pc.greater(above, most))
-                actions = actions.filter(pc.invert(outside.fill_null(False)))
-        names = [name[4:] for name in actions.schema.names if name.startswith("min.")]
-        return [
-            DataFile(
-                path=f"{self._place}/{row['path']}",
-                size=row["size_bytes"],
-                # Another writer's may have one only: times beyond Python's range are null there.
-                spans={
-                    name: (row[f"min.{name}"], row[f"max.{name}"])
-                    for name in names
-                    if row[f"min.{name}"] is not None and row[f"max.{name}"] is not None
-                },
-                rows=row.get("num_records"),
-            )
-            for row in actions.to_pylist()
-        ]
+        return data_files(self._snapshot(), self._place, within)
 
     @property
     def seen_version(self) -> int:
@@ -265,35 +225,16 @@ class DeltaLog:
         self._snapshot()
         return self._tail.version
 
-    def small_files(self, below: int) -> int:
-        """How many files of the version that `refresh` found last are smaller, in bytes."""
-        sizes = pa.table(self._table.get_add_actions()).column("size_bytes")
-        return pc.sum(pc.less(sizes, below)).as_py() or 0
-
-    def written(self, files: Collection[str]) -> dict[str, int]:
-        """When those of these files were written, by name (ms), that the version has which `refresh` found last."""
-        actions = pa.table(self._table.get_add_actions())
-        times = actions.column("modification_time").cast(pa.timestamp("ms")).cast(pa.int64())
-        names = (path.rpartition("/")[2] for path in actions.column("path").to_pylist())
-        return {name: time for name, time in zip(names, times.to_pylist(), strict=True) if name in files}
-
     def paths(self, version: int | None = None) -> set[str]:
         """Paths, relative to the table's folder, of the data files of the current snapshot or of ``version``."""
         try:
-            table = self._snapshot() if version is None else _open(self._place, version)
+            table = self._snapshot() if version is None else open_table(self._place, version)
             return set(pa.table(table.get_add_actions()).column("path").to_pylist())
         except DELTA_ERRORS as error:
             raise unreadable(self._place, error) from error
 
-    def parquet_files(self, version: int, within: Span | None = None) -> dict[str, int] | None:
-        """Sizes, by absolute path, of the Parquet files whose rows are the table's at ``version``, in a local folder.
-
-        Without those that by their statistics have no row ``within`` a span. None if only a Delta reader can read the
-        rows, or a path would be a pattern (`*`, `[`). Raises StorageError.
-        """
-        if is_registered(self._place) or _PATTERN.search(self._place):
-            return None
-        return self._files_at(version, within=within)
+    def _at(self, version: int) -> DeltaTable:
+        return self._table if self._table.version() == version else open_table(self._place, version)
 
     def strange(self) -> str:
         """See `compatibility.strange`."""
@@ -302,53 +243,6 @@ class DeltaLog:
     def is_topic(self) -> bool:
         """May the table be a topic's, of any release? Somebody may have made another in its place."""
         return compatibility.has_key(self._table)
-
-    def copied_files(self, version: int, copies: LocalCopies, within: Span | None = None) -> list[str] | None:
-        """`parquet_files` of a table in an object store: their local copies. Raises StorageError."""
-        found = self._files_at(version, within=within) if is_registered(self._place) else None
-        try:
-            return None if found is None else copies.of(found)
-        except OSError as error:
-            raise unreadable(self._place, error) from error
-
-    def plain_files(self, version: int) -> list[str] | None:
-        """Absolute paths of the files that, read with Checkback's schema, yield the table's rows at ``version``.
-
-        Each lies directly in the table's folder. None if only a Delta reader can read the rows. Raises StorageError.
-        """
-        found = self._files_at(version, whole=True)
-        return None if found is None else list(found)
-
-    def _files_at(self, version: int, whole: bool = False, within: Span | None = None) -> dict[str, int] | None:
-        """As `plain_files`, with their sizes in bytes; without ``whole`` the files may lack columns."""
-        try:
-            if self._files is None or self._files[0] != version:  # a question asks for one part after the other
-                table = self._at(version)
-                self._files = version, compatibility.is_plain(table), pa.table(table.get_add_actions(flatten=True))
-            _, plain, files = self._files
-            plain = plain and (not whole or compatibility.has_columns(self._at(version), self._name))
-        except DELTA_ERRORS as error:
-            raise unreadable(self._place, error) from error
-        chosen = files if within is None else within.files(files)
-        names, sizes = (chosen.column(name).to_pylist() for name in ("path", "size_bytes"))
-        if not plain or any("/" in name for name in names):
-            return None
-        return {f"{self._place}/{name}": size for name, size in zip(names, sizes, strict=True)}
-
-    def dataset(self, version: int, objects: WholeObjects) -> Any:
-        """The table at ``version`` as a pyarrow Dataset. Its small files are read once. Raises StorageError."""
-        try:
-            table = self._at(version)
-            if not is_registered(self._place):
-                return table.to_pyarrow_dataset()
-            files = pa.table(table.get_add_actions())
-            sizes = dict(zip(*(files.column(name).to_pylist() for name in ("path", "size_bytes")), strict=True))
-            return table.to_pyarrow_dataset(filesystem=objects.of_table(self._place, sizes))
-        except DELTA_ERRORS as error:
-            raise unreadable(self._place, error) from error
-
-    def _at(self, version: int) -> DeltaTable:
-        return self._table if self._table.version() == version else _open(self._place, version)
 
     def history(self, commits: int) -> dict[int, int]:
         """The last ``commits``: commit timestamp (ms) by version."""
@@ -494,7 +388,7 @@ class DeltaLog:
             if last_checkpoint(self._place) < due:
                 self.checkpoint()
             # Reload from the checkpoint: state accumulated commit by commit makes each commit slower.
-            self._table = _open(self._place)
+            self._table = open_table(self._place)
 
     def _reload(self) -> None:
         """Take the table over as it reads from a checkpoint that was written beside commits, unless it is older."""
@@ -537,10 +431,6 @@ def _checkpointed(place: str, due: int) -> DeltaTable | None:
     """The table, with a checkpoint of version ``due`` or a later one; None if that cannot be written."""
     with suppress(StorageError, *DELTA_ERRORS):  # best effort, as above
         if last_checkpoint(place) < due:
-            _open(place).create_checkpoint()
-        return _open(place)
+            open_table(place).create_checkpoint()
+        return open_table(place)
     return None
-
-
-def _open(place: str, version: int | None = None) -> DeltaTable:
-    return DeltaTable(place, version=version, storage_options=options_of(place) or None)

@@ -1,0 +1,147 @@
+"""The data files of a Delta table at a version: which there are, and in which way their rows can be read."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from checkback.storage.files.object_store import is_registered, options_of
+from checkback.storage.log import compatibility
+from checkback.storage.log.delta_errors import DELTA_ERRORS, unreadable
+from checkback.storage.timestamps import python_times
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from checkback.storage.files.local_copies import LocalCopies
+    from checkback.storage.files.whole_objects import WholeObjects
+    from checkback.storage.parquet.column_span import Span
+
+#: characters that DuckDB takes for a pattern in a path
+_PATTERN = re.compile(r"[*?\[\]{}]")
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A data file of a table: absolute path, size in bytes, and (min, max) of the columns that have statistics.
+
+    ``rows``: None = no statistics.
+    """
+
+    path: str
+    size: int
+    spans: dict[str, tuple[Any, Any]]
+    rows: int | None = None
+
+
+def open_table(place: str, version: int | None = None) -> DeltaTable:
+    """The table, at its newest version or at ``version``. Raises deltalake's errors."""
+    return DeltaTable(place, version=version, storage_options=options_of(place) or None)
+
+
+def data_files(table: DeltaTable, place: str, within: Mapping[str, tuple[Any, Any]] | None = None) -> list[DataFile]:
+    """The data files of the table at ``place``, without those whose statistics are outside ``within``."""
+    actions = python_times(pa.table(table.get_add_actions(flatten=True)))
+    for name, (least, most) in (within or {}).items():
+        if f"min.{name}" in actions.schema.names:
+            below, above = actions.column(f"max.{name}"), actions.column(f"min.{name}")
+            outside = pc.or_kleene(pc.less(below, least), pc.greater(above, most))
+            actions = actions.filter(pc.invert(outside.fill_null(False)))
+    names = [name[4:] for name in actions.schema.names if name.startswith("min.")]
+    return [
+        DataFile(
+            path=f"{place}/{row['path']}",
+            size=row["size_bytes"],
+            # Another writer's may have one only: times beyond Python's range are null there.
+            spans={
+                name: (row[f"min.{name}"], row[f"max.{name}"])
+                for name in names
+                if row[f"min.{name}"] is not None and row[f"max.{name}"] is not None
+            },
+            rows=row.get("num_records"),
+        )
+        for row in actions.to_pylist()
+    ]
+
+
+class SnapshotFiles:
+    """The files of one table's versions, as readers without a log of their own take them."""
+
+    def __init__(self, name: str, place: str, at: Callable[[int], DeltaTable]) -> None:
+        """``at``: the table at a version."""
+        self._name = name
+        self._place = place
+        self._table_at = at
+        #: of the version that was last asked for: can Arrow read its files; and its add actions
+        self._last: tuple[int, bool, pa.Table] | None = None
+
+    def small(self, version: int, below: int) -> int:
+        """How many are smaller than ``below`` bytes."""
+        sizes = pa.table(self._table_at(version).get_add_actions()).column("size_bytes")
+        return pc.sum(pc.less(sizes, below)).as_py() or 0
+
+    def written(self, version: int, files: Collection[str]) -> dict[str, int]:
+        """When those of ``files`` that the version has were written, by name (ms)."""
+        actions = pa.table(self._table_at(version).get_add_actions())
+        times = actions.column("modification_time").cast(pa.timestamp("ms")).cast(pa.int64())
+        names = (path.rpartition("/")[2] for path in actions.column("path").to_pylist())
+        return {name: time for name, time in zip(names, times.to_pylist(), strict=True) if name in files}
+
+    def parquet(self, version: int, within: Span | None = None) -> dict[str, int] | None:
+        """Sizes, by absolute path, of the Parquet files whose rows are the table's at ``version``, in a local folder.
+
+        Without those that by their statistics have no row ``within`` a span. None if only a Delta reader can read the
+        rows, or a path would be a pattern (`*`, `[`). Raises StorageError.
+        """
+        if is_registered(self._place) or _PATTERN.search(self._place):
+            return None
+        return self._sizes(version, within=within)
+
+    def copied(self, version: int, copies: LocalCopies, within: Span | None = None) -> list[str] | None:
+        """`parquet` of a table in an object store: their local copies. Raises StorageError."""
+        found = self._sizes(version, within=within) if is_registered(self._place) else None
+        try:
+            return None if found is None else copies.of(found)
+        except OSError as error:
+            raise unreadable(self._place, error) from error
+
+    def plain(self, version: int) -> list[str] | None:
+        """Absolute paths of the files that, read with Checkback's schema, yield the table's rows at ``version``.
+
+        Each lies directly in the table's folder. None if only a Delta reader can read the rows. Raises StorageError.
+        """
+        found = self._sizes(version, whole=True)
+        return None if found is None else list(found)
+
+    def dataset(self, version: int, objects: WholeObjects) -> Any:
+        """The table at ``version`` as a pyarrow Dataset. Its small files are read once. Raises StorageError."""
+        try:
+            table = self._table_at(version)
+            if not is_registered(self._place):
+                return table.to_pyarrow_dataset()
+            files = pa.table(table.get_add_actions())
+            sizes = dict(zip(*(files.column(name).to_pylist() for name in ("path", "size_bytes")), strict=True))
+            return table.to_pyarrow_dataset(filesystem=objects.of_table(self._place, sizes))
+        except DELTA_ERRORS as error:
+            raise unreadable(self._place, error) from error
+
+    def _sizes(self, version: int, whole: bool = False, within: Span | None = None) -> dict[str, int] | None:
+        """As `plain`, with their sizes in bytes; without ``whole`` the files may lack columns."""
+        try:
+            if self._last is None or self._last[0] != version:  # a question asks for one part after the other
+                table = self._table_at(version)
+                self._last = version, compatibility.is_plain(table), pa.table(table.get_add_actions(flatten=True))
+            _, plain, files = self._last
+            plain = plain and (not whole or compatibility.has_columns(self._table_at(version), self._name))
+        except DELTA_ERRORS as error:
+            raise unreadable(self._place, error) from error
+        chosen = files if within is None else within.files(files)
+        names, sizes = (chosen.column(name).to_pylist() for name in ("path", "size_bytes"))
+        if not plain or any("/" in name for name in names):
+            return None
+        return {f"{self._place}/{name}": size for name, size in zip(names, sizes, strict=True)}
