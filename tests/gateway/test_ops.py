@@ -78,14 +78,14 @@ def test_look_ups_of_one_token_leave_room_to_others(tmp_path: Path) -> None:
         stored = await service.halves.take([json_decoder.half(half(f"t-{n}"), 1) for n in range(BATCH_MAX + 1)], None)
         assert all(isinstance(answer, dict) for answer in stored)
         service.cache.forget(2**62, 0)
-        begun, end, find = threading.Event(), threading.Event(), service.ops._find
+        begun, end, find = threading.Event(), threading.Event(), service.ops._older._find
 
         def slow(places: Collection[Place]) -> dict[Place, CachedHalf]:
             begun.set()
             assert end.wait(PATIENCE_S)
             return find(places)
 
-        service.ops._find = slow
+        service.ops._older._find = slow
         ops = [json_decoder.op(op(n, f"t-{n}"), 1) for n in range(BATCH_MAX + 1)]
         mine, other = frozenset({"orders"}), frozenset({"orders", "more"})
         first = asyncio.ensure_future(service.ops.take(ops[:-1], mine))
@@ -135,7 +135,7 @@ def test_half_message_that_is_forgotten_while_others_are_looked_up_is_known(tmp_
 
         places = {name: await stored(name) for name in ("t-0", "t-1")}
         ops = [json_decoder.op(op(place["queue_offset"], name), 1) for name, place in places.items()]
-        look_up = service.ops._look_ups.of
+        look_up = service.ops._older._look_ups.of
 
         async def slowly(wanted: Collection[Place]) -> LookedUp:
             found = await look_up(wanted)
@@ -146,7 +146,7 @@ def test_half_message_that_is_forgotten_while_others_are_looked_up_is_known(tmp_
                 await stored("t-2")
             return found
 
-        service.ops._look_ups.of = slowly  # type: ignore[method-assign, assignment]
+        service.ops._older._look_ups.of = slowly  # type: ignore[method-assign, assignment]
         first, second = await service.ops.take(ops, None)
         assert (code(first), code(second)) == (None, "contradiction" if ended else None)
 
@@ -159,7 +159,7 @@ def test_op_that_lands_while_another_is_looked_up_stands(tmp_path: Path, forgott
 
     async def act(service: GatewayService, _: SlowHistory) -> None:
         await service.halves.take([json_decoder.half(half("t-1"), 1)], None)
-        write, find = service.ops.write, service.ops._find
+        write, find = service.ops.write, service.ops._older._find
         writing, write_on, found, find_on = (threading.Event() for _ in range(4))
 
         def slow_write(prepared: Any) -> None:
@@ -174,7 +174,7 @@ def test_op_that_lands_while_another_is_looked_up_stands(tmp_path: Path, forgott
             return halves
 
         # What looks it up came before the op that is on its way, and waits behind another look-up.
-        service.ops._find = slow_find
+        service.ops._older._find = slow_find
         service.cache.forget(2**62, 0)
         second = asyncio.ensure_future(sent(service, "ROLLBACK"))
         await asyncio.to_thread(found.wait, PATIENCE_S)
@@ -209,13 +209,13 @@ def test_half_message_of_an_op_on_its_way_is_not_forgotten(tmp_path: Path) -> No
             write(prepared)
 
         service.ops.write = slow_write  # type: ignore[method-assign]
-        find, looked_up = service.ops._find, list[tuple[int, int]]()
+        find, looked_up = service.ops._older._find, list[tuple[int, int]]()
 
         def noted_find(places: Collection[Place]) -> dict[Place, CachedHalf]:
             looked_up.extend(places)
             return find(places)
 
-        service.ops._find = noted_find
+        service.ops._older._find = noted_find
         first = asyncio.ensure_future(sent(service, "COMMIT"))
         await asyncio.to_thread(writing.wait, PATIENCE_S)
         service._remember_ms = -(1 << 40)

@@ -169,7 +169,7 @@ def test_op_of_another_group_that_lands_during_a_look_up_ends_nothing(tmp_path: 
     async def act(first: GatewayService, second: GatewayService) -> None:
         sent = OnItsWay(first)
         await sent.send("t-1")
-        write, find = second.ops.write, second.ops._find
+        write, find = second.ops.write, second.ops._older._find
         looking, look_on = threading.Event(), threading.Event()
 
         def slow_find(places: Collection[Place]) -> dict[Place, CachedHalf]:
@@ -187,7 +187,7 @@ def test_op_of_another_group_that_lands_during_a_look_up_ends_nothing(tmp_path: 
         hostile = asyncio.ensure_future(told(second, op(0, "t-9", "ROLLBACK", producer_group="stock")))
         while not second.ops._on_the_way:
             await asyncio.sleep(0)
-        second.ops._find = slow_find
+        second.ops._older._find = slow_find
         mine = asyncio.ensure_future(told(second, op(0)))
         await asyncio.to_thread(looking.wait, PATIENCE_S)
         release.set()
@@ -217,7 +217,7 @@ def test_token_that_sends_ops_for_nothing_has_its_bound(tmp_path: Path) -> None:
     async def act(first: GatewayService, second: GatewayService) -> None:
         sent = OnItsWay(first)
         await sent.send("t-0", "t-1", "t-2")
-        second.ops._unverified = UnverifiedOps(KEEP_MS * 1000, most=4)
+        second.ops._unverified = second.ops._older._unverified = UnverifiedOps(KEEP_MS * 1000, most=4)
         await told(second, op(0, "t-0"), op(1, "junk"))
         assert await told(second, op(2, "t-2"), op(10, "junk")) == [False, False]
         assert await told(second, op(11, "junk"), op(10, "junk")) == [("queue_full", None), True]

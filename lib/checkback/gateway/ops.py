@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,19 +11,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
-from checkback.errors import CheckbackError
 from checkback.gateway.deduplication.cache import Verdict, judge_op, name_of
 from checkback.gateway.health import now_ms, steady_ms
 from checkback.gateway.journal.group_commit import GroupCommit
 from checkback.gateway.journal.records import op_block_record, op_record
-from checkback.gateway.look_ups import LookedUp, LookUps
+from checkback.gateway.look_ups import OlderHalves
+from checkback.gateway.op_answers import contradiction, ended, judged
 from checkback.gateway.problems import Answer, Problem
-from checkback.gateway.requests.batch_decoder import BATCH_MAX
 from checkback.gateway.requests.op_blocks import ColumnBlock, MessageBlock, OpBlock, column_block, firsts_of, landed_ops
 from checkback.gateway.tables import op_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from concurrent.futures import ThreadPoolExecutor
 
     from checkback.gateway.authentication import BearerTokens, Groups
@@ -34,6 +32,7 @@ if TYPE_CHECKING:
     from checkback.gateway.health import HealthState
     from checkback.gateway.journal.group_commit import Intake
     from checkback.gateway.journal.journal import Record
+    from checkback.gateway.look_ups import LookedUp
     from checkback.gateway.metrics import Metrics
     from checkback.gateway.requests.arrow_decoder import OpColumns
     from checkback.gateway.requests.batch_decoder import RemarkedOp
@@ -95,20 +94,12 @@ class OpWriter:
         self._table = table
         self._metrics = metrics
         self._health = health
-        self._find = history.find
-        self._last_offsets = history.last_offsets
-        self._look_ups = LookUps(thread, self._look_up)
+        self._older = OlderHalves(thread, history, cache, unverified, health, gateway.max_waiting)
         self._unverified = unverified
         self._on_the_way: dict[Place, _Entry | MessageBlock] = {}
         self._columns: list[ColumnBlock] = []
         #: Blocks keep the half messages from their first on in the cache: not more than half of it.
         self._recent = gateway.remember_max // (2 * len(gateway.queues))
-        #: For each running lookup, the state of its half messages if it was set since: the lookup may have read `op`
-        #: before that.
-        self._looking_up: list[dict[Place, str | None]] = []
-        #: By token: a client with many lookups delays others by at most one request.
-        self._looked_up: Counter[Groups] = Counter()
-        self._max_looked_up = gateway.max_waiting
         self.commits: GroupCommit[_Entry | OpBlock] = GroupCommit(
             "op", self, gateway.gather.total_seconds(), gateway.max_waiting, intake
         )
@@ -118,7 +109,7 @@ class OpWriter:
         block = self._message_block(messages, groups)
         if block is not None and block.done is not None:
             await block.done
-            return [block.problem or _ended(op, repeated=False) for op, _ in block.ops]
+            return [block.problem or ended(op, repeated=False) for op, _ in block.ops]
         fit = [self._fit(op, groups) for op in messages]
         answers: dict[int, Answer] = {number: one for number, one in enumerate(fit) if isinstance(one, Problem)}
         left = {number: one for number, one in enumerate(fit) if not isinstance(one, Problem)}
@@ -140,7 +131,7 @@ class OpWriter:
                 if one.problem is not None:
                     answers[number] = one.problem
                 elif one is left[number]:
-                    answers[number] = _ended(one.op, repeated=False)
+                    answers[number] = ended(one.op, repeated=False)
                 else:
                     behind[number] = left[number]
             # They waited for another op of the same half message, which is committed by now.
@@ -243,7 +234,7 @@ class OpWriter:
         if verdict in (Verdict.REPEATED, Verdict.CONTRADICTION) and known is not None:
             self._cache.recalled([known], steady_ms())
         if verdict is not Verdict.NEW:
-            return _judged(op, verdict, known)
+            return judged(op, verdict, known)
         under_way = self._in_flight(place)
         if under_way is not None:
             return under_way
@@ -256,7 +247,7 @@ class OpWriter:
             return self._on_the_way[entry.place]
         first = self._unverified.state(entry.op, groups)
         if first is not None:
-            return _ended(entry.op, repeated=True) if first == entry.op.state else _contradiction(first)
+            return ended(entry.op, repeated=True) if first == entry.op.state else contradiction(first)
         if self._unverified.full(groups):
             return Problem("queue_full", "too many ops wait for half messages of other gateways; send it again")
         return self._begin(entry, new, groups)
@@ -288,47 +279,7 @@ class OpWriter:
         forgotten = [place for place in places.difference(remembered) if self._cache.assigned(*place)]
         if not forgotten:
             return remembered, None
-        return remembered, await self._recalled(forgotten, remembered, groups)
-
-    async def _recalled(
-        self, forgotten: Sequence[Place], remembered: Mapping[Place, CachedHalf], groups: Groups
-    ) -> LookedUp | Problem:
-        """Look up half messages in the tables.
-
-        They are cached only once an op of theirs is committed: one without an op may be discarded at any time, and a
-        refused op must not put a stale entry into the cache.
-        """
-        looked_up, share = self._looked_up[groups], self._max_looked_up if groups is None else BATCH_MAX
-        if looked_up + len(forgotten) > share:
-            return Problem("queue_full", f"{looked_up} older half messages are being looked up; send it again")
-        self._looked_up[groups] += len(forgotten)
-        unverified = self._unverified.to_look_up(groups)
-        ended: dict[Place, str | None] = dict.fromkeys([*forgotten, *remembered])
-        self._looking_up.append(ended)
-        try:
-            found, awaited = await self._look_ups.of({*forgotten, *unverified})
-        except (CheckbackError, OSError) as error:
-            return self._health.failed(error)
-        finally:
-            self._looked_up[groups] -= len(forgotten)
-            self._looking_up = [one for one in self._looking_up if one is not ended]
-        self._unverified.looked_up(groups, unverified, found, steady_ms())
-        halves = {
-            place: half if half.state else replace(half, state=state)
-            for place, state in ended.items()
-            if (half := found.get(place) or remembered.get(place)) is not None
-        }
-        return LookedUp(halves, awaited)
-
-    def _look_up(self, places: Collection[Place]) -> LookedUp:
-        """Blocks; raises StorageError."""
-        others = {queue_id for queue_id, _ in places}.difference(self._cache.queues)
-        # Before the half messages: one that lands in between is found.
-        last = self._last_offsets(others) if others else {}
-        known = [place for place in places if place[0] in last or place[0] not in others]
-        found = self._find(known) if known else {}
-        awaited = {place for place in known if place[0] in last and place[1] > last[place[0]]}
-        return LookedUp(found, awaited)
+        return remembered, await self._older.of(forgotten, remembered, groups)
 
     def prepare(self, batch: Sequence[_Entry | OpBlock]) -> _Prepared:
         """The ops and their remarks."""
@@ -379,23 +330,19 @@ class OpWriter:
             self._cache.recalled([half], steady_ms())
         if self._journaled:
             self._cache.unflushed_op(half)
-        for ended in self._looking_up:
-            if entry.place in ended:
-                ended[entry.place] = state
+        self._older.ended({entry.place: state}.get)
 
     # The half messages of blocks are cached until the ops are in the table: `first_offsets`, Journal.unflushed_offsets.
 
     def _settle_messages(self, block: MessageBlock) -> None:
         states = [op.state for op, _ in block.ops]
         self._cache.ended_numbers(block.numbers, states)
-        for ended in self._looking_up:
-            ended |= {place: state for place, state in zip(block.places, states, strict=True) if place in ended}
+        self._older.ended(dict(zip(block.places, states, strict=True)).get)
         self._no_longer_on_the_way(block)
 
     def _settle_columns(self, block: ColumnBlock) -> None:
         self._cache.ended_together(block.queue_id, block.offsets, block.states)
-        for ended in self._looking_up:
-            ended |= {place: state for place in ended if (state := block.state_at(place)) is not None}
+        self._older.ended(block.state_at)
         self._columns.remove(block)
 
     def _no_longer_on_the_way(self, block: MessageBlock) -> None:
@@ -420,32 +367,3 @@ class OpWriter:
 def _distinct(texts: pa.ChunkedArray) -> list[str]:
     found: list[str] = pc.unique(texts).to_pylist()
     return found
-
-
-def _ended(op: Op, repeated: bool) -> Answer:
-    return {
-        "transaction_id": op.transaction_id,
-        "queue_id": op.queue_id,
-        "queue_offset": op.half_offset,
-        "state": op.state,
-        "repeated": repeated,
-    }
-
-
-def _judged(op: Op, verdict: Verdict, known: CachedHalf | None) -> Answer:
-    if verdict is Verdict.REPEATED:
-        return _ended(op, repeated=True)
-    if verdict is Verdict.CONTRADICTION and known is not None:
-        return _contradiction(str(known.state))
-    return Problem(verdict.value, _DETAILS[verdict])
-
-
-def _contradiction(first: str) -> Problem:
-    return Problem("contradiction", f"the transaction has ended with {first}", {"first_state": first})
-
-
-_DETAILS = {
-    Verdict.UNKNOWN_OFFSET: "queue_id, half_offset: no half message of a gateway is there",
-    Verdict.WRONG_GROUP: "producer_group: the half message is another group's",
-    Verdict.WRONG_TRANSACTION_ID: "transaction_id: the half message has another",
-}

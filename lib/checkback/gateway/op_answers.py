@@ -1,0 +1,44 @@
+"""The answers to ops. No I/O, no clock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from checkback.gateway.deduplication.cache import Verdict
+from checkback.gateway.problems import Problem
+
+if TYPE_CHECKING:
+    from checkback.gateway.deduplication.landed_halves import CachedHalf
+    from checkback.gateway.problems import Answer
+    from checkback.messages.op import Op
+
+_DETAILS = {
+    Verdict.UNKNOWN_OFFSET: "queue_id, half_offset: no half message of a gateway is there",
+    Verdict.WRONG_GROUP: "producer_group: the half message is another group's",
+    Verdict.WRONG_TRANSACTION_ID: "transaction_id: the half message has another",
+}
+
+
+def ended(op: Op, repeated: bool) -> Answer:
+    """The transaction has ended with the op, or had before: ``repeated``."""
+    return {
+        "transaction_id": op.transaction_id,
+        "queue_id": op.queue_id,
+        "queue_offset": op.half_offset,
+        "state": op.state,
+        "repeated": repeated,
+    }
+
+
+def judged(op: Op, verdict: Verdict, known: CachedHalf | None) -> Answer:
+    """What a verdict other than NEW says of the op; ``known``: its half message."""
+    if verdict is Verdict.REPEATED:
+        return ended(op, repeated=True)
+    if verdict is Verdict.CONTRADICTION and known is not None:
+        return contradiction(str(known.state))
+    return Problem(verdict.value, _DETAILS[verdict])
+
+
+def contradiction(first: str) -> Problem:
+    """The transaction has ended with the other state, ``first``."""
+    return Problem("contradiction", f"the transaction has ended with {first}", {"first_state": first})
