@@ -67,16 +67,17 @@ def lineage(
 
 def lineage_rows(view: View, transaction_id: str, group: str | None = None) -> pa.Table:
     """As `lineage`."""
-    known = (*(name for name in _EVENTS if name != TOPIC_PREFIX), *view.topics())
+    known = (*(name for name in _EVENTS if name != TOPIC_PREFIX), *view.topics(), "batches")
     view.look(*known)
-    names = [name for name in known if view.version(name) is not None]
+    names = [name for name in known[:-1] if view.version(name) is not None]
     places = {f"table_{number}": name for number, name in enumerate(names)}
+    ruled = view.version("batches") is not None
     events = " UNION ALL ".join(_events(name, f"{{{place}}}") for place, name in places.items())
     named = "transaction_id = :transaction_id" + ("" if group is None else " AND producer_group = :producer_group")
     order = f"answer.at, array_position({_list(_ORDER)}, event), queue_id, queue_offset"
     sql = f"""
         WITH places AS (SELECT DISTINCT queue_id, queue_offset FROM {{half}} WHERE {named})
-        SELECT * FROM ({events.replace("NAMED", named).replace("OPERATORS", _resumed_queues(places))})"""
+        SELECT * FROM ({events.replace("NAMED", named).replace("OPERATORS", _resumed_queues(places)).replace("RULES", _rules(ruled))})"""
     values = {"transaction_id": transaction_id, "producer_group": group}
     files = {place: view.read(name, file=True) for place, name in places.items()}
     if TABLE in names:
@@ -160,6 +161,12 @@ def _resumed_queues(places: Mapping[str, str]) -> str:
     return f"(SELECT DISTINCT new_queue_id FROM {rows})"
 
 
+def _rules(there: bool) -> str:
+    """SQL: transaction.check_max of each batch. A batch may have two rows, which `audit` reports."""
+    rows = "{batches}" if there else "(SELECT 0 AS batch_id, timestamp_micros(0) AS batch_time, 0 AS check_max)"
+    return f"(SELECT batch_id, batch_time, max(check_max) AS check_max FROM {rows} GROUP BY batch_id, batch_time)"
+
+
 def _list(texts: tuple[str, ...]) -> str:
     """An array of texts. Neither engine has the other's literal."""
     return f"split('{','.join(texts)}', ',')"
@@ -194,6 +201,10 @@ _SEARCHED = {
     "half": """
         SELECT h.*, r.new_queue_id IS NOT NULL AND properties['CHECKBACK_RESUMED_FROM'] IS NOT NULL AS resumed
         FROM TABLE AS h LEFT JOIN OPERATORS AS r ON r.new_queue_id = h.queue_id
+        WHERE NAMED""",
+    "check_requests": """
+        SELECT c.*, r.check_max
+        FROM TABLE AS c LEFT JOIN RULES AS r ON r.batch_id = c.batch_id AND r.batch_time = c.requested_at
         WHERE NAMED""",
     # Ops that name the transaction, and all others at its offsets: batched ones, or those of other transactions.
     "op": """
@@ -230,6 +241,8 @@ _HALF_DETAIL = f"""concat_ws('', 'for ', real_topic, ', born ' || {_time("born_t
     CASE WHEN resumed THEN concat_ws('', ', resumed from ' || properties['CHECKBACK_RESUMED_FROM'],
         ' by ' || properties['CHECKBACK_RESUMED_BY']) END)"""
 
+_CHECK = "'check ' || CAST(check_times AS STRING) || coalesce(' of ' || CAST(check_max AS STRING), '')"
+
 #: by table: its event, the column with the time, and the detail
 _EVENTS = {
     "half": (
@@ -250,7 +263,7 @@ _EVENTS = {
     ),
     "deliveries": ("'DELIVERED'", "delivered_at", f"'was scheduled for ' || {_time('deliver_at')}"),
     "discarded": ("'DISCARDED'", "discarded_at", _text("'kept in discarded:'", "reason")),
-    "check_requests": ("'CHECK'", "requested_at", "'check ' || CAST(check_times AS STRING)"),
+    "check_requests": ("'CHECK'", "requested_at", _CHECK),
     "check_answers": (
         "'ANSWER'",
         "answered_at",

@@ -1,0 +1,33 @@
+"""What the lineage of a transaction says of its checks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from checkback.inspect.answers import Answers
+from checkback.settings import Settings
+from checkback.storage.tables import Tables
+from support.stories import CHECK_MAX, Transaction, in_batches, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def _checks(settings: Settings) -> list[str]:
+    return [row["detail"] for row in Answers(settings).lineage("tx-0-0").to_pylist() if row["event"] == "CHECK"]
+
+
+def test_a_check_is_one_of_as_many_as_its_batch_allowed(tmp_path: Path) -> None:
+    """By the rules in force; without the batch's row, or without any, the number is not known."""
+    settings = Settings.model_validate({"storage": {"root": str(tmp_path)}})
+    tables = Tables.of(settings.storage)
+    checked = Transaction(0)
+    rows, _ = in_batches([checked.half(), *checked.checks(2)])
+    ruled = [row for row in rows if row[0] == "batches"]
+    write(None, tables, [row for row in rows if row[0] != "batches"])
+    assert _checks(settings) == ["check 1", "check 2"]
+    first, second = ruled[0], (ruled[1][0], ruled[1][1] | {"check_max": CHECK_MAX + 1})
+    write(None, tables, [first, first])  # `audit` reports that there are two
+    assert _checks(settings) == [f"check 1 of {CHECK_MAX}", "check 2"]
+    write(None, tables, [second])
+    assert _checks(settings) == [f"check 1 of {CHECK_MAX}", f"check 2 of {CHECK_MAX + 1}"]
