@@ -238,4 +238,4 @@ def test_hash_is_sparks(spark: SparkSession, size: int) -> None:
     text = Random(size).choice("aé\u4e2d") * size
     row = spark.range(1).select(F.xxhash64(F.lit(text)).alias("hash")).first()
     assert row is not None
-    assert xxhash64(text.encode()) == row["hash"]
+    assert xxhash64(text) == row["hash"]

@@ -180,7 +180,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     root: Path = tmp_path_factory.mktemp("rules")
     found = Settings.model_validate({"storage": {"root": str(root)}, "reconcile": {"partitions": 2}})
     names = [(Transaction(0, offset).key["transaction_id"],) for offset in range(len(_stories()))]
-    _HASHES.update({name: xxhash64(name.encode()) for (name,) in names})
+    _HASHES.update({name: xxhash64(name) for (name,) in names})
     rows = [row for offset, (_, story) in enumerate(_stories().values()) for row in story(Transaction(0, offset))]
     rows += [
         batch(one.batch_id, one.time, one.application, **{**dict.fromkeys(_COUNTS), **one.rules}) for one in _BATCHES

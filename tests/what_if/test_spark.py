@@ -9,11 +9,11 @@ import pytest
 from pyspark.sql import functions as F
 
 from checkback.errors import SettingsError
+from checkback.inspect.engines.check_jitter import xxhash64
 from checkback.settings import Settings
 from checkback.what_if.parts import moment
 from checkback.what_if.records import RECORDED
 from checkback.what_if.run import replay
-from checkback.what_if.xxhash64 import xxhash64
 from what_if.lake import write
 from what_if.test_replay import LATE, LATE_TIMES
 
@@ -72,4 +72,4 @@ def test_hash_is_sparks(spark: SparkSession) -> None:
         *(f"order-{number}" for number in range(50)),
     ]
     rows = spark.createDataFrame([(text,) for text in texts], "text STRING").select(F.xxhash64("text")).collect()
-    assert xxhash64(texts).tolist() == [row[0] for row in rows]
+    assert [xxhash64(text) for text in texts] == [row[0] for row in rows]

@@ -74,10 +74,12 @@ def lineage_rows(view: View, transaction_id: str, group: str | None = None) -> p
     ruled = view.version("batches") is not None
     events = " UNION ALL ".join(_events(name, f"{{{place}}}") for place, name in places.items())
     named = "transaction_id = :transaction_id" + ("" if group is None else " AND producer_group = :producer_group")
+    for word, sql in (("NAMED", named), ("OPERATORS", _resumed_queues(places)), ("RULES", _rules(ruled))):
+        events = events.replace(word, sql)
     order = f"answer.at, array_position({_list(_ORDER)}, event), queue_id, queue_offset"
     sql = f"""
         WITH places AS (SELECT DISTINCT queue_id, queue_offset FROM {{half}} WHERE {named})
-        SELECT * FROM ({events.replace("NAMED", named).replace("OPERATORS", _resumed_queues(places)).replace("RULES", _rules(ruled))})"""
+        SELECT * FROM ({events})"""
     values = {"transaction_id": transaction_id, "producer_group": group}
     files = {place: view.read(name, file=True) for place, name in places.items()}
     if TABLE in names:

@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from checkback.inspect.engines.check_jitter import xxhash64
 from checkback.messages.limits import MS_MAX
 from checkback.reconcile.records.records import NOT_STATED, Kind, Reason, Source
 from checkback.what_if.batch_history import NO_TURN, milliseconds
 from checkback.what_if.read_history import decoded
 from checkback.what_if.records import NOT_TOLD, RECORDED, Answered, Row, State
-from checkback.what_if.xxhash64 import xxhash64
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,7 +67,7 @@ def recorded_rows(
     """
     groups, group_names = _codes([table.column("producer_group") for table in tables.values()])
     transactions, ids = _codes([table.column("transaction_id") for table in tables.values()])
-    numbers = xxhash64(ids) if hashed else np.arange(1, len(ids) + 1)
+    numbers = np.array(list(map(xxhash64, ids)), np.int64) if hashed else np.arange(1, len(ids) + 1)
     numbers = np.append(np.where(numbers == NOT_STATED, ~NOT_STATED, numbers), NOT_STATED)  # null: -1, the last
     parts, queues, begin = [], [], 0
     for name, table in tables.items():
