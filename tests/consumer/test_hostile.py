@@ -24,7 +24,7 @@ from checkback.consumer import (
     MessageSelector,
     PushConsumer,
     SqlPositions,
-    queues_in_hand,
+    process_queues,
 )
 from checkback.consumer.batch_log import BatchLog
 from checkback.consumer.coordination import Coordinator
@@ -312,7 +312,7 @@ def test_a_retry_kept_by_a_clock_that_was_ahead_waits_for_its_own_pause(
     lake.publish({"pay": [lake.messages(3)]})
     first, second = Heard({1: 10**6}), Heard()
     with monkeypatch.context() as ahead:
-        ahead.setattr("checkback.consumer.queues_in_hand._BEGAN", queues_in_hand._BEGAN + 3600)
+        ahead.setattr("checkback.consumer.process_queues._BEGAN", process_queues._BEGAN + 3600)
         start(lake, running, first, **options)
         first.wait_for(1)
         running.pop().shutdown()

@@ -31,7 +31,7 @@ class Fault(NamedTuple):
 
 FAULTS: dict[str, Fault] = {
     "a position is kept before the listener is called": Fault(
-        "in_hand.py",
+        "process_queue.py",
         "        return QueueState(self.consumed, retries,",
         "        return QueueState(self.fetched, retries,",
         "",
@@ -49,13 +49,13 @@ FAULTS: dict[str, Fault] = {
         "orderly",
     ),
     "retries are not kept": Fault(
-        "in_hand.py",
+        "process_queue.py",
         "        retries = tuple(self.retries.values())\n",
         "        retries = ()\n",
         "",
     ),
     "what was given up is consumed by the next owner": Fault(
-        "in_hand.py",
+        "process_queue.py",
         "        given_up = {letter.message for letter in dead.values()}\n",
         "        given_up: set[MessageKey] = set()\n",
         "threads=12",

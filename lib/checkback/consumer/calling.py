@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from checkback.consumer.queues_in_hand import now_ms
+from checkback.consumer.process_queues import now_ms
 from checkback.consumer.reading import PAUSE_S
 from checkback.consumer.retry import DeadLetter, after_failure
 
 if TYPE_CHECKING:
     from checkback.consumer.group.membership import Membership
-    from checkback.consumer.in_hand import InHand, Slice
     from checkback.consumer.listening import Listening
     from checkback.consumer.options import ConsumerOptions
     from checkback.consumer.position import MessageKey
-    from checkback.consumer.queues_in_hand import QueuesInHand
+    from checkback.consumer.process_queue import ProcessQueue, Slice
+    from checkback.consumer.process_queues import ProcessQueues
     from checkback.consumer.retry import Retry
     from checkback.consumer.transactional_listening import TransactionalListening
 
@@ -28,7 +28,7 @@ class Caller:
 
     def __init__(
         self,
-        hand: QueuesInHand,
+        hand: ProcessQueues,
         listening: Listening | TransactionalListening,
         member: Membership,
         options: ConsumerOptions,
@@ -67,7 +67,7 @@ class Caller:
                     return None
                 hand.changed.wait(0.1)
 
-    def _take_from(self, queues: list[InHand], stopping: bool) -> Slice | None:
+    def _take_from(self, queues: list[ProcessQueue], stopping: bool) -> Slice | None:
         now, size = now_ms(), self._listening.slice_size()
         only_again = self._hand.retries >= _MOST_RETRIES
         for number in range(len(queues)):
@@ -128,7 +128,7 @@ class Caller:
     def _after_failure(self, known: Retry | None, key: MessageKey, reason: str, now: int) -> Retry | DeadLetter:
         return after_failure(key, known.times if known else 0, reason, now, self._most, self._levels)
 
-    def lose(self, queue: InHand, reason: str) -> None:
+    def lose(self, queue: ProcessQueue, reason: str) -> None:
         """Drop what is in hand of the queue; if this member still owns it, it goes on from what is kept."""
         self._hand.last_error = reason
         with self._hand.changed:

@@ -7,8 +7,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from checkback.consumer.in_hand import InHand
-from checkback.consumer.queues_in_hand import log, now_ms
+from checkback.consumer.process_queue import ProcessQueue
+from checkback.consumer.process_queues import log, now_ms
 from checkback.consumer.reading import PAUSE_S
 from checkback.consumer.retry import not_later
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from checkback.consumer.dead_letters import DeadLetters
     from checkback.consumer.group.group_state import MessageQueue, QueueState
     from checkback.consumer.group.membership import Membership
-    from checkback.consumer.queues_in_hand import QueuesInHand
+    from checkback.consumer.process_queues import ProcessQueues
     from checkback.consumer.sql_positions import SqlPositions
     from checkback.consumer.topic_reader import TopicReader
 
@@ -31,7 +31,7 @@ class Coordinator:
 
     def __init__(
         self,
-        hand: QueuesInHand,
+        hand: ProcessQueues,
         member: Membership,
         dead_letters: DeadLetters,
         topics: Mapping[str, TopicReader],
@@ -131,12 +131,12 @@ class Coordinator:
                     mine.retries |= {retry.message: retry for retry in added}
             hand.changed.notify_all()
 
-    def _take_over(self, queue: MessageQueue, state: QueueState) -> InHand:
+    def _take_over(self, queue: MessageQueue, state: QueueState) -> ProcessQueue:
         if self._positions is None:
-            return InHand.of(queue, self._due(state), self._hand.orderly, state.epoch)
+            return ProcessQueue.of(queue, self._due(state), self._hand.orderly, state.epoch)
         kept = self._positions.load(self._hand.group, queue, state)
         self._state_ids[queue] = kept.state_id
-        return InHand.of(queue, self._due(kept.state), self._hand.orderly, state.epoch, kept.version)
+        return ProcessQueue.of(queue, self._due(kept.state), self._hand.orderly, state.epoch, kept.version)
 
     def _due(self, state: QueueState) -> QueueState:
         """The state with retries that are not due later than their own pause from now."""

@@ -11,7 +11,7 @@ from checkback.consumer.result import ConsumeResult, error_summary
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from checkback.consumer.in_hand import InHand, Slice
+    from checkback.consumer.process_queue import ProcessQueue, Slice
 
 _log = logging.getLogger("checkback.consumer")
 #: time for which a thread takes messages (s), and the most it takes
@@ -34,7 +34,7 @@ class Consuming(Protocol):
     def failed_with(self, taken: Slice, count: int, reason: str) -> bool:
         """The next ``count`` messages are not consumed; False if they hold up their queue."""
 
-    def lose(self, queue: InHand, reason: str) -> None:
+    def lose(self, queue: ProcessQueue, reason: str) -> None:
         """Drop what is in hand of the queue, and take it anew."""
 
 

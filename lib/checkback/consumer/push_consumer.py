@@ -1,7 +1,7 @@
 """PushConsumer: consumes topics as a member of a group (DefaultMQPushConsumer of RocketMQ).
 
 One thread reads messages ahead (`reading`), some call the listener (`calling`), one keeps positions and shares the
-queues with the group's other members (`coordination`). What they share is `queues_in_hand`.
+queues with the group's other members (`coordination`). What they share is `process_queues`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.group.membership import Membership
 from checkback.consumer.listening import Listening
 from checkback.consumer.options import ConsumerOptions
-from checkback.consumer.queues_in_hand import QueuesInHand, log
+from checkback.consumer.process_queues import ProcessQueues, log
 from checkback.consumer.reading import Reader
 from checkback.consumer.retry import MAX_RECONSUME_TIMES
 from checkback.consumer.start import StartFrom, check_start, start_positions
@@ -99,7 +99,7 @@ class PushConsumer:
         self._start_from = start_from
         self._positions = positions
         self._selectors: dict[str, MessageSelector] = {}
-        self._hand = QueuesInHand(group, orderly)
+        self._hand = ProcessQueues(group, orderly)
         self._threads: list[threading.Thread] = []
         self._coordinator: Coordinator | None = None
         #: held while the threads are started, and while they end

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from checkback.consumer.in_hand import Run
-from checkback.consumer.queues_in_hand import MOST_MESSAGES, now_ms
+from checkback.consumer.process_queue import Run
+from checkback.consumer.process_queues import MOST_MESSAGES, now_ms
 from checkback.consumer.retry import DeadLetter, due
 from checkback.errors import StorageError
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from checkback.consumer.batch_log import BatchLog
     from checkback.consumer.group.group_state import MessageQueue
-    from checkback.consumer.in_hand import InHand
     from checkback.consumer.position import MessageKey
-    from checkback.consumer.queues_in_hand import QueuesInHand
+    from checkback.consumer.process_queue import ProcessQueue
+    from checkback.consumer.process_queues import ProcessQueues
     from checkback.consumer.retry import Retry
     from checkback.consumer.topic_reader import TopicReader
 
@@ -35,7 +35,9 @@ _GONE = "the message is no longer in the topic's table"
 class Reader:
     """Reads ahead for all queues in hand. ``poll_s``: time between looks for new batches."""
 
-    def __init__(self, hand: QueuesInHand, batches: BatchLog, topics: Mapping[str, TopicReader], poll_s: float) -> None:
+    def __init__(
+        self, hand: ProcessQueues, batches: BatchLog, topics: Mapping[str, TopicReader], poll_s: float
+    ) -> None:
         self._hand = hand
         self._log = batches
         self._topics = topics
@@ -112,7 +114,7 @@ class Reader:
                 each.end(run)
         return True
 
-    def _compare(self, each: InHand) -> None:
+    def _compare(self, each: ProcessQueue) -> None:
         """Compare a queue's position with the batches, once for each listing of them. Under the lock."""
         now = each.epoch, self._log.listing
         if self._compared.get(each.queue) == now:
@@ -122,7 +124,7 @@ class Reader:
             self._told = self._log.listing
             self._hand.note(StorageError(_RESTORED, self._log.place, _IS_CONSUMED))
 
-    def _apart(self, room: list[InHand], starts: dict[MessageQueue, int]) -> list[InHand]:
+    def _apart(self, room: list[ProcessQueue], starts: dict[MessageQueue, int]) -> list[ProcessQueue]:
         """A queue whose batch consumed in part is not the next one: that is read by itself, as its ``starts`` says.
 
         The order of the batches can change between two starts if a clock was set back before a rebuild.
@@ -135,7 +137,7 @@ class Reader:
                 return [each]
         return []
 
-    def _wait_for_room(self, mine: list[InHand]) -> None:
+    def _wait_for_room(self, mine: list[ProcessQueue]) -> None:
         """Wait until what was read is consumed in part; if others have nothing to do, what is stuck is read later."""
         hand = self._hand
         with hand.changed:
@@ -166,7 +168,7 @@ class Reader:
             self._fetch(topic, chosen)
         return bool(chosen)
 
-    def _fetch(self, topic: str, chosen: dict[MessageKey, tuple[InHand, Retry]]) -> None:
+    def _fetch(self, topic: str, chosen: dict[MessageKey, tuple[ProcessQueue, Retry]]) -> None:
         fetched = self._topics[topic].fetch(chosen)
         with self._hand.changed:
             for place, key in enumerate(fetched.keys):

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from checkback.consumer.in_hand import InHand, Slice
     from checkback.consumer.listening import Consuming
+    from checkback.consumer.process_queue import ProcessQueue, Slice
     from checkback.consumer.sql_positions import SqlPositions
 
 _log = logging.getLogger("checkback.consumer")
@@ -85,7 +85,7 @@ class TransactionalListening:
         queue.version += 1
         return None
 
-    def _succeed(self, queue: InHand, connection: Connection, reason: str | None) -> None:
+    def _succeed(self, queue: ProcessQueue, connection: Connection, reason: str | None) -> None:
         """Raise _FailedError unless the listener has succeeded, in the transaction that keeps the position."""
         if reason is not None:
             raise _FailedError(reason)
@@ -96,7 +96,7 @@ class TransactionalListening:
         if kept != queue.version + 1:
             raise _FailedError("the listener has rolled back its transaction")
 
-    def _keep(self, connection: Connection, queue: InHand, state: QueueState) -> None:
+    def _keep(self, connection: Connection, queue: ProcessQueue, state: QueueState) -> None:
         self._positions.keep(connection, self._group, queue.queue, queue.version, state)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from checkback.check.circuit_breaker import limits_of
 from checkback.inspect.engines.question import Question
-from checkback.inspect.silence import REFUSED
+from checkback.inspect.no_answer import REFUSED
 from checkback.inspect.versions.view import View
 from checkback.storage.row_texts import NOT_TRIED
 

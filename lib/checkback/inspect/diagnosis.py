@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from checkback.inspect.silence import hint, silence
+from checkback.inspect.no_answer import hint, no_answer
 from checkback.storage.row_texts import NOT_TRIED
 from checkback.storage.timestamps import time_of
 
@@ -125,7 +125,7 @@ def _of_outcomes(group: Group, now: int) -> str:
             return f"checks are skipped: {group.skipped_error or 'no reason given'}"
         if not group.any_endpoint:
             return f"no endpoint is set for the group{_since(group.silent_since, now)}"
-        said = silence(_error(group))
+        said = no_answer(_error(group))
         return f"{said}{_since(group.silent_since, now)}{_breaker(group)}{hint(group.error, group.name)}"
     if group.unknown >= 1:
         return f"answers UNKNOWN{_since(group.undecided_since, now)}"

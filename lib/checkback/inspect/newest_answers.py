@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from checkback.inspect.silence import REFUSED
+from checkback.inspect.no_answer import REFUSED
 from checkback.storage.row_texts import BREAKER_OPEN, NOT_TRIED
 
 _KEY = "queue_id, queue_offset, producer_group, transaction_id"

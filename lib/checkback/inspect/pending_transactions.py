@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from checkback.inspect.engines.question import Question
 from checkback.inspect.newest_answers import BROKEN_GROUPS, NEWEST_ANSWERS
-from checkback.inspect.silence import hint_sql, silence_sql
+from checkback.inspect.no_answer import hint_sql, no_answer_sql
 from checkback.inspect.versions.view import View
 from checkback.storage.timestamps import MOST
 
@@ -131,7 +131,7 @@ _SILENT = "last_outcome = 'NO_ANSWER' AND last_endpoint IS NOT NULL"
 _WHY = f"""CASE
     WHEN op_waiting IS NOT NULL THEN op_waiting || ' has landed: the next batch decides'
     WHEN open_since IS NOT NULL AND {_SILENT}
-        THEN {silence_sql("silence")} || {_OPEN} || {hint_sql("silence", "producer_group")}
+        THEN {no_answer_sql("silence")} || {_OPEN} || {hint_sql("silence", "producer_group")}
     WHEN open_since IS NOT NULL AND held THEN SAID || {_OPEN}
     ELSE SAID
 END"""
@@ -139,7 +139,7 @@ _SAID = f"""CASE
     WHEN last_outcome = 'UNKNOWN' THEN 'answered UNKNOWN'
     WHEN last_outcome = 'NO_ANSWER' AND last_endpoint IS NULL THEN 'no endpoint is set for the group'
     WHEN last_outcome = 'NO_ANSWER' AND NOT asked THEN 'a breaker, closed now, held it back: its next check asks'
-    WHEN last_outcome = 'NO_ANSWER' THEN {silence_sql("last_error")} || {hint_sql("last_error", "producer_group")}
+    WHEN last_outcome = 'NO_ANSWER' THEN {no_answer_sql("last_error")} || {hint_sql("last_error", "producer_group")}
     WHEN last_outcome = 'SKIPPED' THEN 'check skipped: ' || coalesce(last_error, 'no reason given')
     WHEN last_outcome IS NOT NULL THEN 'answered ' || last_outcome || ': its op is not there yet'
     WHEN check_times > 0 THEN 'asked, no outcome yet'

@@ -20,8 +20,8 @@ from checkback.storage.files.paths import local_path
 from checkback.storage.log import spark_log
 from checkback.storage.log.delta_log import AlteredError, DeltaLog
 from checkback.storage.log.torn_commits import refuse_torn
+from checkback.storage.lru_cache import LruCache
 from checkback.storage.parquet.parquet_files import FILES_SCHEMA, MOST_ROWS, FileWriter, TableRoot, files_of, to_files
-from checkback.storage.recent import Recent
 from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX, added_columns, arrow_schema, properties_of
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ _OPEN_TOPICS = 256
 _RECENT = 50
 
 
-def _open_logs() -> Recent[DeltaLog]:
-    return Recent(_OPEN_TOPICS, SCHEMAS.__contains__)
+def _open_logs() -> LruCache[DeltaLog]:
+    return LruCache(_OPEN_TOPICS, SCHEMAS.__contains__)
 
 
 @dataclass
@@ -77,7 +77,7 @@ class Tables:
     sync: bool = False
     register: str = ""
     guard: Guard = field(default_factory=Guard, repr=False, compare=False)
-    _logs: Recent[DeltaLog] = field(default_factory=_open_logs, repr=False, compare=False)
+    _logs: LruCache[DeltaLog] = field(default_factory=_open_logs, repr=False, compare=False)
     _seen: set[str] = field(default_factory=set, repr=False, compare=False)
 
     @classmethod

@@ -212,7 +212,7 @@ def judge_op(known: CachedHalf | None, op: Op) -> Verdict:
 class DeduplicationCache:
     """The half messages that the gateway caches, and the next offset of each queue.
 
-    Recent ones are indexed by name and by (queue_id, queue_offset); older ones, looked up for an op, by the latter
+    LruCache ones are indexed by name and by (queue_id, queue_offset); older ones, looked up for an op, by the latter
     only: a name refers to the last half message sent under it. Those in queues that this gateway does not own (any
     more) are found by name only: their state in the cache may be stale.
     """

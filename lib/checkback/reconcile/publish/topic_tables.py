@@ -16,7 +16,7 @@ from checkback.reconcile.publish import published_notes, unpublished
 from checkback.reconcile.publish.unpublished import LATER, Parked, Parking, Waiting, as_reason, unfit
 from checkback.spark.shutdown import LOST
 from checkback.storage.files import table_files
-from checkback.storage.recent import Recent
+from checkback.storage.lru_cache import LruCache
 from checkback.storage.schemas import TOPIC_PREFIX
 from checkback.storage.spark_schemas import TOPIC
 
@@ -48,7 +48,7 @@ class TopicTables:
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
-        self._made: Recent[str] = Recent(_MADE)
+        self._made: LruCache[str] = LruCache(_MADE)
         self._kept: frozenset[str] = frozenset()
         self._waiting: Waiting | None = None
         self._noted: dict[published_notes.Key, int] = {}
@@ -145,7 +145,7 @@ class TopicTables:
     def _strange(self, name: str) -> str:
         """Why the table is none of a topic; empty if it is one, or cannot be read."""
         with suppress(CheckbackError):
-            said = self._tables.log(name).strange() if self._tables.by_files else ""
+            said = self._tables.log(name).schema_mismatch() if self._tables.by_files else ""
             return as_reason(f"{name} is another table, {said}; move it away") if said else ""
         return ""
 

@@ -58,7 +58,7 @@ def has_key(table: DeltaTable) -> bool:
     return {"half_queue_id", "half_queue_offset"} <= set(_columns(table.schema()))
 
 
-def strange(table: DeltaTable, name: str) -> str:
+def schema_mismatch(table: DeltaTable, name: str) -> str:
     """What the table lacks to be the table ``name``, in a few words; empty if it has all columns in their types."""
     ours, found = _columns(declared_schema(name)), _columns(table.schema())
     missing = [column for column in ours if column not in found]

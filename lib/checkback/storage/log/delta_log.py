@@ -236,9 +236,9 @@ class DeltaLog:
     def _at(self, version: int) -> DeltaTable:
         return self._table if self._table.version() == version else open_table(self._place, version)
 
-    def strange(self) -> str:
-        """See `compatibility.strange`."""
-        return compatibility.strange(self._table, self._name)
+    def schema_mismatch(self) -> str:
+        """See `compatibility.schema_mismatch`."""
+        return compatibility.schema_mismatch(self._table, self._name)
 
     def is_topic(self) -> bool:
         """May the table be a topic's, of any release? Somebody may have made another in its place."""

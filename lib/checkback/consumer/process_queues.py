@@ -13,14 +13,14 @@ from checkback.storage.files.lease import boot_time
 
 if TYPE_CHECKING:
     from checkback.consumer.group.group_state import MessageQueue
-    from checkback.consumer.in_hand import InHand
+    from checkback.consumer.process_queue import ProcessQueue
 
 log = logging.getLogger("checkback.consumer")
 #: messages of a queue, and bytes of all, in hand beyond which no more are read
 MOST_MESSAGES, MOST_BYTES = 20_000, 128 << 20
 
 
-class QueuesInHand:
+class ProcessQueues:
     """All queues, by name; ``changed`` is their lock, notified when there is something to do.
 
     ``last_error``: of the listener or the store, without what it may quote; None = none. ``consumed``, ``failed``,
@@ -31,9 +31,9 @@ class QueuesInHand:
         self.group = group
         self.orderly = orderly
         self.changed = threading.Condition()
-        self.queues: dict[MessageQueue, InHand] = {}
+        self.queues: dict[MessageQueue, ProcessQueue] = {}
         #: dropped while messages of them were being consumed
-        self.dropped: list[InHand] = []
+        self.dropped: list[ProcessQueue] = []
         self.stopping = threading.Event()
         self.paused = False
         self.last_error: str | None = None
@@ -49,7 +49,7 @@ class QueuesInHand:
         """Messages that wait for their retry. Under the lock."""
         return sum(len(each.retries) for each in self.queues.values())
 
-    def drop(self, queue: InHand) -> None:
+    def drop(self, queue: ProcessQueue) -> None:
         """What is in hand of the queue is worth nothing any more. Under the lock."""
         queue.lost = True
         self.dropped = [each for each in (*self.dropped, queue) if not each.at_rest]

@@ -53,7 +53,7 @@ class Slice:
     ``busy``: a thread has it.
     """
 
-    queue: InHand
+    queue: ProcessQueue
     run: Run
     base: Position
     before: Position
@@ -93,7 +93,7 @@ class Slice:
 
 
 @dataclass
-class InHand:
+class ProcessQueue:
     """One queue's messages, from being read to being consumed.
 
     ``fetched``: position behind the last message read, ``consumed``: behind the last one before which none is
@@ -138,7 +138,7 @@ class InHand:
     @classmethod
     def of(
         cls, queue: MessageQueue, state: QueueState, ordered: bool, epoch: int, version: int | None = None
-    ) -> InHand:
+    ) -> ProcessQueue:
         """A queue that this member has taken."""
         position, retries = state.position, {each.message: each for each in state.retries}
         ahead = [each for each in state.retries if not position.has(each.message)]

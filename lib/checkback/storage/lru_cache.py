@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-class Recent(Generic[_T]):
+class LruCache(Generic[_T]):
     """Values by name: the ``most`` recently used ones, and those that are always ``kept``. Thread-safe.
 
     A pickled copy is empty.
@@ -27,7 +27,7 @@ class Recent(Generic[_T]):
         self._lock = Lock()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Recent, (self._most, self._kept)
+        return LruCache, (self._most, self._kept)
 
     def __contains__(self, name: str) -> bool:
         with self._lock:

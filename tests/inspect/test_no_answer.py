@@ -6,7 +6,7 @@ import duckdb
 import pytest
 
 from checkback.check.wire import REFUSALS
-from checkback.inspect.silence import hint, hint_sql, silence, silence_sql
+from checkback.inspect.no_answer import hint, hint_sql, no_answer, no_answer_sql
 
 _SAID: dict[str | None, str] = {
     None: "no endpoint answers",
@@ -24,8 +24,8 @@ _SAID: dict[str | None, str] = {
 
 @pytest.mark.parametrize("error", _SAID)
 def test_the_words_are_the_same_in_python_and_sql(error: str | None) -> None:
-    assert silence(error) + hint(error, "pay") == _SAID[error]
-    sql = f"{silence_sql('error')} || {hint_sql('error', 'name')}".format()
+    assert no_answer(error) + hint(error, "pay") == _SAID[error]
+    sql = f"{no_answer_sql('error')} || {hint_sql('error', 'name')}".format()
     with duckdb.connect() as database:
         row = database.sql("SELECT ?::VARCHAR AS error, 'pay' AS name", params=[error])
         assert row.project(sql).fetchall() == [(_SAID[error],)]

@@ -1,4 +1,4 @@
-"""InHand under random threads: the position is never past a message that is not consumed, and nothing is lost."""
+"""ProcessQueue under random threads: the position is never past a message that is not consumed, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.consumer.group.group_state import MessageQueue, QueueState
-from checkback.consumer.in_hand import InHand, Run, Slice
 from checkback.consumer.message_rows import MessageKeys, MessageRows
 from checkback.consumer.position import BatchKey, MessageKey, Position
+from checkback.consumer.process_queue import ProcessQueue, Run, Slice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,8 +29,8 @@ def rows(keys: Sequence[tuple[int, int]]) -> MessageRows:
     return MessageRows(MessageKeys(batch, zero, zero, offset), pa.table({"offset": offset}))
 
 
-def in_hand(position: Position | None = None, ordered: bool = False) -> InHand:
-    return InHand.of(QUEUE, QueueState(position or Position()), ordered, 1)
+def process_queue(position: Position | None = None, ordered: bool = False) -> ProcessQueue:
+    return ProcessQueue.of(QUEUE, QueueState(position or Position()), ordered, 1)
 
 
 def all_messages(batches: Sequence[BatchKey], sizes: Sequence[int]) -> list[tuple[int, MessageKey]]:
@@ -55,7 +55,7 @@ def test_the_position_is_behind_what_is_consumed(
     choose = Random(seed).random
     batches = [BatchKey("a" if at < 3 else "b", at if at < 3 else at - 3, at) for at in range(len(sizes))]
     everything = all_messages(batches, sizes)
-    queue = in_hand(ordered=ordered)
+    queue = process_queue(ordered=ordered)
     consumed: set[MessageKey] = set()
     busy: list[Slice] = []
     for _ in range(400):
@@ -94,7 +94,7 @@ def test_the_position_is_behind_what_is_consumed(
 
 
 def read_next(
-    queue: InHand, batches: list[BatchKey], everything: list[tuple[int, MessageKey]], per_run: int, cut: bool
+    queue: ProcessQueue, batches: list[BatchKey], everything: list[tuple[int, MessageKey]], per_run: int, cut: bool
 ) -> None:
     """As the reader does: the batches that are not fetched, from the first on."""
     first = next((at for at, batch in enumerate(batches) if not queue.fetched.has_batch(batch)), len(batches))
@@ -119,7 +119,7 @@ def read_next(
 
 
 def test_what_has_something_consumed_behind_it_is_finished_before_it_is_given_back() -> None:
-    queue, run = in_hand(), Run([BatchKey("a", 0, 0)])
+    queue, run = process_queue(), Run([BatchKey("a", 0, 0)])
     queue.begin(run)
     queue.add(rows([(0, offset) for offset in range(6)]))
     queue.end(run)

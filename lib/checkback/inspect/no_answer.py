@@ -26,7 +26,7 @@ REFUSED = (
 )
 
 
-def silence(error: str | None) -> str:
+def no_answer(error: str | None) -> str:
     """What the error of a check's last real try tells; None = none is known."""
     if error is None:
         return "no endpoint answers"
@@ -41,8 +41,8 @@ def hint(error: str | None, group: str | None) -> str:
     return "" if asked is None else f": {asked[0]} (producers.{group or ''}.{asked[1]})?"
 
 
-def silence_sql(error: str) -> str:
-    """SQL: `silence` of a column; braces are doubled, as in all questions."""
+def no_answer_sql(error: str) -> str:
+    """SQL: `no_answer` of a column; braces are doubled, as in all questions."""
     return f"""CASE
         WHEN {error} IS NULL THEN 'no endpoint answers'
         WHEN regexp_extract({error}, '{_STATUS.replace("{", "{{").replace("}", "}}")}', 0) <> ''

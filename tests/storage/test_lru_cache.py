@@ -11,8 +11,8 @@ import pytest
 from deltalake import DeltaTable
 
 from checkback.storage import tables as module
+from checkback.storage.lru_cache import LruCache
 from checkback.storage.parquet.parquet_files import FileWriter
-from checkback.storage.recent import Recent
 from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema
 from checkback.storage.tables import Tables
 
@@ -31,7 +31,7 @@ def test_the_last_used_are_kept() -> None:
 
         return recent.get(name, make)
 
-    recent = Recent[str](2, str.isupper)
+    recent = LruCache[str](2, str.isupper)
     assert [get(name) for name in "AabaBca"] == [*"AabaBca"]
     assert made == [*"AabBc"]
     assert [name in recent for name in "ABabc"] == [True, True, True, False, True]
@@ -44,7 +44,7 @@ def test_the_last_used_are_kept() -> None:
 
 
 def test_what_cannot_be_made_is_asked_for_again() -> None:
-    recent = Recent[int](2)
+    recent = LruCache[int](2)
     with pytest.raises(ZeroDivisionError):
         recent.get("a", lambda: 1 // 0)
     assert recent.get("a", lambda: 1) == 1
@@ -52,7 +52,7 @@ def test_what_cannot_be_made_is_asked_for_again() -> None:
 
 def test_many_threads_get_one_value() -> None:
     """The first that was made."""
-    recent = Recent[object](3)
+    recent = LruCache[object](3)
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda at: (at % 3, recent.get(str(at % 3), object)), range(300)))
     assert len({(name, id(value)) for name, value in found}) == 3
