@@ -6,19 +6,20 @@ import logging
 import threading
 import time
 from collections import Counter
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from checkback.consumer.group.lag import LagReader
 from checkback.consumer.storage import consumer_tables
-from checkback.errors import CheckbackError, SettingsError
+from checkback.errors import CheckbackError
+from checkback.observe.metrics_server import served
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
 
     from checkback.consumer.group.group_lag import TopicLag
     from checkback.consumer.push_consumer import PushConsumer
@@ -102,23 +103,12 @@ class ConsumerMetrics(Collector):
             found["group_dead_letters"].add_metric(labels, each.dead_letters)
         return [*found.values()]
 
-    @contextmanager
-    def served(self, host: str = "127.0.0.1", port: int = 0) -> Iterator[int]:
+    def served(self, host: str = "127.0.0.1", port: int = 0) -> AbstractContextManager[int]:
         """Context in which they are served on http://host:port/metrics. Yields the port; 0 = any free port.
 
         Raises SettingsError if it cannot listen.
         """
-        try:
-            server, thread = start_http_server(port, host, self.registry)
-        except OSError as error:
-            fix = "choose a free port, and an address of this machine"
-            raise SettingsError(f"cannot listen: {error.strerror or error}", f"metrics {host}:{port}", fix) from error
-        try:
-            yield server.server_port
-        finally:
-            server.shutdown()
-            server.server_close()
-            thread.join()
+        return served(self.registry, host, port, "choose a free port, and an address of this machine")
 
     def _families(self) -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
         found: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}

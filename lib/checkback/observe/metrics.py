@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from checkback import __version__
 from checkback.check.wire import COMMIT, NO_ANSWER, ROLLBACK, UNKNOWN
-from checkback.errors import SettingsError
 from checkback.observe.batch import OTHER
+from checkback.observe.metrics_server import served
 from checkback.storage.schemas import SOURCES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from checkback.observe.lag import Lag
     from checkback.observe.pending import PendingCount
@@ -129,20 +129,14 @@ class Metrics:
         self._running.labels(query).set(0)
         self._failures.labels(query).inc(int(failed))
 
-    @contextmanager
-    def served(self, host: str, port: int) -> Iterator[int]:
+    def served(self, host: str, port: int) -> AbstractContextManager[int]:
         """Context in which they are served on http://host:port/metrics. Yields the port; 0 = any free port.
 
         Raises SettingsError if it cannot listen.
         """
-        try:
-            server, thread = start_http_server(port, host, self.registry)
-        except OSError as error:
-            fix = "choose a free port in metrics.port, and an address of this machine in metrics.host"
-            raise SettingsError(f"cannot listen: {error.strerror or error}", f"metrics {host}:{port}", fix) from error
-        try:
-            yield server.server_port
-        finally:
-            server.shutdown()
-            server.server_close()
-            thread.join()
+        return served(
+            self.registry,
+            host,
+            port,
+            "choose a free port in metrics.port, and an address of this machine in metrics.host",
+        )

@@ -111,18 +111,9 @@ class GroupTable:
             raise StorageError(f"cannot be written: {error.strerror or error}", self._place) from error
         now = round(time.time() * 1000)
         operation = {"operation": "WRITE", "operationParameters": {"mode": "Overwrite"}, "engineInfo": "checkback"}
-        actions = [
+        actions: list[dict[str, object]] = [
             {"commitInfo": {"timestamp": now, **operation}},
-            {
-                "add": {
-                    "path": file.path,
-                    "partitionValues": {},
-                    "size": file.size,
-                    "modificationTime": now,
-                    "dataChange": True,
-                    "stats": file.stats,
-                }
-            },
+            {"add": file.add_action(now)},
         ]
         if self._file is not None:
             removed = {"path": self._file, "deletionTimestamp": now, "dataChange": True}

@@ -126,16 +126,9 @@ def _actions(files: Sequence[ParquetFile], versions: Mapping[str, int]) -> list[
         "engineInfo": "checkback",
         ACTIONS: str(len(files) + len(versions)),  # reveals a commit truncated between two of them
     }
-    additions = [
-        {
-            "path": file.path,
-            "partitionValues": {},
-            "size": file.size,
-            "modificationTime": now,
-            "dataChange": True,
-            "stats": file.stats,
-        }
-        for file in files
-    ]
     transactions = [{"appId": app, "version": version, "lastUpdated": now} for app, version in versions.items()]
-    return [{"commitInfo": about}, *({"add": each} for each in additions), *({"txn": each} for each in transactions)]
+    return [
+        {"commitInfo": about},
+        *({"add": file.add_action(now)} for file in files),
+        *({"txn": each} for each in transactions),
+    ]

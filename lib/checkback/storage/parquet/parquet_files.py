@@ -57,6 +57,17 @@ class ParquetFile:
     size: int
     stats: str
 
+    def add_action(self, now: int) -> dict[str, object]:
+        """The action that adds it to its table (PROTOCOL.md of delta-io/delta, Add File). ``now``: ms."""
+        return {
+            "path": self.path,
+            "partitionValues": {},
+            "size": self.size,
+            "modificationTime": now,
+            "dataChange": True,
+            "stats": self.stats,
+        }
+
 
 @dataclass
 class _Open:
