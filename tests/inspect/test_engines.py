@@ -34,6 +34,7 @@ from checkback.inspect.timeline import (
 )
 from checkback.inspect.transaction_lineage import lineage_rows, transactions_question
 from checkback.inspect.unpublished_messages import unpublished_rows
+from checkback.inspect.versions.batch_stops import stops_question
 from checkback.inspect.versions.view import View
 from checkback.settings import Settings
 from checkback.storage.schemas import columns_of
@@ -164,6 +165,7 @@ def _questions(settings: Settings) -> dict[str, Callable[[View], Any]]:
         "transactions": asked(transactions_question(str(_NAMES[1]), "two")),
         "place": asked(place),
         "unpublished": unpublished_rows,
+        "batch stops": asked(stops_question(2, 3)),
         "unpublished of": lambda view: unpublished_rows(view, "orders", "a", 2),
     }
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from checkback.settings import Settings
 
 _log = logging.getLogger("checkback.dashboard")
-#: rows of a page, characters of a text in a table, and batches of the time slider
-ROWS, CUT, BATCHES = 50, 120, 200
+#: rows of a page, characters of a text in a table, and stops of the time slider: the newest batches, and older ones
+ROWS, CUT, NEAR, FAR = 50, 120, 100, 100
 #: questions that are answered at a time: each may need hundreds of MiB
 _AT_ONCE = 2
 _PATIENCE_S = 30.0
@@ -77,13 +77,13 @@ class Pages:
             self._turn.release()
 
     def as_of(self, request: Request, answers: Answers) -> tuple[datetime | str | None, dict[str, Any]]:
-        """The time that a page is asked for: ``as_of``, or that of ``batch``, the number of a batch counted back.
+        """The time that a page is asked for: ``as_of``, or that of ``batch``, the number of a stop counted back.
 
-        And what the form for it shows. ``batch``: the last one that was complete by then, counted back, and its
-        ``batch_id``; ``moment``: the time, None = now; ``time``: what links to other pages carry, which batches to come
-        do not shift.
+        And what the form for it shows. ``batch``: the last stop that was complete by then, counted back; ``batch_id``:
+        of the last batch that was; ``moment``: the time, None = now; ``time``: what links to other pages carry, which
+        batches to come do not shift.
         """
-        batches = records(answers.batches(limit=BATCHES).select(["batch_id", "finished_at"]))
+        batches = records(answers.batch_stops(NEAR, FAR))
         ago = request.query_params.get("batch", "")
         # Python parses no number of thousands of digits.
         chosen = int(ago) if ago.isdecimal() and len(ago) < 9 and 0 < int(ago) < len(batches) else 0
@@ -99,7 +99,7 @@ class Pages:
             "as_of": "" if chosen else said or "",
             "time": finished[chosen] if chosen else said,
             "moment": moment,
-            "batch_id": None if moment is None or complete >= len(batches) else batches[complete]["batch_id"],
+            "batch_id": None if moment is None else answers.last_batch(moment),
         }
         return (moment if chosen else said), shown
 

@@ -44,7 +44,8 @@ from checkback.inspect.timeline import (
 )
 from checkback.inspect.transaction_lineage import lineage_rows, transactions_question
 from checkback.inspect.unpublished_messages import unpublished_rows
-from checkback.inspect.versions.view import View
+from checkback.inspect.versions.batch_stops import ORDER, stops_question
+from checkback.inspect.versions.view import View, microseconds
 from checkback.storage.tables import Tables
 from checkback.storage.timestamps import python_times
 
@@ -307,8 +308,21 @@ class Answers:
 
     def batches(self, *, limit: int | None = None, offset: int = 0) -> pa.Table:
         """The complete batches, the newest first: the columns of the table `batches` (docs/tables.md)."""
-        question = Question("SELECT * FROM {batches}", "finished_at DESC, batch_id DESC")
-        return self._ask(question.page(limit, offset), None)
+        return self._ask(Question("SELECT * FROM {batches}", ORDER).page(limit, offset), None)
+
+    def batch_stops(self, near: int, far: int) -> pa.Table:
+        """batch_id and finished_at of complete batches, the newest first: see `batch_stops.stops_question`."""
+        return self._ask(stops_question(near, far), None)
+
+    def last_batch(self, at: datetime) -> int | None:
+        """The id of the last batch that was complete at a time; None = there was none."""
+        question = Question(
+            "SELECT batch_id, finished_at FROM {batches} WHERE finished_at <= timestamp_micros(:at)",
+            ORDER,
+            {"at": microseconds(at)},
+        )
+        found = self._ask(question.page(1), None).column("batch_id").to_pylist()
+        return found[0] if found else None
 
     def _ask(self, question: Question, as_of: AsOf) -> pa.Table:
         return self._view(lambda view: view.engine.arrow(view.ask(question)), as_of)
