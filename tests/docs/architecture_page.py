@@ -17,7 +17,7 @@ _BEGIN, _END = "<!-- rooms: made by `make docs` -->", "<!-- end of rooms -->"
 def page() -> str:
     """The page with the picture as the code has it."""
     before, _, rest = _PAGE.read_text(encoding="utf-8").partition(_BEGIN)
-    return f"{before}{_BEGIN}\n{_picture()}\n{_END}{rest.partition(_END)[2]}"
+    return f"{before}{_BEGIN}\n{_picture()}\n\n{_within()}\n{_END}{rest.partition(_END)[2]}"
 
 
 def _picture() -> str:
@@ -28,6 +28,13 @@ def _picture() -> str:
     lines += [f'    {room}["<b>{room}</b><br/>{_about(room)}"]' for room in sorted(edges)]
     lines += [f"    {room} --> {below}" for room, found in sorted(needed.items()) for below in sorted(found)]
     return "\n".join([*lines, "```"])
+
+
+def _within() -> str:
+    """A table of the packages within the large ones."""
+    lib = _ROOT / "lib" / _PACKAGE
+    found = sorted(str(file.parent.relative_to(lib)) for file in lib.glob("*/*/__init__.py"))
+    return "\n".join(["| within | |", "|---|---|", *(f"| `{place}/` | {_about(place)} |" for place in found)])
 
 
 def rooms() -> dict[str, set[str]]:
