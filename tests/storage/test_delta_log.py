@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -295,6 +296,21 @@ def test_files_that_cannot_hold_a_row_are_left_out(tmp_path: Path) -> None:
 
     assert (found(0, 4), found(5, 5), found(2, 9), found(10, 20)) == ([1], [5], [5, 9], [])
     assert len(log.data_files({"half_offset": (0, 0)})) == 3
+
+
+@pytest.mark.parametrize("scheme", ["", "file:"])
+def test_a_shallow_clone_is_refused(tmp_path: Path, scheme: str) -> None:
+    """Whose files are those of another table; Delta writes their absolute paths."""
+    log = _log(tmp_path)
+    log.commit([_file(tmp_path, 1)])
+    commit = tmp_path / "op/_delta_log/00000000000000000001.json"
+    lines = [json.loads(line) for line in commit.read_text().splitlines()]
+    for line in lines:
+        if "add" in line:
+            line["add"]["path"] = f"{scheme}{tmp_path}/op/{line['add']['path']}"
+    commit.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(StorageError, match=r"it is a shallow clone.*; copy the table's folder, or clone it deep"):
+        DeltaLog("op", str(tmp_path / "op")).data_files()
 
 
 def test_another_process_between_two_commits_is_noticed(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from checkback.errors import StorageError
 from checkback.storage.files.object_store import is_registered, options_of
 from checkback.storage.log import compatibility
 from checkback.storage.log.delta_errors import DELTA_ERRORS, unreadable
@@ -45,8 +46,14 @@ def open_table(place: str, version: int | None = None) -> DeltaTable:
 
 
 def data_files(table: DeltaTable, place: str, within: Mapping[str, tuple[Any, Any]] | None = None) -> list[DataFile]:
-    """The data files of the table at ``place``, without those whose statistics are outside ``within``."""
+    """The data files of the table at ``place``, without those whose statistics are outside ``within``.
+
+    Raises StorageError for a shallow clone: its files are another table's, whose VACUUM removes them.
+    """
     actions = python_times(pa.table(table.get_add_actions(flatten=True)))
+    if pc.any(pc.match_substring_regex(actions.column("path"), "^(/|[a-z0-9]+:/)")).as_py():
+        what = "files of it lie elsewhere: it is a shallow clone, and ends with the files of the other table"
+        raise StorageError(what, place, "copy the table's folder, or clone it deep")
     for name, (least, most) in (within or {}).items():
         if f"min.{name}" in actions.schema.names:
             below, above = actions.column(f"max.{name}"), actions.column(f"min.{name}")
