@@ -28,7 +28,7 @@ from checkback.consumer import (
 )
 from checkback.consumer.batch_log import BatchLog
 from checkback.consumer.coordination import Coordinator
-from checkback.consumer.group import group_state
+from checkback.consumer.group import rebalance
 from checkback.consumer.group.group_table import GroupTable
 from checkback.errors import SettingsError, StorageError
 from checkback.storage.log.delta_log import DeltaLog
@@ -562,7 +562,7 @@ def test_orderly_a_queue_is_taken_again_once_the_call_in_progress_has_returned(
     start(lake, running, heard, orderly=True)
     until(lambda: inside[0])
     table = GroupTable(lake.tables, "g")
-    table.update(lambda state: group_state.leave(state, *state.members))
+    table.update(lambda state: rebalance.leave(state, *state.members))
     until(lambda: GroupTable(lake.tables, "g").state.members)
     table.refresh()
     before = len(heard.messages)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from checkback.consumer import topic_reader
 from checkback.consumer.batch_log import BatchLog
-from checkback.consumer.group import group_state
+from checkback.consumer.group import rebalance
 from checkback.consumer.group.group_lag import group_lag
 from checkback.consumer.group.group_reader import group_names, read_group
 from checkback.consumer.group.group_state import GroupState, Member, MessageQueue, QueueState
@@ -47,7 +47,7 @@ def write(lake: Published, group: str, positions: Mapping[MessageQueue, Position
     """A group's state, as its members leave it."""
     state = GroupState({each.name: each for each in members}, {at: QueueState(each) for at, each in positions.items()})
     for each in members:
-        state = group_state.take(state, each.name)
+        state = rebalance.take(state, each.name)
     GroupTable(lake.tables, group).update(lambda _: state)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkback.consumer.group import group_state
+from checkback.consumer.group import rebalance
 from checkback.consumer.group.group_rows import from_rows, to_rows
 from checkback.consumer.group.group_state import GroupState, Member, MessageQueue, QueueState
 from checkback.consumer.group.group_table import GroupTable
@@ -151,7 +151,7 @@ MEMBERS = st.dictionaries(NAMES, st.frozensets(st.sampled_from(["pay", "refunds"
 
 @given(MEMBERS)
 def test_queues_are_shared_evenly_among_those_that_subscribe(members: dict[str, frozenset[str]]) -> None:
-    allocated = group_state.allocate(Member(name, 1, 0, topics) for name, topics in members.items())
+    allocated = rebalance.allocate(Member(name, 1, 0, topics) for name, topics in members.items())
     for topic in ("pay", "refunds"):
         mine = [name for name, topics in members.items() if topic in topics]
         shares = [
@@ -168,17 +168,17 @@ def test_no_queue_has_two_owners_and_each_gets_one(events: list[tuple[str, str]]
     state = GroupState()
 
     def step(state: GroupState, name: str) -> GroupState:
-        back = group_state.to_give_back(state, name)
+        back = rebalance.to_give_back(state, name)
         state = state.with_queues(
             {queue: QueueState(Position(), (), (), 0, None, state.queues[queue].epoch) for queue in back}
         )
-        return group_state.take(state, name)
+        return rebalance.take(state, name)
 
     for event, name in events:
         if event == "join":
-            state = group_state.join(state, Member(name, 1, 0, frozenset(["pay"])), {"pay": Position()})
+            state = rebalance.join(state, Member(name, 1, 0, frozenset(["pay"])), {"pay": Position()})
         elif name in state.members:
-            state = step(state, name) if event == "step" else group_state.leave(state, name)
+            state = step(state, name) if event == "step" else rebalance.leave(state, name)
     for _ in range(3):
         for name in sorted(state.members):
             state = step(state, name)

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from checkback.consumer.group import group_state
+from checkback.consumer.group import rebalance
 from checkback.consumer.group.group_state import GroupState, Member, MessageQueue, QueueState
 from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.position import QUEUES, Position
@@ -151,7 +151,7 @@ def _consumers(tables: Tables, now: datetime) -> None:
     """The group ledger, which has given up one message and failed with it."""
     member = Member("ledger-1", 3, ms(now), frozenset({"payments"}), POISON)
     queues = {MessageQueue("payments", number): QueueState(Position()) for number in range(QUEUES)}
-    state = group_state.take(GroupState({member.name: member}, queues), member.name)
+    state = rebalance.take(GroupState({member.name: member}, queues), member.name)
     poisoned = MessageQueue("payments", 3)
     state = state.with_queues({poisoned: replace(state.queues[poisoned], dead_letters=1)})
     GroupTable(tables, "ledger").update(lambda _: state)

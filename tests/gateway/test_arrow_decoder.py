@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkback.gateway.deduplication.cache import fingerprint, fingerprints
+from checkback.gateway.deduplication.fingerprints import fingerprint, fingerprints
 from checkback.gateway.problems import Problem
 from checkback.gateway.requests import json_decoder
 from checkback.gateway.requests.arrow_decoder import HalfColumns, halves_of_stream, ops_of_stream

@@ -13,9 +13,11 @@ import pytest
 from deltalake import write_deltalake
 
 from checkback.errors import StorageError
-from checkback.gateway.deduplication.cache import Verdict, fingerprint, judge_half, name_of
+from checkback.gateway.deduplication.fingerprints import fingerprint
 from checkback.gateway.deduplication.history import LEFT, DeduplicationHistory, TransactionEnd
 from checkback.gateway.deduplication.landed_halves import STATE_OF, CachedHalf
+from checkback.gateway.deduplication.transaction_names import name_of
+from checkback.gateway.deduplication.verdicts import Verdict, judge_half
 from checkback.gateway.tables import half_rows
 from checkback.messages.half import Half
 from checkback.messages.limits import LONG_MAX, MS_MAX

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkback.gateway.journal.commit import _HELD_UP_S, _LEFT_S, _SHORT_S, _SMALL, InLoop
+from checkback.gateway.journal.journal_commit import _HELD_UP_S, _LEFT_S, _SHORT_S, _SMALL, InLoop
 
 
 def test_small_commits_are_made_in_the_loop_while_the_disk_is_fast() -> None:

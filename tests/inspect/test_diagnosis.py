@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from checkback.inspect.diagnosis import Group, Reconcile, clock, diagnose, is_stuck
+from checkback.inspect.status.diagnosis import Group, Reconcile, clock, diagnose, is_stuck
 
 
 def _ms(day: int, hour: int, minute: int) -> int:

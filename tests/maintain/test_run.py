@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from checkback.errors import FencedError
 from checkback.maintain import compaction as compacting
 from checkback.maintain.run import LOCK, LOST, REBUILDING
-from checkback.reconcile.state.ownership import claim
+from checkback.reconcile.checkpoint_owner import claim
 from checkback.storage.lock import exclusive_lock
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.schemas import arrow_schema

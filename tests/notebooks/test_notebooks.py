@@ -16,7 +16,7 @@ import pytest
 from checkback.consumer.group.group_state import GroupState, MessageQueue, QueueState
 from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.position import Position
-from checkback.inspect.diagnosis import clock
+from checkback.inspect.status.diagnosis import clock
 from checkback.settings import Storage
 from checkback.storage.tables import Tables
 from checkback.what_if.records import RECORDED

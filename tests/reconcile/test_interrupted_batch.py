@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from checkback.reconcile.checkpoint_owner import last_owner
 from checkback.reconcile.publish.batches import batch_row
 from checkback.reconcile.recovery.interrupted_batch import BatchRows, InterruptedBatch, LastBatch, broken_off, find
-from checkback.reconcile.state.ownership import last_owner
 from checkback.storage.schemas import SCHEMAS, arrow_schema
 from checkback.storage.tables import Tables
 

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from checkback.reconcile.checkpoint_owner import claim
 from checkback.reconcile.publish.published_notes import note
 from checkback.reconcile.start.start_facts import decision_facts
-from checkback.reconcile.state.ownership import claim
 from checkback.settings import Storage
 from checkback.storage.checkpoints.checkpoint import Batch, Checkpoint
 from checkback.storage.schemas import SCHEMAS, arrow_schema

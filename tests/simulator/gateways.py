@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from checkback.gateway.deduplication.cache import DeduplicationCache, Verdict, judge_op, name_of
+from checkback.gateway.deduplication.cache import DeduplicationCache
 from checkback.gateway.deduplication.landed_halves import CachedHalf
+from checkback.gateway.deduplication.transaction_names import name_of
+from checkback.gateway.deduplication.verdicts import Verdict, judge_op
 from checkback.gateway.unverified_ops import UnverifiedOps
 from checkback.messages.op import Op as OpMessage
 from checkback.reconcile.records.records import Kind

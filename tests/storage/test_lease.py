@@ -13,7 +13,7 @@ import pytest
 from checkback.application.run import Queries
 from checkback.errors import FencedError, StorageError
 from checkback.reconcile.batch_rules import batch_rules, keep
-from checkback.reconcile.state.ownership import NAME
+from checkback.reconcile.checkpoint_owner import NAME
 from checkback.settings import Settings
 from checkback.spark.shutdown import GracefulShutdown
 from checkback.storage.files import filesystem, table_files

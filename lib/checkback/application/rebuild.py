@@ -20,6 +20,7 @@ from checkback.application.run import tick, without_no_data_batches
 from checkback.check.checkpoint_reset import renew
 from checkback.errors import FencedError, StorageError
 from checkback.reconcile.batch_rules import batch_rules, in_force, keep, rules_of
+from checkback.reconcile.checkpoint_owner import NAME, REBUILDING, claim
 from checkback.reconcile.publish.batches import TABLE as BATCHES
 from checkback.reconcile.publish.batches import batch_row
 from checkback.reconcile.publish.check_counts import CHECKED, checks_so_far
@@ -30,7 +31,6 @@ from checkback.reconcile.read_ranges import read_ranges
 from checkback.reconcile.records.records import NOT_STATED, Kind
 from checkback.reconcile.recovery import interrupted_batch
 from checkback.reconcile.recovery.batch_recovery import Deleted, finish
-from checkback.reconcile.state.ownership import NAME, REBUILDING, claim
 from checkback.reconcile.state.packed_events import parse_key
 from checkback.reconcile.state.processor import STATE_SCHEMA
 from checkback.reconcile.state.state_codec import encode

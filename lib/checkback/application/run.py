@@ -16,11 +16,11 @@ from checkback.check.checkpoint_reset import renew
 from checkback.check.query import check_query, decisive_answers
 from checkback.errors import reason
 from checkback.reconcile.batch_rules import BatchRules, batch_rules, begun_with, group_hash_of, keep
+from checkback.reconcile.checkpoint_owner import NAME, claim
 from checkback.reconcile.query import reconcile_query
 from checkback.reconcile.start import scheduled_run
 from checkback.reconcile.start.preconditions import refuse
 from checkback.reconcile.start.start_facts import facts
-from checkback.reconcile.state.ownership import NAME, claim
 from checkback.reconcile.state.registered_timers import first_timer, timers_of
 from checkback.reconcile.state.wake_timers import WakeTimers
 from checkback.spark.shutdown import GracefulShutdown, stop_on_signal

@@ -9,14 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from checkback.gateway.deduplication.cache import (
-    Verdict,
-    fingerprint,
-    fingerprints,
-    joined_names,
-    judge_half,
-    name_of,
-)
+from checkback.gateway.deduplication.fingerprints import fingerprint, fingerprints
+from checkback.gateway.deduplication.transaction_names import joined_names, name_of
+from checkback.gateway.deduplication.verdicts import Verdict, judge_half
 from checkback.gateway.health import now_ms, steady_ms
 from checkback.gateway.journal.group_commit import GroupCommit
 from checkback.gateway.journal.records import block_record, half_record

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from checkback.gateway.deduplication.cache import Verdict
+from checkback.gateway.deduplication.verdicts import Verdict
 from checkback.gateway.problems import Problem
 
 if TYPE_CHECKING:

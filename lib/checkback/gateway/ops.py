@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
-from checkback.gateway.deduplication.cache import Verdict, judge_op, name_of
+from checkback.gateway.deduplication.transaction_names import name_of
+from checkback.gateway.deduplication.verdicts import Verdict, judge_op
 from checkback.gateway.health import now_ms, steady_ms
 from checkback.gateway.journal.group_commit import GroupCommit
 from checkback.gateway.journal.records import op_block_record, op_record

@@ -16,8 +16,8 @@ from checkback.gateway.deduplication.cache import DeduplicationCache
 from checkback.gateway.deduplication.history import DeduplicationHistory
 from checkback.gateway.half_messages import HalfMessageWriter
 from checkback.gateway.health import HealthState, steady_ms
-from checkback.gateway.journal.commit import JournalIntake, commit_to_journal
 from checkback.gateway.journal.flusher import Flusher, FlushLoop, behind_s
+from checkback.gateway.journal.journal_commit import JournalIntake, commit_to_journal
 from checkback.gateway.journal.start import open_journal, own_queues, recover
 from checkback.gateway.ops import OpWriter
 from checkback.gateway.ownership import first_app
@@ -25,8 +25,7 @@ from checkback.gateway.tables import Appender, tables_of
 from checkback.gateway.transaction_queries import TransactionQueries
 from checkback.gateway.unverified_ops import UnverifiedOps
 from checkback.storage.files.object_store import concurrently
-from checkback.storage.queue_owners import QueueOwner as OwnerDoor
-from checkback.storage.queue_owners import refuse_foreign
+from checkback.storage.queue_owners import QueueOwner, refuse_foreign
 from checkback.storage.timestamps import LEAST
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ class GatewayService:
         # In an object store side by side: each takes some dozen requests.
         steps: list[Callable[[], Any]] = [partial(appender, "half"), partial(appender, "op"), history.open]
         half, op, _ = concurrently(tables.root, lambda step: step(), steps)
-        refuse_foreign(half.log, gateway.queues, OwnerDoor.GATEWAY, "gateway.queues")
+        refuse_foreign(half.log, gateway.queues, QueueOwner.GATEWAY, "gateway.queues")
         self.journal = open_journal(settings, half, op)
         try:
             flusher = None if self.journal is None else Flusher(self.journal, half, op, metrics)

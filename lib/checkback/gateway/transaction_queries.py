@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from checkback.errors import CheckbackError
-from checkback.gateway.deduplication.cache import DeduplicationCache, name_of
 from checkback.gateway.deduplication.history import DeduplicationHistory, TransactionEnd
 from checkback.gateway.deduplication.landed_halves import CachedHalf
+from checkback.gateway.deduplication.transaction_names import name_of
 from checkback.gateway.problems import Answer, Problem
 
 if TYPE_CHECKING:
     from checkback.gateway.authentication import BearerTokens, Groups
+    from checkback.gateway.deduplication.cache import DeduplicationCache
     from checkback.gateway.health import HealthState
 
 #: a half message, how its transaction ended, and when it was delivered if it had a delay (ms)

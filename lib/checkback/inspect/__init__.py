@@ -1,4 +1,4 @@
-"""What the tables say, as Spark DataFrames: for notebooks, the command line and dashboards (docs/inspect.md).
+"""What the tables say: in this process on DuckDB, or as Spark DataFrames for notebooks (docs/inspect.md).
 
 Functions that return DataFrames take ``(spark, settings, as_of=None)`` and collect no rows to the driver. For notebooks
 there are also `notebook_settings`, `table`, `worst_outage` and the figures of `checkback.inspect.plots`. Spark is

@@ -61,7 +61,7 @@ landed AS (
         WHERE l.queue_id IS NOT DISTINCT FROM h.queue_id AND l.queue_offset IS NOT DISTINCT FROM h.queue_offset)),
 halves AS (SELECT * FROM landed WHERE copy = 1)"""
 
-#: CTE `checks`: of each half message the checks that count (docs/protocol.md, rule 9; `reconcile.check_counts`), and
+#: CTE `checks`: of each half message the checks that count (docs/protocol.md, rule 9; `check_counts`), and
 #: when the last was requested. A half message is identified by its names, too: after a restore of `half` from a backup
 #: an offset may be reused. A check that an earlier release took back (UNDELIVERED) does not count.
 _CHECKS = """
@@ -126,8 +126,8 @@ def _clock(time: str) -> str:
 #: That circuit breakers hold the group's checks back, since when: the same for all its half messages.
 _OPEN = f"'; breaker open since ' || {_clock('open_since')}"
 _SILENT = "last_outcome = 'NO_ANSWER' AND last_endpoint IS NOT NULL"
-#: The sentence `why`; `checkback.inspect.diagnosis` does the same for a group. What differs between half messages of
-#: one cause does not belong into it: it is what they are counted by.
+#: The sentence `why`; `status.diagnosis` says the same of a group. What differs between half messages of one cause
+#: does not belong into it: it is what they are counted by.
 _WHY = f"""CASE
     WHEN op_waiting IS NOT NULL THEN op_waiting || ' has landed: the next batch decides'
     WHEN open_since IS NOT NULL AND {_SILENT}

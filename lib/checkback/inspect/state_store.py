@@ -13,8 +13,8 @@ from checkback.errors import StateError
 from checkback.inspect.half_rows import KEY
 from checkback.inspect.versions.table_versions import FixedTables
 from checkback.inspect.versions.view import View
+from checkback.reconcile.checkpoint_owner import NAME
 from checkback.reconcile.state.next_deliveries import load
-from checkback.reconcile.state.ownership import NAME
 from checkback.reconcile.state.packed_events import parse_key
 from checkback.reconcile.state.processor import NEXT_NAME, STATE_NAME
 from checkback.reconcile.state.registered_timers import registered_timers

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from checkback.inspect.engines.engine import Rows, Value
     from checkback.settings import Settings
 
-#: columns that identify a message in `unpublished` and in its topic's table (`reconcile.topic_tables.IDENTITY`)
+#: columns that identify a message in `unpublished` and in its topic's table (`topic_tables.IDENTITY`)
 _IDENTITY = ("half_queue_id", "half_queue_offset", "half_store_timestamp", "transaction_id", "producer_group")
 
 

@@ -62,7 +62,7 @@ def run(
     spark: SparkSession,
     settings: Settings,
     inlets: Mapping[Kind, LandingStream],
-    door: QueueOwner,
+    owner: QueueOwner,
     available_now: bool,
     meanwhile: Callable[[], object] | None = None,
     mark: int = 1,
@@ -82,11 +82,11 @@ def run(
         _refuse_misfit(spark, tables, kind, inlet.query)
 
     def queues(kind: Kind) -> Queues:
-        return Queues(tables, kind, door, settings.operator.queue, mark)
+        return Queues(tables, kind, owner, settings.operator.queue, mark)
 
     landings = {
         kind: _landing(
-            tables, kind, inlet, Queues(tables, kind, door, settings.operator.queue, mark), settings.delay.max
+            tables, kind, inlet, Queues(tables, kind, owner, settings.operator.queue, mark), settings.delay.max
         )
         for kind, inlet in inlets.items()
     }

@@ -12,7 +12,7 @@ from checkback.maintain.compaction import compact, planned
 from checkback.maintain.report import TableReport
 from checkback.maintain.retention import keep, removable
 from checkback.maintain.stream_positions import readers, rebuilding
-from checkback.reconcile.state.ownership import NAME, OWNERS
+from checkback.reconcile.checkpoint_owner import NAME, OWNERS
 from checkback.storage.files import filesystem, table_files
 from checkback.storage.files.lease import store_time
 from checkback.storage.files.object_store import is_registered

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from checkback.maintain.retention import Reader
-from checkback.reconcile.state.ownership import REBUILDING
+from checkback.reconcile.checkpoint_owner import REBUILDING
 from checkback.storage.checkpoints.checkpoint import Batch, StreamPosition, numbers, read_batch
 from checkback.storage.files import filesystem
 from checkback.storage.schemas import SOURCES

@@ -24,7 +24,7 @@ class PendingCount:
         self._lock = threading.Lock()
 
     def update(self, told: Records) -> None:
-        """Apply the SEGMENT records (`reconcile.actions`) of a batch."""
+        """Apply the SEGMENT records (`reconcile.records.actions`) of a batch."""
         with self._lock:
             columns = (told[name].tolist() for name in _FIELDS)
             for queue_id, segment, pending, oldest, scheduled in zip(*columns, strict=True):

@@ -15,9 +15,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from checkback import __version__
 from checkback.errors import StateError
+from checkback.reconcile.checkpoint_owner import NAME, committed
 from checkback.reconcile.segment import DECISION_VERSION, Rules
 from checkback.reconcile.state.group_hash import GROUP_HASH, GroupHash
-from checkback.reconcile.state.ownership import NAME, committed
 from checkback.storage.checkpoints.checkpoint import last_done, numbers
 from checkback.storage.files import filesystem
 

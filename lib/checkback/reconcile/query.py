@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from checkback.reconcile.checkpoint_owner import NAME
 from checkback.reconcile.publish.event_columns import half_events, op_events
 from checkback.reconcile.publish.publisher import BatchListener, Publisher
 from checkback.reconcile.records.actions import ACTIONS_SCHEMA
-from checkback.reconcile.state.ownership import NAME
 from checkback.reconcile.state.packed_events import EVENT_COLUMNS, PACKED_SCHEMA, packer
 from checkback.reconcile.state.processor import SegmentProcessor
 from checkback.storage.first_read import first_read

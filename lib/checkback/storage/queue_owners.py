@@ -1,4 +1,4 @@
-"""Ownership of half queues: an owner is the only door (ingestion path) that assigns a queue's offsets.
+"""Ownership of half queues: an owner is the only ingestion path that assigns a queue's offsets.
 
 A second writer could reuse the offset of an acknowledged message, and `reconcile` keeps the first one that landed.
 Ownership is recorded in `half` itself: each owner commits under a Delta transaction identifier for the queue,
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
     from checkback.storage.tables import Tables
 
-#: Shift of the epoch (from 1 on) in a gateway's versions. Smaller versions were written by another door's `fence`.
+#: Shift of the epoch (from 1 on) in a gateway's versions. Smaller versions were written by another owner's `fence`.
 _EPOCH = 32
 
 
 class QueueOwner(Enum):
-    """A door that writes half messages. Its value is the prefix of its application ids."""
+    """An ingestion path that writes half messages. Its value is the prefix of its application ids."""
 
     GATEWAY = "gateway"
     OPERATOR = "operator"
@@ -41,18 +41,18 @@ class QueueOwner(Enum):
 
 
 class Queues:
-    """The queues a door lands in, checked before each write. ``operator``: the queue of operator.queue.
+    """The queues an owner lands in, checked before each write. ``operator``: the queue of operator.queue.
 
     ``mark``: the version that identifies a Kafka topic as the owner of its queues.
     ``kind``: half messages, or ops: ops for a Kafka topic's queues may also come from files, and vice versa.
     """
 
     def __init__(
-        self, tables: Tables, kind: Literal["half", "op"], door: QueueOwner, operator: int, mark: int = 1
+        self, tables: Tables, kind: Literal["half", "op"], owner: QueueOwner, operator: int, mark: int = 1
     ) -> None:
         self._tables = tables
         self._kind = kind
-        self._door = door
+        self._owner = owner
         self._operator = operator
         self._mark = mark
         self._log: DeltaLog | None = None
@@ -60,13 +60,13 @@ class Queues:
         self._found: dict[str, int | None] = {}
 
     def refused(self, queues: Iterable[int]) -> dict[int, str]:
-        """The reason for refusal, for each queue owned by another door. Raises StorageError."""
+        """The reason for refusal, for each queue owned by another one. Raises StorageError."""
         self._queues = frozenset(queues)
         self._found = self._look()
         owners = owners_of(self._found)
         if self._operator in self._queues:
             owners[self._operator] = QueueOwner.OPERATOR
-        mine = {self._door} if self._kind == "half" else {self._door, QueueOwner.KAFKA}
+        mine = {self._owner} if self._kind == "half" else {self._owner, QueueOwner.KAFKA}
         return {
             queue: f"queue_id: {queue} is {owner.whose}, whose messages come by no other door"
             for queue, owner in owners.items()
@@ -82,11 +82,11 @@ class Queues:
         owned = owners_of(self._found)
         gateways = [_app(QueueOwner.GATEWAY, queue) for queue in self._queues if queue not in owned]
         marks = {app: self._found.get(app) or 0 for app in gateways}
-        if self._door is QueueOwner.KAFKA:
+        if self._owner is QueueOwner.KAFKA:
             marks |= {
                 _app(QueueOwner.KAFKA, queue): self._mark
                 for queue in self._queues
-                if owned.get(queue, self._door) is self._door
+                if owned.get(queue, self._owner) is self._owner
             }
         return {app: self._found.get(app) for app in gateways}, marks if self._log is not None else {}
 
@@ -104,7 +104,7 @@ def versions_of(log: DeltaLog | None, queues: Iterable[int]) -> dict[str, int | 
     """The versions of all applications that may own one of the queues; empty without a log. Raises StorageError."""
     if log is None:
         return {}
-    return log.versions([_app(door, queue) for queue in queues for door in _OWNERS])
+    return log.versions([_app(owner, queue) for queue in queues for owner in _OWNERS])
 
 
 def owners_of(versions: Mapping[str, int | None]) -> dict[int, QueueOwner]:
@@ -117,14 +117,14 @@ def owners_of(versions: Mapping[str, int | None]) -> dict[int, QueueOwner]:
     return found
 
 
-def refuse_foreign(log: DeltaLog | None, queues: Iterable[int], door: QueueOwner, key: str, mark: int = 1) -> None:
-    """Raise SettingsError if a queue that the setting ``key`` assigns to the door is owned by another one.
+def refuse_foreign(log: DeltaLog | None, queues: Iterable[int], mine: QueueOwner, key: str, mark: int = 1) -> None:
+    """Raise SettingsError if a queue that the setting ``key`` assigns to ``mine`` is owned by another one.
 
     Also if it is owned by a Kafka topic with a different ``mark``. Raises StorageError.
     """
     versions = versions_of(log, queues)
     for queue, owner in sorted(owners_of(versions).items(), key=lambda owned: owned[0]):
-        if owner is not door:
+        if owner is not mine:
             raise SettingsError(f"half queue {queue} is {owner.whose} already", key, "give each a queue of its own")
         found = versions[_app(owner, queue)]
         if owner is QueueOwner.KAFKA and found != mark and 1 not in (found, mark):
@@ -141,5 +141,5 @@ def log_of_half(tables: Tables) -> DeltaLog | None:
 _OWNERS = (QueueOwner.GATEWAY, QueueOwner.OPERATOR, QueueOwner.KAFKA)
 
 
-def _app(door: QueueOwner, queue: int) -> str:
-    return f"{door.value}/{queue}"
+def _app(owner: QueueOwner, queue: int) -> str:
+    return f"{owner.value}/{queue}"

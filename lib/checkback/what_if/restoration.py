@@ -1,6 +1,6 @@
 """What a rebuild restores of a segment: from the rows as a replay has them, by the function that `rebuild` uses. Pure.
 
-As the queries in application/rebuild.py and `reconcile.check_counts`, which find the same in the tables.
+As the queries in application/rebuild.py and `check_counts`, which find the same in the tables.
 """
 
 from __future__ import annotations

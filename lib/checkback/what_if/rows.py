@@ -1,6 +1,6 @@
 """Rows of the tables, as Arrow, in RECORDED records. Pure.
 
-Strings become numbers: hashes as in `reconcile.event_columns`, where check_jitter depends on them, else codes that are
+Strings become numbers: hashes as in `event_columns`, where check_jitter depends on them, else codes that are
 equal where the strings are.
 """
 

@@ -10,7 +10,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from checkback.consumer.group import group_state
+from checkback.consumer.group import rebalance
 from checkback.consumer.group.group_state import GroupState, Member, MessageQueue, QueueState
 from checkback.storage.files.lease import boot_time
 
@@ -66,7 +66,7 @@ class Membership:
         start = self._start(sorted(self._topics - known))
         began = self._clock()
         member = Member(self.name, 1, round(time.time() * 1000), self._topics, session_ms=round(1000 * self._session))
-        self._table.update(lambda state: group_state.join(state, member, start))
+        self._table.update(lambda state: rebalance.join(state, member, start))
         self._beat_at = began
         self._known = self.owned()
 
@@ -76,7 +76,7 @@ class Membership:
         def change(state: GroupState) -> GroupState | None:
             if self.name not in state.members:
                 return None
-            return group_state.leave(self._with(state, states, ()), self.name)
+            return rebalance.leave(self._with(state, states, ()), self.name)
 
         self._table.update(change)
 
@@ -86,7 +86,7 @@ class Membership:
 
     def to_give_back(self) -> set[MessageQueue]:
         """The queues that another member is to own."""
-        return group_state.to_give_back(self.state, self.name)
+        return rebalance.to_give_back(self.state, self.name)
 
     def step(
         self,
@@ -106,7 +106,7 @@ class Membership:
         now = self._clock()
         if self.name not in self.state.members:
             return False
-        takes = group_state.take(self.state, self.name) is not self.state
+        takes = rebalance.take(self.state, self.name) is not self.state
         if not (commit or given_back or dead or takes or now >= self._beat_at + self._session / _BEATS):
             return True
 
@@ -116,8 +116,8 @@ class Membership:
             gone = [name for name in dead if name in state.members and state.members[name].heartbeat == dead[name]]
             self.added = {}
             kept = self._with(state, states, given_back)
-            kept = group_state.leave(kept, *gone) if gone else kept
-            return group_state.beat(group_state.take(kept, self.name), self.name, last_error)
+            kept = rebalance.leave(kept, *gone) if gone else kept
+            return rebalance.beat(rebalance.take(kept, self.name), self.name, last_error)
 
         if self._table.update(change) is None:
             return False

@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from checkback.errors import StorageError
-from checkback.gateway.deduplication.cache import name_of, short, whose
 from checkback.gateway.deduplication.landed_halves import CachedHalf
 from checkback.gateway.deduplication.recent_halves import FirstOps, entries_of, last_of
+from checkback.gateway.deduplication.transaction_names import name_of, short, whose
 from checkback.messages.half import Half
 from checkback.messages.limits import LONG_MAX
 from checkback.storage import first_op

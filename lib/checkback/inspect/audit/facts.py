@@ -66,13 +66,13 @@ WHO = "hash64(coalesce(sha1(producer_group), ''), coalesce(sha1(transaction_id),
 OF_HALF = ("real_topic", "real_queue_id", "store_timestamp")
 OF_TOPIC = ("topic", "queue_id", "half_store_timestamp")
 _OF_UNPUBLISHED = ("real_topic", *OF_TOPIC[1:])
-#: 1: producer, 2: check, 4: operator, as `reconcile.event_columns` maps them; 8: none of these
+#: 1: producer, 2: check, 4: operator, as `event_columns` maps them; 8: none of these
 _SOURCE_BIT = "CASE " + " ".join(
     f"WHEN source = '{source.name.lower()}' THEN {1 << source}"
     for source in (Source.CHECKBACK, Source.OPERATOR, Source.CHECK)
 )
 _SOURCE_BIT += f" ELSE {1 << Source.PRODUCER} END"
-#: the field delay of an EVENT, as `reconcile.event_columns.delay_column`: rounded up to ms, within limits
+#: the field delay of an EVENT, as `event_columns.delay_column`: rounded up to ms, within limits
 _DELAY = f"""CASE WHEN deliver_at IS NOT NULL
     THEN greatest(unix_millis(timestamp_micros(least(unix_micros(deliver_at), {MS_MAX * 1000}) + 999)), 1)
     ELSE -least(greatest(delay_ms, 0), {LONGEST_DELAY}) END"""

@@ -1,6 +1,6 @@
 """Commits that have taken rows out of `half` or `op`, which only grow: RESTORE does, append-only or not.
 
-A batch of `reconcile` is refused if such a commit is among those since the batch before it (`storage.seen_commits`),
+A batch of `reconcile` is refused if such a commit is among those since the batch before it (`seen_commits`),
 and then has no row in `batches` of its own. So of each application's batches the last ones tell up to where it is
 known that there is none: only the other commits are looked at, those before the first batch, during a rebuild and
 since.

@@ -31,7 +31,7 @@ def own_jitter(transaction_ids: pa.Array, offsets: pa.Array, asked: pa.Array, mo
 
 
 def _hashes(texts: Iterable[str | None]) -> list[int]:
-    """As `reconcile.event_columns.identity_columns`."""
+    """As `event_columns.identity_columns`."""
     known: dict[str | None, int] = {None: NOT_STATED}
     for text in texts:
         if text is not None and text not in known:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from checkback.inspect.diagnosis import Group, Reconcile, diagnose, is_stuck
 from checkback.inspect.engines.question import Question
 from checkback.inspect.pending_transactions import pending_question
+from checkback.inspect.status.diagnosis import Group, Reconcile, diagnose, is_stuck
 from checkback.inspect.status.progress import progress
 from checkback.inspect.versions.view import View
 from checkback.storage.lock import lock_is_held

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from checkback.inspect.diagnosis import clock
+from checkback.inspect.status.diagnosis import clock
 from checkback.storage.timestamps import time_of
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Which rows of `unpublished` were published late, as noted with the table (`reconcile.published_notes`)."""
+"""Which rows of `unpublished` were published late, as noted with the table (`published_notes`)."""
 
 from __future__ import annotations
 

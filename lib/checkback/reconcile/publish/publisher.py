@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from checkback.errors import StorageError
+from checkback.reconcile.checkpoint_owner import NAME, claim
 from checkback.reconcile.publish import rejected, unpublished
 from checkback.reconcile.publish.batch_writers import BatchWriter, FileBatchWriter, SparkBatchWriter, total_rows
 from checkback.reconcile.publish.batches import NOT_KNOWN, Written, application, batch_row
@@ -30,7 +31,6 @@ from checkback.reconcile.records.actions import Actions
 from checkback.reconcile.records.records import Action
 from checkback.reconcile.start.preconditions import REPLACED_FIX
 from checkback.reconcile.state.group_hash import GROUP_HASH
-from checkback.reconcile.state.ownership import NAME, claim
 from checkback.spark.connect import query_id
 from checkback.storage.checkpoints.batch_plan import plan_versions, refuse_other_plan
 from checkback.storage.checkpoints.checkpoint import read_batch

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from checkback import __version__
 from checkback.errors import StorageError
-from checkback.reconcile.state.ownership import NAME, REBUILDING
+from checkback.reconcile.checkpoint_owner import NAME, REBUILDING
 from checkback.storage.checkpoints.checkpoint import Checkpoint, StreamPosition, last_done, read_checkpoint
 from checkback.storage.checkpoints.seen_commits import replaced
 from checkback.storage.files import filesystem

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from checkback.errors import StorageError
+from checkback.reconcile.checkpoint_owner import CONCLUDED, NAME, REBUILDING, WRITTEN, Owner, owner_of
 from checkback.reconcile.start.preconditions import DecisionFacts, StartFacts
-from checkback.reconcile.state.ownership import CONCLUDED, NAME, REBUILDING, WRITTEN, Owner, owner_of
 from checkback.storage.checkpoints.checkpoint import (
     PARTITIONS,
     Checkpoint,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from checkback.reconcile.state.ownership import NAME
+from checkback.reconcile.checkpoint_owner import NAME
 from checkback.reconcile.state.packed_events import parse_key
 from checkback.storage.checkpoints.checkpoint import last_done
 

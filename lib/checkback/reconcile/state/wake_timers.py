@@ -31,7 +31,7 @@ class WakeTimers:
         self._lock = threading.Lock()
 
     def update(self, told: Records, next_try: int | None = None) -> None:
-        """Update after a batch: SEGMENT records (`reconcile.actions`) of the segments it touched.
+        """Update after a batch: SEGMENT records (`reconcile.records.actions`) of the segments it touched.
 
         ``next_try``: time of the next retry of a topic table (ms); None = no message waits for one.
         """
