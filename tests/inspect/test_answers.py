@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import gc
 import json
 import shutil
 import subprocess
 import sys
+import tempfile
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -279,6 +281,7 @@ def test_neither_spark_nor_java(tmp_path: Path) -> None:
     commands += [["unpublished"], ["discarded", "--reason", "CHECK_MAX"]]
     code = f"""
 import sys
+import tempfile
 sys.modules["pyspark"] = None
 from checkback.cli import main
 for words in {commands!r}:
@@ -328,3 +331,14 @@ def test_table_that_only_spark_reads_is_not_to_be_restored(tmp_path: Path) -> No
     (tmp_path / "half/_delta_log" / f"{1:020}.json").write_text(json.dumps(protocol))
     with pytest.raises(StorageError, match=r"only Spark reads it.*DROP FEATURE deletionVectors\)"):
         Answers(Settings.model_validate({"storage": {"root": str(tmp_path)}})).pending()
+
+
+@pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")
+def test_engine_that_nobody_closes_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it may spill to goes with it; closed or not."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    engine = DuckDBEngine(Tables(root=str(tmp_path / "tables"), by_files=True))
+    assert len(list(tmp_path.iterdir())) == 1
+    del engine
+    gc.collect()
+    assert not list(tmp_path.iterdir())
