@@ -24,7 +24,7 @@ LIGHT = [
     "inspect.versions.as_of",
     "inspect.status.screen",
     "inspect.engines.version_at",
-    "inspect.diagnosis",
+    "inspect.status.diagnosis",
     "messages.half",
     "messages.op",
     "reconcile.segment",
