@@ -16,7 +16,7 @@ from checkback.consumer.group.group_state import QueueState
 from checkback.consumer.position import BatchKey, MessageKey, Position
 from checkback.consumer.retry import DeadLetter, Retry
 from checkback.errors import FencedError
-from checkback.messages.limits import TOPIC_MAX
+from checkback.messages.limits import GROUP_MAX, TOPIC_MAX
 from checkback.producer.deduplication import fit, insert_once
 
 # isort: split
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
     from checkback.consumer.group.group_state import MessageQueue
-
-_GROUP_MAX = 120
 
 
 class KeptState(NamedTuple):
@@ -54,7 +52,7 @@ class SqlPositions:
         self.table = Table(
             table,
             MetaData(),
-            Column("consumer_group", String(_GROUP_MAX), primary_key=True),
+            Column("consumer_group", String(GROUP_MAX), primary_key=True),
             Column("topic", String(TOPIC_MAX), primary_key=True),
             Column("queue_id", Integer, primary_key=True, autoincrement=False),
             Column("state", Text, nullable=False),

@@ -99,7 +99,7 @@ class Pages:
             "as_of": "" if chosen else said or "",
             "time": finished[chosen] if chosen else said,
             "moment": moment,
-            "batch_id": None if moment is None else answers.last_batch(moment),
+            "batch_id": batches[chosen]["batch_id"] if chosen else moment and answers.last_batch(moment),
         }
         return (moment if chosen else said), shown
 

@@ -108,6 +108,11 @@ class OlderHalves:
         }
         return LookedUp(halves, awaited)
 
+    @property
+    def running(self) -> bool:
+        """Whether any is being looked up, so that `ended` has something to do."""
+        return bool(self._running)
+
     def ended(self, state_at: Callable[[Place], str | None]) -> None:
         """Ops were committed: ``state_at`` is the state of the half message at a place, None if it is not of these."""
         for ended in self._running:

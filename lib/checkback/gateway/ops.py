@@ -338,7 +338,8 @@ class OpWriter:
     def _settle_messages(self, block: MessageBlock) -> None:
         states = [op.state for op, _ in block.ops]
         self._cache.ended_numbers(block.numbers, states)
-        self._older.ended(dict(zip(block.places, states, strict=True)).get)
+        if self._older.running:
+            self._older.ended(dict(zip(block.places, states, strict=True)).get)
         self._no_longer_on_the_way(block)
 
     def _settle_columns(self, block: ColumnBlock) -> None:

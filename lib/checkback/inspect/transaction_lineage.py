@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from checkback.inspect.engines.question import Question
-from checkback.inspect.versions.late_notes import NAME, TABLE, WRITERS, no_notes, notes_about, with_noted
+from checkback.inspect.versions.late_notes import NAME, WRITERS, no_notes, notes_about, with_noted
 from checkback.inspect.versions.view import View
+from checkback.reconcile.publish.unpublished import TABLE
 from checkback.storage.dataframes import frame
 from checkback.storage.files.object_store import concurrently
 from checkback.storage.schemas import TOPIC_PREFIX, columns_of
@@ -67,14 +68,17 @@ def lineage(
 
 def lineage_rows(view: View, transaction_id: str, group: str | None = None) -> pa.Table:
     """As `lineage`."""
-    known = (*(name for name in _EVENTS if name != TOPIC_PREFIX), *view.topics(), "batches")
-    view.look(*known)
-    names = [name for name in known[:-1] if view.version(name) is not None]
+    known = (*(name for name in _EVENTS if name != TOPIC_PREFIX), *view.topics())
+    view.look(*known, "batches")
+    names = [name for name in known if view.version(name) is not None]
     places = {f"table_{number}": name for number, name in enumerate(names)}
-    ruled = view.version("batches") is not None
     events = " UNION ALL ".join(_events(name, f"{{{place}}}") for place, name in places.items())
     named = "transaction_id = :transaction_id" + ("" if group is None else " AND producer_group = :producer_group")
-    for word, sql in (("NAMED", named), ("OPERATORS", _resumed_queues(places)), ("RULES", _rules(ruled))):
+    for word, sql in (
+        ("NAMED", named),
+        ("OPERATORS", _resumed_queues(places)),
+        ("RULES", _rules(view.version("batches") is not None)),
+    ):
         events = events.replace(word, sql)
     order = f"answer.at, array_position({_list(_ORDER)}, event), queue_id, queue_offset"
     sql = f"""

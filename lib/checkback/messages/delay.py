@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checkback.messages.durations import LONGEST, format_duration, parse_duration
+from checkback.messages.limits import MS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,8 +30,6 @@ TIMER_PROPERTIES = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 PROPERTIES = (LEVEL_PROPERTY, *TIMER_PROPERTIES)
 FIELDS = ("delay_level", "delay", "deliver_at")
 _LONG = re.compile(r"[+-]?[0-9]{1,19}")
-#: latest time in ms: the end of the year 9999 is a time in every engine
-_LATEST = 253_402_300_799_999
 
 
 class Delay(NamedTuple):
@@ -115,8 +114,8 @@ def _after(name: str, ms: int) -> Delay:
 
 
 def _at(name: str, ms: int) -> Delay:
-    if ms > _LATEST:
-        raise ValueError(f"{name}: over {_LATEST}")
+    if ms > MS_MAX:
+        raise ValueError(f"{name}: over {MS_MAX}")
     return Delay(deliver_at=max(ms, 0))
 
 

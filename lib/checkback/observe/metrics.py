@@ -134,9 +134,5 @@ class Metrics:
 
         Raises SettingsError if it cannot listen.
         """
-        return served(
-            self.registry,
-            host,
-            port,
-            "choose a free port in metrics.port, and an address of this machine in metrics.host",
-        )
+        fix = "choose a free port in metrics.port, and an address of this machine in metrics.host"
+        return served(self.registry, host, port, fix)

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
 from typing_extensions import Self
 
+from checkback.messages.limits import INT_MAX
 from checkback.settings.values import (
-    INT_MAX,
     SECRETS,
     ConfKey,
     ConfValue,

@@ -14,16 +14,16 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Se
 from pydantic_core import PydanticCustomError
 
 from checkback.messages.durations import LONGEST, format_duration, parse_duration
+from checkback.messages.limits import INT_MAX
+from checkback.messages.names import is_group
 
 ENV_REFERENCE = "env:"
 #: Spark's and the tables' integers are no larger
-INT_MAX = 2**31 - 1
 #: Keys of a producer group that are only allowed in the environment.
 SECRETS = ("secret", "token")
 #: Options (of Kafka, of an object store) whose values are only allowed in the environment.
 SECRET_OPTION = re.compile(r"(?i)password|secret|token|jaas|[._]key$|access_key")
 
-_GROUP = re.compile(r"[a-zA-Z0-9_-]{1,120}")
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 # RFC 6750's b64token, as after "Bearer" in a header.
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,512}=*")
@@ -69,7 +69,7 @@ def _retention(duration: timedelta) -> timedelta:
 
 
 def _group(name: str) -> str:
-    if not _GROUP.fullmatch(name):
+    if not is_group(name):
         refuse("is not a group's name", "use letters, digits, _ and - only, at most 120 of them")
     return name
 

@@ -17,6 +17,7 @@ from checkback.gateway.http.middleware import ARROW, RequestMiddleware
 from checkback.gateway.journal.flusher import behind_s
 from checkback.gateway.problems import CODES, Problem
 from checkback.gateway.requests import arrow_decoder
+from checkback.messages.limits import GROUP_MAX, TRANSACTION_ID_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -189,8 +190,8 @@ def _questions(service: GatewayService, metrics: Metrics) -> APIRouter:
     )
     async def transaction(
         request: Request,
-        transaction_id: Annotated[str, Path(min_length=1, max_length=1024)],
-        producer_group: Annotated[str, Query(pattern="^[a-zA-Z0-9_-]+$", max_length=120)],
+        transaction_id: Annotated[str, Path(min_length=1, max_length=TRANSACTION_ID_MAX)],
+        producer_group: Annotated[str, Query(pattern="^[a-zA-Z0-9_-]+$", max_length=GROUP_MAX)],
     ) -> Response:
         """The state of a transaction."""
         groups = service.tokens.groups(request.headers.get("authorization", "").encode("latin-1"))

@@ -15,11 +15,11 @@ def stops_question(near: int, far: int) -> Question:
     500 ms.
     """
     return Question(
-        """
+        f"""
         SELECT batch_id, finished_at FROM (
-            SELECT batch_id, finished_at, row_number() OVER (ORDER BY finished_at DESC, batch_id DESC) AS place,
+            SELECT batch_id, finished_at, row_number() OVER (ORDER BY {ORDER}) AS place,
                 count(*) OVER () AS number
-            FROM {batches}) AS placed
+            FROM {{batches}}) AS placed
         WHERE place <= :near OR place = number
             OR (place - :near) % greatest(1, CAST(ceil((number - :near) / :far) AS BIGINT)) = 0""",
         ORDER,

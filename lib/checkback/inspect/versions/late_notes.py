@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from checkback.inspect.engines.question import Question
+from checkback.reconcile.publish.unpublished import TABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from checkback.inspect.engines.engine import Engine
 
-TABLE = "unpublished"
 #: the notes as a table: real_topic, application, last (batch); one row of each topic and application
 NAME = "late_notes"
 _SCHEMA = pa.schema([("real_topic", pa.string()), ("application", pa.string()), ("last", pa.int64())])

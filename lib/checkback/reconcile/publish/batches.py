@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from checkback.messages.limits import INT_MAX
 from checkback.reconcile.records.records import Action
-from checkback.settings.values import INT_MAX
 from checkback.storage.schemas import arrow_schema
 
 if TYPE_CHECKING:
