@@ -66,7 +66,7 @@ def labelled(
         for part in fixed.parts():
             yield from ask(part, looked_at)
         yield from ask(fixed, form(_repeated(fixed, settings)))
-        yield from _early(fixed, form)
+        yield from _early(fixed, decided_before_landing(fixed), form)
         return
     published = 0
     for part, found in _sorted_out(fixed):
@@ -77,14 +77,14 @@ def labelled(
             looked_at = form(_of_facts(accounted, figures=figures, absent=found.absent))
             for some in part.of(found.others).parts():
                 yield from ask(some, looked_at)
+        if found.late.num_rows:
+            yield from _early(fixed, decided_before_landing(part.of(found.late)), form)
     twice = _several_times(fixed, published)
     sql = f"{_QUICK} IN (SELECT quick FROM {{twice}})" if twice.num_rows else "FALSE"
     yield from ask(fixed, form(_repeated(fixed, settings, sql)), twice=engine.keep("twice", twice))
-    yield from _early(fixed, form)
 
 
-def _early(fixed: FixedTables, form: Callable[[Question], Question]) -> list[dict[str, Any]]:
-    early = decided_before_landing(fixed)
+def _early(fixed: FixedTables, early: pa.Table, form: Callable[[Question], Question]) -> list[dict[str, Any]]:
     if not early.num_rows:
         return []
     question = Question("SELECT 'decided_before_landing' AS labels, queue_id, queue_offset, born FROM {early}", _ORDER)

@@ -42,11 +42,13 @@ _LABELS = ("halves,published", "halves,rolled_back", "halves,pending")
 class Sorted(NamedTuple):
     """``ordinary``: labels, queue_id, queue_offset, born (ms). ``others``: queue_id, queue_offset, each once.
 
-    ``published``: rows of the topics. ``absent``: tables, and `topics`, that have no row of ``others``.
+    ``late``: of both, queue_id, queue_offset of those that `landing` has to look at, each once. ``published``: rows of
+    the topics. ``absent``: tables, and `topics`, that have no row of ``others``.
     """
 
     ordinary: pa.Table
     others: pa.Table
+    late: pa.Table
     published: int
     absent: frozenset[str] = frozenset()
 
@@ -54,9 +56,10 @@ class Sorted(NamedTuple):
 def sources(*, ignore_case: bool) -> dict[str, str]:
     """SQL of the rows that `sort_out` takes: queue_id and queue_offset of each, and what an ordinary one tells.
 
-    half: usual, born (ms), content, names; op, decisions: state (bits, null = out of the ordinary), names (`_NAMED`);
-    decisions and topics: batch (hash); topics: content. An ordinary transaction has none of ``others``. What is in
-    `rejected` of one with these rows alone means nothing. It reads the tables and `topics`, as `facts.facts`.
+    half: usual, born and landed (ms), content, names; op, decisions: state (bits, null = out of the ordinary), names
+    (`_NAMED`); decisions: decided (ms); decisions and topics: batch (hash); topics: content. An ordinary transaction
+    has none of ``others``. What is in `rejected` of one with these rows alone means nothing. It reads the tables and
+    `topics`, as `facts.facts`.
     """
     at_once = "delay_ms IS NULL AND deliver_at IS NULL AND NOT coalesce(committed, FALSE)"
     # A COMMIT of before 1970 would be due by its delay of 0 (rule 10).
@@ -68,10 +71,11 @@ def sources(*, ignore_case: bool) -> dict[str, str]:
     others = [f"SELECT {plain}, {number} AS source FROM {{{name}}}" for number, name in enumerate(_OTHERS[1:], 1)]
     return {
         "half": f"""SELECT {plain}, {at_once} AS usual, unix_millis(least(born_timestamp, store_timestamp)) AS born,
-            {content(*OF_HALF, ignore_case=ignore_case)} AS content, {of_topic_too} FROM {{half}}""",
+            unix_millis(store_timestamp) AS landed, {content(*OF_HALF, ignore_case=ignore_case)} AS content,
+            {of_topic_too} FROM {{half}}""",
         "op": f"SELECT queue_id, half_offset AS queue_offset, {_state(_SAID)}, {names} FROM {{op}}",
-        "decisions": f"""SELECT {plain}, {_state(decided)}, {of_topic_too}, {batch_of("decided_at")} AS batch
-            FROM {{decisions}}""",
+        "decisions": f"""SELECT {plain}, {_state(decided)}, {of_topic_too}, {batch_of("decided_at")} AS batch,
+            unix_millis(decided_at) AS decided FROM {{decisions}}""",
         "topics": f"""SELECT {of_topic}, {content(*OF_TOPIC, ignore_case=ignore_case)} AS content,
             {batch_of("committed_at")} AS batch FROM {{topics}}""",
         "others": " UNION ALL ".join([f"SELECT {of_topic}, 0 AS source FROM {{{_OTHERS[0]}}}", *others]),
@@ -105,11 +109,25 @@ def sort_out(rows: Mapping[str, pa.Table]) -> Sorted:
     labels = pa.array(_LABELS).take(pa.array(course, mask=course < 0))
     ordinary = half.select([*KEY, "born"]).append_column("labels", labels).filter(pa.array(course >= 0))
     others = pa.concat_tables(table.select(KEY) for table in strange)
+    late = half.select(KEY).filter(pa.array(_late(rows["decisions"], found["decisions"], half)))
     taken = np.append(course >= 0, False)  # -1: there is no half message
     absent = {name for name in (*_NAMED, "topics") if taken[found[name]].all()}
     sources = pc.unique(rows["others"].column("source")).to_pylist()
     absent |= {name for number, name in enumerate(_OTHERS) if number not in sources}
-    return Sorted(ordinary, others.group_by(KEY).aggregate([]), len(found["topics"]), frozenset(absent))
+    return Sorted(ordinary, others.group_by(KEY).aggregate([]), late, len(found["topics"]), frozenset(absent))
+
+
+def _late(decisions: pa.Table, found: Numbers, half: pa.Table) -> Flags:
+    """Whether a half message landed, by the clocks, after one of its decisions; of several at a place, any is enough.
+
+    Unknown times of landing are late: another half message of the place may have one.
+    """
+    never = np.iinfo(np.int64).max
+    decided = decisions.column("decided").fill_null(never).to_numpy()
+    landed = half.column("landed").fill_null(never).to_numpy()
+    late = np.zeros(len(half), np.bool_)
+    late[_these(found, decided < landed[found] if len(half) else found >= 0)] = True
+    return late
 
 
 def _said(rows: pa.Table, found: Numbers, half: pa.Table, usual: Flags, names: Sequence[str]) -> Numbers:
