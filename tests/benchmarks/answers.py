@@ -7,14 +7,23 @@ import statistics
 import subprocess
 import sys
 import time
-from typing import NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.answer_tables import AnswerTables
+from benchmarks.application import process_seconds
 from benchmarks.report import report, rounded, say, scaled
+from checkback.storage.files.object_store import register
+from support.s3_server import BUCKET, options, s3_server
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 ROUNDS = 3
+#: transactions of `make run-trace`
+DEMO = 120
 #: name of the size, transactions, pending
-SIZES = (("demo", 120, 12), ("million", 1_000_000, 100_000), ("ten_million", 10_000_000, 100_000))
+SIZES = (("demo", DEMO, 12), ("million", 1_000_000, 100_000), ("ten_million", 10_000_000, 100_000))
 QUESTIONS = {
     "status": ("status", "--json"),
     "pending": ("pending",),
@@ -28,40 +37,64 @@ QUESTIONS = {
 
 
 class Run(NamedTuple):
-    """Seconds by the clock and of CPU, and the peak of the resident memory in MB."""
+    """Seconds by the clock and of CPU, the peak of the resident memory in MB, and the server's seconds of CPU."""
 
     seconds: float
     cpu: float
     memory: float
+    server_cpu: float
 
 
 def bench(root: str) -> None:
-    """Each command in each size, on tables that Arrow and delta-rs have written."""
+    """Each command in each size, on tables that Arrow and delta-rs have written; in folders, and in an object store.
+
+    The store is moto, in Python on the same cores: its time is in the figures, and its seconds of CPU beside them.
+    """
     for size, transactions, pending in SIZES:
-        place = f"{root}/{size}"
-        n = transactions if size == "demo" else scaled(transactions, least=1_000)
-        say(f"{size}: {n} transactions are written")
-        AnswerTables(place, n, min(pending, n // 10)).make()
-        for name, arguments in QUESTIONS.items():
-            runs = [_run(place, *arguments) for _ in range(ROUNDS)]
-            seconds = statistics.median(run.seconds for run in runs)
-            memory = max(run.memory for run in runs)
-            cpu = statistics.median(run.cpu for run in runs)
-            say(f"{size} {name}: {seconds:.2f} s, {cpu:.2f} s of CPU, {memory:.0f} MB")
-            details = {
-                "transactions": n,
-                "seconds": rounded([run.seconds for run in runs]),
-                "cpu_seconds": rounded([run.cpu for run in runs]),
-            }
-            report(f"answers_{size}_{name}", seconds, "s", ROUNDS, peak_mb=round(memory), **details)
+        _ask(size, f"{root}/{size}", transactions, pending, {})
+    with s3_server() as port:
+        server = int(Path(f"/proc/self/task/{os.getpid()}/children").read_text())  # the only one of the main thread
+        store = f"s3://{BUCKET}"
+        register(store, options(port))
+        environ = {name.upper(): value for name, value in options(port).items()}
+        for size, transactions, pending in SIZES[:2]:
+            _ask(f"s3_{size}", f"{store}/{size}", transactions, pending, environ, server)
 
 
-def _run(root: str, *arguments: str) -> Run:
+def _ask(
+    size: str, place: str, transactions: int, pending: int, environ: Mapping[str, str], server: int | None = None
+) -> None:
+    """``server``: the process id of the object store's."""
+    n = transactions if transactions == DEMO else scaled(transactions, least=1_000)
+    say(f"{size}: {n} transactions are written")
+    AnswerTables(place, n, min(pending, n // 10)).make()
+    for name, arguments in QUESTIONS.items():
+        runs = [_run(place, environ, server, *arguments) for _ in range(ROUNDS)]
+        seconds = statistics.median(run.seconds for run in runs)
+        memory = max(run.memory for run in runs)
+        cpu = statistics.median(run.cpu for run in runs)
+        say(f"{size} {name}: {seconds:.2f} s, {cpu:.2f} s of CPU, {memory:.0f} MB")
+        details: dict[str, object] = {
+            "transactions": n,
+            "seconds": rounded([run.seconds for run in runs]),
+            "cpu_seconds": rounded([run.cpu for run in runs]),
+        }
+        if server is not None:
+            details["server_cpu_seconds"] = rounded([run.server_cpu for run in runs])
+        report(f"answers_{size}_{name}", seconds, "s", ROUNDS, peak_mb=round(memory), **details)
+
+
+def _run(root: str, environ: Mapping[str, str], server: int | None, *arguments: str) -> Run:
     command = [sys.executable, "-m", "checkback", *arguments, "--set", f"storage.root={root}"]
-    began = time.perf_counter()
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+    served, began = _cpu_of(server), time.perf_counter()
+    with subprocess.Popen(command, env=os.environ | environ, stdout=subprocess.DEVNULL) as process:
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
-    return Run(time.perf_counter() - began, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+    seconds = time.perf_counter() - began
+    return Run(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, _cpu_of(server) - served)
+
+
+def _cpu_of(process: int | None) -> float:
+    return 0.0 if process is None else process_seconds(process)
