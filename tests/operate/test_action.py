@@ -142,6 +142,19 @@ def test_resuming_twice_is_refused_until_it_is_discarded_again(lake: Lakehouse) 
     assert [row["actor"] for row in lake.rows("operations")] == ["alice", "bob", "alice"]
 
 
+@pytest.mark.parametrize("name", [RESUMED_FROM, FIRST_PLACE])
+def test_producer_is_asked_about_its_own_place_whatever_it_has_forwarded(lake: Lakehouse, name: str) -> None:
+    """A service that consumes a resumed message may send its properties on, with a message of its own."""
+    place = lake.half(12, properties=[(name, "3/7"), (RESUMED_BY, "eve: why not"), ("k", "v")])
+    lake.decide(place, "DISCARD", "checkback")
+    lake.resume()
+    lake.decide(Place(QUEUE, 0), "DISCARD", "checkback")
+    lake.resume()
+    first, again = (dict(row["properties"]) for row in lake.rows("half")[1:])
+    assert (first.get(FIRST_PLACE), first[RESUMED_FROM]) == (None, "0/12")
+    assert (again[FIRST_PLACE], again[RESUMED_FROM], again["k"]) == ("0/12", f"{QUEUE}/0", "v")
+
+
 def test_resumed_message_may_be_resolved(lake: Lakehouse) -> None:
     """It is a transaction like any other."""
     discarded(lake)

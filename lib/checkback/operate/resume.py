@@ -58,7 +58,7 @@ def resume_at(
                 f"transaction {one.place}",
                 "run `checkback reconcile`, which finishes its last batch, then again",
             )
-        rows.append(half_row(messages[one.place], place, signed, now))
+        rows.append(half_row(messages[one.place], place, signed, now, again=one.resumed_from is not None))
     if not store.append("half", pa.concat_tables(rows), f"operator/{first.queue_id}", first.queue_offset):
         return None
     return [

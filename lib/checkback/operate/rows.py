@@ -38,12 +38,20 @@ def op_row(transaction: Transaction, state: str, signed: OperatorSignature, now:
     )
 
 
-def half_row(discarded: Mapping[str, Any], place: Place, signed: OperatorSignature, now: datetime) -> pa.Table:
-    """The new half message for a row of `discarded`: the same message, born now, with its origin in properties."""
+def half_row(
+    discarded: Mapping[str, Any], place: Place, signed: OperatorSignature, now: datetime, *, again: bool = False
+) -> pa.Table:
+    """The new half message for a row of `discarded`: the same message, born now, with its origin in properties.
+
+    ``again``: it had been resumed before. Else such properties are a producer's own, or those of another message that
+    it has forwarded: the place that its producer knows is that of the row.
+    """
     queue_id, queue_offset = discarded["queue_id"], discarded["queue_offset"]
     properties = dict(discarded["properties"] or ())
-    if RESUMED_FROM in properties:
+    if again:
         properties.setdefault(FIRST_PLACE, properties[RESUMED_FROM])
+    else:
+        properties.pop(FIRST_PLACE, None)
     properties |= {RESUMED_FROM: f"{queue_id}/{queue_offset}", RESUMED_BY: signed.remark}
     new = {
         "queue_id": place.queue_id,
