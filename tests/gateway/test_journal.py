@@ -17,6 +17,7 @@ from checkback.errors import SettingsError, StorageError
 from checkback.gateway.journal import segments as journal_segments
 from checkback.gateway.journal.journal import Journal, Kind, Record
 from checkback.gateway.journal.segments import LARGE
+from checkback.gateway.tables import OutcomeUnknownError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -400,6 +401,26 @@ def test_a_disk_that_is_full_for_a_large_content_adds_nothing(tmp_path: Path) ->
         assert (contents(journal), journal.position) == ([large(1)], 1)
         journal.append([record(large(3))], 0)
         assert contents(journal) == [large(1), large(3)]
+
+
+def test_a_commit_that_fails_deletes_nothing(tmp_path: Path) -> None:
+    """SQLite takes back the deletion of the rows with it: the files that they name must be there at the next start."""
+    journal = opened(tmp_path)
+    journal.append([record(large(1))], 0)
+    journal.flushed(1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (os.path.getsize(tmp_path / "journal.db-wal") + 100, hard))
+    try:
+        with pytest.raises(OutcomeUnknownError, match="I/O error"):
+            journal.append([record(b"a")], 0)
+        journal.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with journal_in(tmp_path) as journal:
+        assert contents(journal) == [large(1)]
+        journal.begin(1, 1)
+        assert contents(journal) == []
+    assert segments(tmp_path) == []
 
 
 def test_without_flushes_contents_stay_in_the_database(tmp_path: Path) -> None:

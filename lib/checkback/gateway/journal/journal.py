@@ -220,7 +220,7 @@ class Journal:
                     "INSERT INTO record VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     (position, record.kind, record.rows, record.queue_id, record.first, content, segment, place, size),
                 )
-            self._delete(_DELETED + 2 * len(records))
+            deleted = self._delete(_DELETED + 2 * len(records))
         except sqlite3.Error as error:
             self._undo()
             raise StorageError(f"the journal cannot be written: {error}", self.path, "make room on its disk") from error
@@ -228,7 +228,7 @@ class Journal:
             db.execute("COMMIT")
         except sqlite3.Error as error:
             # Only of a full disk it is known that SQLite has rolled back; a failed flush may be on disk or not.
-            if _full(error) and self._undo():
+            if self._undo() and _full(error):
                 raise StorageError("no space is left for the journal", self.path, "make room on its disk") from error
             what = f"whether the journal was written is not known: {error}"
             raise OutcomeUnknownError(what, self.path, "check the disk, then start again") from error
@@ -241,7 +241,7 @@ class Journal:
                     )
                 )
         self.position = position
-        self._segments.remove(self._deleted)
+        self._gone(deleted)
         if self._sync:
             note(self._lock, self.id, position)
 
@@ -263,7 +263,6 @@ class Journal:
 
     def _undo(self) -> bool:
         """Roll back what an error has left open; False if that fails."""
-        self._deleted = 0
         try:
             if self._writer.in_transaction:
                 self._writer.execute("ROLLBACK")
@@ -271,18 +270,22 @@ class Journal:
             return False
         return True
 
-    def _delete(self, most: int) -> None:
-        """Delete so many of the records that are in the tables, as part of the open transaction."""
+    def _delete(self, most: int) -> int:
+        """Delete so many of the records that are in the tables. `_gone` once that is committed, up to what it returns."""
         flushed = self._flushed
         if flushed == self._deleted:
-            return
+            return flushed
         gone = self._writer.execute(
             "DELETE FROM record WHERE position IN"
             " (SELECT position FROM record WHERE position <= ? ORDER BY position LIMIT ?)",
             (flushed, most),
         )
-        if gone.rowcount < most:
-            self._deleted = flushed
+        return flushed if gone.rowcount < most else self._deleted
+
+    def _gone(self, deleted: int, current: bool = False) -> None:
+        """Rows up to here are deleted for good: no row that comes back with a rollback names the files."""
+        self._deleted = deleted
+        self._segments.remove(deleted, current)
 
     def read(self, size: int, rows: int) -> list[Record]:
         """The oldest records that are not in the tables: up to these bytes and rows, one at least if there is one.
@@ -370,8 +373,7 @@ class Journal:
         """Delete what is in the tables, and release the journal."""
         note(self._lock)
         with suppress(sqlite3.Error):
-            self._delete(1 << 62)
-            self._segments.remove(self._deleted, current=True)
+            self._gone(self._delete(1 << 62), current=True)
             self._reader.close()
             self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         with suppress(sqlite3.Error):
