@@ -90,3 +90,21 @@ def test_end_answers_questions_and_does_not_work_them_off(tmp_path: Path) -> Non
         assert code(await ask(service, "late")) == "stopping"
 
     assert with_service(tmp_path, act).read == 1
+
+
+def test_tables_that_cannot_be_read_leave_it_ready_to_store(tmp_path: Path) -> None:
+    """Questions and ops of older half messages fail; half messages do not need what they look up."""
+
+    async def act(service: GatewayService, history: SlowHistory) -> None:
+        history.end.set()
+        (stored,) = await service.halves.take([json_decoder.half(half("t-1"), 1)], None)
+        assert isinstance(stored, dict)
+        service.cache.forget(2**62, 0)
+        for path in (tmp_path / "half").rglob("*.parquet"):
+            path.write_bytes(b"damaged")
+        assert code(await ask(service, "t-1")) == "storage_unavailable"
+        (ended,) = await service.ops.take([json_decoder.op(op(stored["queue_offset"]), 1)], None)
+        assert code(ended) == "storage_unavailable"
+        assert service.health.ready
+
+    with_service(tmp_path, act)

@@ -14,6 +14,10 @@ from checkback.storage.log.delta_log import AlteredError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+#: so long (ms) after a commit that failed it is not ready: whoever waits for that sends nothing that could succeed
+_ILL_MS = 5_000
+#: so often (ms) it is logged that the tables cannot be read
+_LOGGED_MS = 60_000
 _BEGAN = time.time_ns() - time.monotonic_ns()
 _log = logging.getLogger("checkback.gateway")
 
@@ -31,19 +35,23 @@ def steady_ms() -> int:
 class HealthState:
     """The gateway's health. ``stop`` is called once, with the error that is fatal."""
 
-    def __init__(self, stop: Callable[[CheckbackError], None]) -> None:
+    def __init__(self, stop: Callable[[CheckbackError], None], clock: Callable[[], int] = steady_ms) -> None:
+        """``clock``: monotonic ms."""
         self._stop = stop
+        self._clock = clock
+        self._ill_until = self._logged_until = 0
         self._ill = self._lost = self._behind = False
         self.stopping = False
 
     @property
     def ready(self) -> bool:
         """Does it accept messages?"""
-        return not self.stopping and not self._ill
+        return not self.stopping and self._clock() >= self._ill_until
 
     def worked(self) -> None:
         """Record a successful commit."""
         self._ill = False
+        self._ill_until = 0
 
     def flushed(self) -> None:
         """Record that the journal was flushed to the tables."""
@@ -76,7 +84,18 @@ class HealthState:
         if not self._ill:
             _log.warning("nothing can be stored at present: %s", error)
         self._ill = True
-        return Problem("storage_unavailable", "nothing was stored; send it again")
+        self._ill_until = self._clock() + _ILL_MS
+        return _UNAVAILABLE
+
+    def unread(self, error: Exception) -> Problem:
+        """The problem for requests that need what cannot be read: what does not need it can still be stored."""
+        if self._is_fatal(error):
+            return self.failed(error)
+        now = self._clock()
+        if now >= self._logged_until:
+            _log.warning("the tables cannot be read at present: %s", error)
+            self._logged_until = now + _LOGGED_MS
+        return _UNAVAILABLE
 
     def _is_fatal(self, error: Exception) -> bool:
         return isinstance(error, FencedError | OutcomeUnknownError | AlteredError) or not isinstance(
@@ -90,3 +109,6 @@ class HealthState:
             self._stop(
                 error if isinstance(error, CheckbackError) else CheckbackError(f"unexpected {type(error).__name__}")
             )
+
+
+_UNAVAILABLE = Problem("storage_unavailable", "nothing was stored; send it again")

@@ -96,7 +96,7 @@ class OlderHalves:
         try:
             found, awaited = await self._look_ups.of({*forgotten, *unverified})
         except (CheckbackError, OSError) as error:
-            return self._health.failed(error)
+            return self._health.unread(error)
         finally:
             self._number[groups] -= len(forgotten)
             self._running = [one for one in self._running if one is not ended]

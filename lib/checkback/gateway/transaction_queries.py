@@ -54,7 +54,7 @@ class TransactionQueries:
         try:
             found = work.result()
         except (CheckbackError, OSError) as error:
-            return self._health.failed(error)
+            return self._health.unread(error)
         if found is None:
             return Problem("unknown_transaction", "the group has sent no half message of this transaction_id")
         half, ended, delivered_at = found

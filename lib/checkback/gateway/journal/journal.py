@@ -271,7 +271,7 @@ class Journal:
         return True
 
     def _delete(self, most: int) -> int:
-        """Delete so many of the records that are in the tables. `_gone` once that is committed, up to what it returns."""
+        """Delete so many of the records that are in the tables. Returns up to where all are, for `_gone`."""
         flushed = self._flushed
         if flushed == self._deleted:
             return flushed
