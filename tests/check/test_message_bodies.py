@@ -29,6 +29,6 @@ def test_requests_of_thousands_of_queues_get_their_messages(spark: SparkSession,
     tables.append_arrow(spark, pa.Table.from_pylist(half[:-1], schema=arrow_schema("half")), "half")
     asked = [row | {"check_times": 1, "requested_at": NOW, "batch_id": 0} for row in rows]
     requests = pa.Table.from_pylist(asked, schema=arrow_schema("check_requests"))
-    found = with_messages(spark, tables, requests, ["orders"], 2_000_000_000).selectExpr("message.body").toArrow()
+    found = with_messages(spark, tables, requests, ["orders"], {2_000_000_000}).selectExpr("message.body").toArrow()
     assert found.num_rows == len(rows)
     assert found.column("body").null_count == 1

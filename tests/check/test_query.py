@@ -268,6 +268,29 @@ def test_body_is_sent_to_groups_that_want_it(bench: Bench) -> None:
     assert bench.ops() == {"a": "COMMIT", "gone": "COMMIT", "p": "COMMIT"}
 
 
+@pytest.mark.parametrize("by_files", [True, False], ids=["by files", "by Spark"])
+def test_producer_is_asked_about_its_own_place_whatever_operator_queue_was(
+    spark: SparkSession, tmp_path: Path, by_files: bool
+) -> None:
+    """A message was resumed into queue 77 before the setting was changed, or by a command that was given it."""
+    bench = Bench(spark, tmp_path, by_files)
+    properties, schema = [("CHECKBACK_RESUMED_FROM", "3/7")], arrow_schema("half")
+    rows = [(queue, 5, f"t-{queue}", "g", "orders", 0, None, None, properties, b"", BORN, BORN) for queue in (77, 78)]
+    halves = pa.Table.from_pylist([dict(zip(schema.names, row, strict=False)) for row in rows], schema)
+    bench.tables.append_arrow(spark, halves, "half", "operator/77", 0)
+    if not by_files:
+        bench.tables.create(spark, "operations")
+        bench.append("operations", (BORN, "RESUME", "ann", "why", 3, 7, "t-77", "g", "orders", 77, 5, "0.1.0"))
+    now = datetime.now(timezone.utc)
+    bench.append("check_requests", *((queue, 5, f"t-{queue}", "g", "orders", 1, BORN, now, 0) for queue in (77, 78)))
+    with Server(commit_whatever) as server:
+        bench.run(settings(g={"endpoints": [server.url]}))
+    told = {received.json["transaction_id"]: received.json for received in server.received}
+    places = {name: (one["queue_id"], one["queue_offset"]) for name, one in told.items()}
+    assert places == {"t-77": (3, 7), "t-78": (78, 5)}  # the other is a producer's, who may send such properties
+    assert bench.ops() == {"t-77": "COMMIT", "t-78": "COMMIT"}
+
+
 def commit_whatever(received: Received, wire: Wire) -> bool:
     wire.send(reply(says("COMMIT", received.json["transaction_id"])))
     return True

@@ -124,7 +124,7 @@ def test_producer_of_a_resumed_message_is_asked_about_the_place_that_it_knows(
         for queue in (2_000_000_000, 0)
     ]
     with Server(always(reply(says("COMMIT")))) as server:
-        worker = CheckWorker({"g": Group((server.url,))}, 5, None, concurrency=1, resumed_queue=2_000_000_000)
+        worker = CheckWorker({"g": Group((server.url,))}, 5, None, concurrency=1, resumed_queues={2_000_000_000})
         answers, _ = asked(worker, [pa.RecordBatch.from_pylist(rows, schema=_REQUEST)])
         told = [(received.json["queue_id"], received.json["queue_offset"]) for received in server.received]
     assert {(row["queue_id"], row["queue_offset"], row["outcome"]) for row in answers} == {

@@ -13,7 +13,7 @@ from checkback.gateway.tables import Appender, claim
 from checkback.messages.limits import LONG_MAX
 from checkback.settings import Settings
 from checkback.storage.log.delta_log import DeltaLog
-from checkback.storage.queue_owners import QueueOwner, Queues, log_of_half, refuse_foreign
+from checkback.storage.queue_owners import QueueOwner, Queues, log_of_half, operators_queues, refuse_foreign
 from checkback.storage.tables import Tables
 from operate.fixtures import Lakehouse
 
@@ -52,6 +52,7 @@ def test_each_owner_is_told_and_refused(tables: Tables) -> None:
         NEVER: "the operator's",
     }
     assert set(Queues(tables, "half", QueueOwner.KAFKA, NEVER).refused([0, 1000, 1001])) == {0}
+    assert operators_queues(DeltaLog("half", tables.location("half")), [0, 7, 9, 1000, NEVER]) == {9}
     # An op for a topic's half message may come by a file.
     assert set(Queues(tables, "op", QueueOwner.FILES, NEVER).refused([0, 9, 1000])) == {0, 9}
 

@@ -18,7 +18,7 @@ from checkback.storage.offset_ranges import within
 from checkback.storage.spark_schemas import CHECK_REQUESTS, HALF
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -29,26 +29,26 @@ _SAME_HALF = ["queue_id", "queue_offset", "transaction_id", "producer_group", "r
 _MESSAGE = StructType([HALF[name] for name in ("tags", "keys", "properties", "body")])
 
 
-def wanting(requests: pa.Table, groups: Sequence[str], resumed_queue: int) -> pa.Table:
-    """Those of ``requests`` (CHECK_REQUESTS) that want their messages: of one of the ``groups``, or resumed."""
-    resumed = pc.equal(requests.column("queue_id"), resumed_queue)
-    return requests.filter(pc.or_(pc.is_in(requests.column("producer_group"), pa.array(groups, pa.string())), resumed))
+def wanting(requests: pa.Table, groups: Sequence[str], resumed: Collection[int]) -> pa.Table:
+    """Those of ``requests`` (CHECK_REQUESTS) that want their messages: of the ``groups``, or in ``resumed`` queues."""
+    of_group = pc.is_in(requests.column("producer_group"), pa.array(groups, pa.string()))
+    return requests.filter(pc.or_(of_group, pc.is_in(requests.column("queue_id"), pa.array(list(resumed), pa.int32()))))
 
 
 def with_messages(
-    spark: SparkSession, tables: Tables, requests: pa.Table, groups: Sequence[str], resumed_queue: int
+    spark: SparkSession, tables: Tables, requests: pa.Table, groups: Sequence[str], resumed: Collection[int]
 ) -> DataFrame:
     """``requests`` (CHECK_REQUESTS) as the input of CheckWorker: identity, born_ms, and ``message``.
 
-    ``message``: a struct of tags, keys, properties and body of the half message for the ``groups`` and in
-    ``resumed_queue`` (operator.queue), else null.
+    ``message``: a struct of tags, keys, properties and body of the half message for the ``groups`` and in the
+    ``resumed`` queues, else null.
     """
     rows = frame(spark, requests)
     identity, born = CHECK_REQUESTS.names[:6], F.unix_millis("born_timestamp").alias("born_ms")
     bare = F.lit(None).cast(_MESSAGE).alias("message")
-    resumed = F.col("queue_id") == resumed_queue
-    wanted = F.coalesce(F.col("producer_group").isin(list(groups)) | resumed, F.lit(False))
-    ranges = offset_ranges(wanting(requests, groups, resumed_queue))
+    wanted = F.col("producer_group").isin(list(groups)) | F.col("queue_id").isin(list(resumed))
+    wanted = F.coalesce(wanted, F.lit(False))
+    ranges = offset_ranges(wanting(requests, groups, resumed))
     half = tables.read(spark, "half").where(within(ranges, "queue_offset"))
     both = rows.where(~wanted).select("*", bare).unionByName(_join(rows.where(wanted), half))
     return both.select(*identity, born, "message")

@@ -28,6 +28,7 @@ from checkback.check.worker import CheckWorker
 from checkback.spark.connect import parallelism, query_id
 from checkback.storage.checkpoints.seen_commits import SeenCommits
 from checkback.storage.first_read import first_read
+from checkback.storage.queue_owners import log_of_half, operators_queues
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.spark_schemas import CHECK_REQUESTS
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from checkback.settings import Settings
+    from checkback.storage.log.delta_log import DeltaLog
     from checkback.storage.tables import Tables
 
 NAME = "check"
@@ -143,9 +145,9 @@ class CheckBatches:
             limits=limits_of(settings),
             rates={name: rate.shared(self._tasks) for name, rate in rates_of(settings).items()},
             batch_time_s=check.batch_time.total_seconds(),
-            resumed_queue=settings.operator.queue,
         )
-        self._resumed_queue = settings.operator.queue
+        self._operators_queue = settings.operator.queue
+        self._half: DeltaLog | None = None
         self._reached = pa.array([name for name, group in self._worker.groups.items() if group.endpoints], pa.string())
         self._check_interval = settings.transaction.check_interval
         self._last = settings.transaction.check_max if check.count_undelivered else None
@@ -232,13 +234,14 @@ class CheckBatches:
 
     def _asked(self, spark: SparkSession, requests: pa.Table, batch_id: int) -> pa.Table:
         # The number of partitions is the number of tasks that send checks concurrently.
-        wanted = self._with_body, self._resumed_queue
+        wanted = self._with_body, self._resumed_queues(spark, requests)
+        worker = replace(self._worker, resumed_queues=wanted[1])
         if wanting(requests, *wanted).num_rows:
             rows = with_messages(spark, self._tables, requests, *wanted).coalesce(self._tasks)
-            ask = check_rows(self._worker)
+            ask = check_rows(worker)
         else:
             shares = partition_requests(requests, self._tasks)
-            rows, ask = spark.range(0, len(shares), 1, len(shares)), check_partitions(self._worker, shares)
+            rows, ask = spark.range(0, len(shares), 1, len(shares)), check_partitions(worker, shares)
         returned = answers_of(rows.mapInArrow(ask, ANSWERS_SCHEMA).toArrow())
         learned = [EndpointHealth.from_json(text) for text in returned.column("health").drop_null().to_pylist()]
         health = reduce(EndpointHealth.and_then, learned, self._worker.health)
@@ -247,6 +250,21 @@ class CheckBatches:
         batch_ids = pa.repeat(pa.scalar(batch_id, pa.int64()), found.num_rows)
         schema = arrow_schema("check_answers")
         return found.append_column("batch_id", batch_ids).select(schema.names).cast(schema)
+
+    def _resumed_queues(self, spark: SparkSession, requests: pa.Table) -> frozenset[int]:
+        """The queues of resumed messages, at least those of ``requests``: operator.queue may have been another one.
+
+        `half` tells, whose log names its queues' owners; if only Spark reads that, the operators' ledger does.
+        """
+        found = {self._operators_queue}
+        self._half = self._half or log_of_half(self._tables)
+        if self._half is not None:
+            queues = requests.column("queue_id").drop_null().unique().to_pylist()
+            found |= operators_queues(self._half, queues)
+        elif self._tables.exists(spark, "operations"):
+            ledger = self._tables.read(spark, "operations")
+            found.update(ledger.agg(F.collect_set("new_queue_id")).collect()[0][0])
+        return frozenset(found)
 
     def send_ops(self, spark: SparkSession, answers: pa.Table, app: str, batch_id: int) -> None:
         """Append a row to `op` for each of ``answers`` (CHECK_ANSWERS) that decides, or makes its check count."""

@@ -18,7 +18,7 @@ from checkback.check.wire import SKIPPED, CheckAnswer, CheckRequest, Message
 from checkback.messages.half import FIRST_PLACE, RESUMED_FROM
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from checkback.check.endpoint import Group
     from checkback.check.rate_limit import Rate
@@ -58,9 +58,9 @@ class CheckWorker:
     """Sends the checks of a partition with its own client, ``concurrency`` at a time.
 
     ``rates``: this task's share of the groups' rate limits. ``batch_time_s``: requests not sent by then are SKIPPED.
-    ``health``: learned in earlier batches. ``resumed_queue``: operator.queue, whose requests have their messages:
-    properties name the place that the producer knows. Serialised to the executors with the groups' secrets; its repr
-    hides them.
+    ``health``: learned in earlier batches. ``resumed_queues``: those of resumed messages, whose requests have their
+    messages: properties name the place that the producer knows. Serialised to the executors with the groups' secrets;
+    its repr hides them.
     """
 
     groups: Mapping[str, Group]
@@ -71,7 +71,7 @@ class CheckWorker:
     rates: Mapping[str, Rate] = field(default_factory=dict)
     batch_time_s: float = 30.0
     health: EndpointHealth = field(default_factory=EndpointHealth)
-    resumed_queue: int | None = None
+    resumed_queues: Collection[int] = ()
 
     def client(self) -> CheckClient:
         """A client for one task. Raises SettingsError if an endpoint, a secret or the CA file is invalid."""
@@ -92,7 +92,7 @@ class CheckWorker:
         clock = _steady_clock()
         until, paces = clock() + self.batch_time_s, self.health.paces
         with self.client() as client:
-            for requests in _portions(batches, self.resumed_queue):
+            for requests in _portions(batches, self.resumed_queues):
                 scheduler = CheckScheduler(requests, self.rates, paces, until)
                 answered = client.ask_all(scheduler, self.concurrency, clock)
                 answered += [(request, self._skipped(clock())) for request in scheduler.left()]
@@ -118,12 +118,12 @@ def _steady_clock() -> Callable[[], float]:
     return lambda: time.monotonic() + ahead
 
 
-def _portions(batches: Iterable[pa.RecordBatch], resumed_queue: int | None) -> Iterator[list[CheckRequest]]:
+def _portions(batches: Iterable[pa.RecordBatch], resumed: Collection[int]) -> Iterator[list[CheckRequest]]:
     """The requests, in as few lists as _MOST_BYTES allows."""
     portion: list[CheckRequest] = []
     size = 0
     for batch in batches:
-        portion += (_with_first_place(one) if one.queue_id == resumed_queue else one for one in _requests(batch))
+        portion += (_with_first_place(one) if one.queue_id in resumed else one for one in _requests(batch))
         size += batch.nbytes
         if size >= _MOST_BYTES:
             yield portion

@@ -117,6 +117,12 @@ def owners_of(versions: Mapping[str, int | None]) -> dict[int, QueueOwner]:
     return found
 
 
+def operators_queues(log: DeltaLog, queues: Iterable[int]) -> set[int]:
+    """Those of the queues that hold resumed messages. Raises StorageError."""
+    owners = owners_of(versions_of(log, queues))
+    return {queue for queue, owner in owners.items() if owner is QueueOwner.OPERATOR}
+
+
 def refuse_foreign(log: DeltaLog | None, queues: Iterable[int], mine: QueueOwner, key: str, mark: int = 1) -> None:
     """Raise SettingsError if a queue that the setting ``key`` assigns to ``mine`` is owned by another one.
 
