@@ -101,8 +101,8 @@ class ProcessQueue:
     that hold it up until ``held_until`` (ms). ``dead``: given up, by number, until ``consumed`` has passed them and
     they are in `dead_letters`, as those up to number ``buried`` are. ``skip``: settled by a former owner, though behind
     ``consumed``. ``sequential``: one slice after the other; ``version``: of its row in SqlPositions, which has the dead
-    letters up to number ``kept_dead``. ``stuck``: it
-    is not read until something of it is consumed. ``size``: bytes.
+    letters up to number ``kept_dead``. ``ahead``: how many retries wait for the position, as of the last `advance`.
+    ``stuck``: it is not read until something of it is consumed. ``size``: bytes.
     """
 
     queue: MessageQueue
@@ -118,6 +118,7 @@ class ProcessQueue:
     kept_dead: int = 0
     buried: int = 0
     skip: frozenset[MessageKey] = frozenset()
+    ahead: int = 0
     held_until: int = 0
     held_count: int = 1
     resumed_until: int = 0
@@ -150,6 +151,7 @@ class ProcessQueue:
         found.resumed_until = state.resumed_until
         given_up = {letter.message for letter in dead.values()}
         found.skip = frozenset(given_up if ordered else given_up.union(retries))
+        found.advance()
         return found
 
     def state(self, owner: str | None) -> QueueState:
@@ -175,9 +177,10 @@ class ProcessQueue:
         What lies behind the position waits until that has passed it: until then nothing would tell a next owner that it
         was consumed. If the queue is ordered, such a message holds it up, and is in hand.
         """
-        if retry.message in self.retrying or retry.message in self.skip:
-            return False
-        return not self.ordered or self.consumed.has(retry.message)
+        return retry.message not in self.retrying and not self._is_ahead(retry.message)
+
+    def _is_ahead(self, message: MessageKey) -> bool:
+        return message in self.skip or (self.ordered and not self.consumed.has(message))
 
     def hold(self, retry: Retry, count: int) -> None:
         """The next ``count`` messages, of which the retry is the first, hold up the queue."""
@@ -306,6 +309,7 @@ class ProcessQueue:
         self._settle()
         if self.skip:
             self.skip = frozenset(key for key in self.skip if not self.consumed.has(key))
+        self.ahead = sum(map(self._is_ahead, self.retries)) if self.skip or self.ordered else 0
 
     def _settle(self) -> None:
         while self._slices and self._slices[0].done == len(self._slices[0]):

@@ -32,6 +32,8 @@ class ProcessQueues:
         self.orderly = orderly
         self.changed = threading.Condition()
         self.queues: dict[MessageQueue, ProcessQueue] = {}
+        #: topics whose retries could not be read
+        self.unreadable: set[str] = set()
         #: dropped while messages of them were being consumed
         self.dropped: list[ProcessQueue] = []
         self.stopping = threading.Event()
@@ -46,8 +48,9 @@ class ProcessQueues:
 
     @property
     def retries(self) -> int:
-        """Messages that wait for their retry. Under the lock."""
-        return sum(len(each.retries) for each in self.queues.values())
+        """Messages that wait for their retry alone: not for the position, nor for their topic. Under the lock."""
+        topics = self.unreadable
+        return sum(len(each.retries) - each.ahead for queue, each in self.queues.items() if queue.topic not in topics)
 
     def drop(self, queue: ProcessQueue) -> None:
         """What is in hand of the queue is worth nothing any more. Under the lock."""

@@ -42,7 +42,7 @@ class Reader:
         self._log = batches
         self._topics = topics
         self._poll_s = poll_s
-        self._paused_until: dict[str, float] = {}
+        self._paused_until: dict[tuple[str, str], float] = {}
         #: by queue its epoch, and the listing of batches that its position was compared with
         self._compared: dict[MessageQueue, tuple[int, int]] = {}
         #: the listing of which was told that batches are gone
@@ -59,14 +59,15 @@ class Reader:
                 stopping.wait(self._poll_s)
 
     def _attempt(self, topic: str, work: Callable[[str], bool]) -> bool:
-        """Its result; False for a while after an error, which must not hold up other topics."""
-        if time.monotonic() < self._paused_until.get(topic, 0.0):
+        """Its result; False for a while after an error, which must not hold up other topics, nor other work."""
+        what = topic, work.__name__
+        if time.monotonic() < self._paused_until.get(what, 0.0):
             return False
         try:
             return work(topic)
         except Exception as error:  # noqa: BLE001 - the thread must go on
             self._hand.note(error)
-            self._paused_until[topic] = time.monotonic() + PAUSE_S
+            self._paused_until[what] = time.monotonic() + PAUSE_S
             return False
 
     def _refresh(self, _: str) -> bool:
@@ -169,7 +170,12 @@ class Reader:
         return bool(chosen)
 
     def _fetch(self, topic: str, chosen: dict[MessageKey, tuple[ProcessQueue, Retry]]) -> None:
-        fetched = self._topics[topic].fetch(chosen)
+        try:
+            fetched = self._topics[topic].fetch(chosen)
+        except Exception:
+            self._hand.unreadable.add(topic)
+            raise
+        self._hand.unreadable.discard(topic)
         with self._hand.changed:
             for place, key in enumerate(fetched.keys):
                 each, retry = chosen.pop(key)
