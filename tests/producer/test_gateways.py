@@ -25,7 +25,7 @@ from checkback.producer import (
 )
 from checkback.producer.gateway import Gateway
 from checkback.producer.gateway_address import Address, addresses
-from producer.gateways import BAD_GATEWAY, BROKEN, CUT, DROPPED, FULL, OK, REFUSED, StubGateway
+from producer.gateways import BAD_GATEWAY, BROKEN, CUT, DROPPED, FULL, OK, REFUSED, UNAVAILABLE, StubGateway
 from producer.sending import Listener
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def test_half_message_sent_again_elsewhere_is_known_by_the_place_acknowledged() 
     assert committed(*gateways) == ["t0"]
 
 
-FAULTY = st.lists(st.sampled_from([OK, DROPPED, BROKEN, CUT, FULL, BAD_GATEWAY, REFUSED]), max_size=4)
+FAULTY = st.lists(st.sampled_from([OK, DROPPED, BROKEN, CUT, UNAVAILABLE, FULL, BAD_GATEWAY, REFUSED]), max_size=4)
 
 
 @pytest.mark.slow
@@ -144,6 +144,16 @@ def test_transactions_whatever_fails_are_committed_once_at_most(
         if result.send_status is SendStatus.REJECTED:
             sent = {half["transaction_id"] for one in (first, second) for half in one.halves}
             assert result.transaction_id not in sent
+
+
+def test_message_whose_reply_a_proxy_has_lost_is_sent_to_no_other_gateway() -> None:
+    with (
+        StubGateway([UNAVAILABLE], queue_id=0) as first,
+        StubGateway([UNAVAILABLE], queue_id=1) as second,
+        TransactionProducer("orders", [first.url, second.url]) as producer,
+    ):
+        assert producer.send(message(0)).send_status is SendStatus.SEND_OK
+    assert sorted([len(first.halves), len(second.halves)]) == [0, 1]
 
 
 @pytest.mark.slow

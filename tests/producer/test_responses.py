@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from checkback.gateway.problems import CODES
 from checkback.producer import GatewayError
 from checkback.producer.calls import Call, distribute
-from checkback.producer.responses import GatewayReply, Place, read_place
+from checkback.producer.responses import GatewayReply, ItemReply, Place, may_have_landed, read_place, refusal
 from checkback.producer.retry import Attempts, Patience
 
 JSON = st.recursive(
@@ -106,6 +107,15 @@ def test_request_sent_twice_proves_no_refusal() -> None:
     assert isinstance(once, GatewayError)
     assert isinstance(twice, GatewayError)
     assert (once.refused, twice.refused) == (True, False)
+
+
+@pytest.mark.parametrize("code", [code for code, (status, _) in CODES.items() if status == 503])
+def test_gateways_own_503_says_that_nothing_was_stored(code: str) -> None:
+    """But "stopping": whether its last commit succeeded may be unknown. Without its code it is a proxy's."""
+    reply = ItemReply(503, {"code": code})
+    assert may_have_landed(reply) == (code == "stopping")
+    assert refusal(reply, "/v1/halves", lost=False).refused == (code != "stopping")
+    assert may_have_landed(ItemReply(503, {"code": "of a proxy"}))
 
 
 def test_refusal_after_one_of_several_may_have_landed_is_none() -> None:

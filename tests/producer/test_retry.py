@@ -80,7 +80,7 @@ def test_waits_grow_up_to_two_seconds() -> None:
     assert attempts.after_failure(0) is None
 
 
-@pytest.mark.parametrize(("status", "lost"), [(429, False), (503, False), (502, True)])
+@pytest.mark.parametrize(("status", "lost"), [(429, False), (503, True), (502, True)])
 def test_only_a_proxys_reply_leaves_open_what_landed(status: int, lost: bool) -> None:
     attempts = Attempts(Patience(), 0)
     after(attempts, status)

@@ -25,6 +25,7 @@ from producer.gateways import (
     OK,
     REDIRECT,
     REFUSED,
+    UNAVAILABLE,
     StubGateway,
 )
 from producer.sending import BORN, MESSAGE, SENDERS, Sender
@@ -36,7 +37,7 @@ COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.
 ERROR = RuntimeError("INSERT ... amount 42")
 #: tries that are made of one request
 TRIES = Patience().retries + 1
-AGAIN = {DROPPED, BROKEN, CUT, FULL, BAD_GATEWAY}
+AGAIN = {DROPPED, BROKEN, CUT, UNAVAILABLE, FULL, BAD_GATEWAY}
 RESET = {DROPPED, BROKEN}
 
 

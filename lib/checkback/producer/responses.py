@@ -18,7 +18,9 @@ MAX_REPLY = 16 << 20
 #: retryable statuses of a gateway or proxy
 TRY_AGAIN = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE})
 #: codes with which a 503 is a definite refusal by the gateway; a 503 alone proves nothing
-_REFUSALS = frozenset({"queue_full", "transactions_rejected"})
+_REFUSALS = frozenset(
+    {"queue_full", "journal_full", "transactions_rejected", "storage_unavailable", "too_many_connections"}
+)
 _FIXES = {
     HTTPStatus.UNAUTHORIZED: "give the producer its group's token",
     HTTPStatus.FORBIDDEN: "name the group in the gateway's settings, producers.GROUP",
@@ -125,10 +127,10 @@ def refusal(reply: Reply, url: str, lost: bool) -> GatewayError:
 def may_have_landed(reply: Reply) -> bool:
     """May the gateway have stored what this retryable reply does not acknowledge?
 
-    A proxy's 502: the gateway behind it may have accepted the request. "stopping" is also what a gateway says
+    A proxy's 502 or 503: the gateway behind it may have accepted the request. "stopping" is also what a gateway says
     that could not learn the outcome of its commit.
     """
-    return reply.status == HTTPStatus.BAD_GATEWAY or _code(reply) == "stopping"
+    return reply.status != HTTPStatus.TOO_MANY_REQUESTS and _code(reply) not in _REFUSALS
 
 
 def _code(reply: Reply) -> str | None:
