@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -68,3 +69,42 @@ def test_retries_of_a_topic_that_is_away_do_not_hold_up_another(
     assert sorted(heard.offsets) == list(range(18))
     shutil.move(f"{place}.away", place)
     until(lambda: all(heard.times[offset] == 2 for offset in range(15)))
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_due_retries_are_read_as_far_as_there_is_room(
+    lake: Published, running: list[PushConsumer], monkeypatch: pytest.MonkeyPatch, orderly: bool
+) -> None:
+    """A queue that a call holds up leaves room for others."""
+    monkeypatch.setattr("checkback.consumer.process_queues.MOST_BYTES", 300_000)
+    monkeypatch.setattr("checkback.consumer.reading._RETRY_BYTES", 100_000)
+    monkeypatch.setattr("checkback.consumer.topic_reader._PIECE", 200_000)
+    lake.publish({"pay": [lake.messages(100, body=b"x" * 10_000)]})
+    heard = Heard()
+    start(lake, running, heard, orderly=orderly)
+    heard.wait_for(*range(100))
+    running.pop().shutdown()
+    with_retries(lake, range(100))
+    go_on = threading.Event()
+
+    def wait(message: Any) -> None:
+        assert message.queue_id or go_on.wait(20)
+
+    again = Heard(also=wait)
+    consumer = start(lake, running, again, orderly=orderly)
+    hand = consumer._hand
+    least, most = (9, 10) if orderly else (29, 50)
+    if not orderly:
+        until(lambda: hand.full)
+    else:
+        until(lambda: hand.queues[QUEUE].retrying)
+        lake.publish({"pay": [lake.messages(1, (1,))]})
+        again.wait_for(100)
+        least, most = 9, 10
+    queue = hand.queues[QUEUE]
+    assert least <= len(queue.retrying) <= most
+    assert least * 10_000 <= queue.retry_size < (most + 1) * 10_000
+    go_on.set()
+    again.wait_for(*range(100))
+    until(lambda: not consumer.in_hand)
+    assert queue.retry_size == 0

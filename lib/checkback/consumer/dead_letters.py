@@ -20,7 +20,7 @@ from checkback.storage.schemas import arrow_schema
 from checkback.storage.timestamps import ms_of, time_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from checkback.consumer.group.group_state import MessageQueue
     from checkback.consumer.position import MessageKey
@@ -60,9 +60,9 @@ class DeadLetters:
                 "undo it, or move the table away: it is made anew",
             )
         version = max(last + 1, *dead)
-        rows = self._rows(queue, new, reader)
         with FileWriter(self._tables.root, sync=self._tables.sync) as writer:
-            writer.write(TABLE, rows)
+            for rows in self._rows(queue, new, reader):
+                writer.write(TABLE, rows)
             files = writer.close()
         # Outside the writer's context, which removes the files on an error: they may be committed by then.
         log.commit(files, app, version)
@@ -89,23 +89,34 @@ class DeadLetters:
             opened = self._log.open()
         return opened[0]
 
-    def _rows(self, queue: MessageQueue, dead: Sequence[DeadLetter], reader: TopicReader) -> pa.Table:
-        found: dict[MessageKey, dict[str, Any]] = reader.fetch([each.message for each in dead]).by_key()
-        rows = []
+    def _rows(self, queue: MessageQueue, dead: Sequence[DeadLetter], reader: TopicReader) -> Iterator[pa.Table]:
+        """Their rows in parts; of a message that is no longer in its topic only the key is known."""
+        letters: dict[MessageKey, list[DeadLetter]] = {}
         for letter in dead:
-            key = letter.message
-            bare = {
-                "half_queue_id": key.half_queue_id,
-                "half_queue_offset": key.half_queue_offset,
-                "batch_id": key.batch.batch_id,
-                "committed_at": time_of(key.batch.batch_time),
-            }
-            about = {
-                "consumer_group": self._group,
-                "topic": queue.topic,
-                "reconsume_times": letter.times,
-                "reason": letter.reason,
-                "dead_at": time_of(letter.dead_at),
-            }
-            rows.append(found.get(key, bare) | about)
-        return pa.Table.from_pylist(rows, arrow_schema(TABLE))
+            letters.setdefault(letter.message, []).append(letter)
+        schema = arrow_schema(TABLE)
+        for part in reader.fetch(list(letters)):
+            found = part.by_key()
+            rows = [found[key] | self._about(queue, letter) for key in found for letter in letters.pop(key, ())]
+            yield pa.Table.from_pylist(rows, schema)
+        yield pa.Table.from_pylist(
+            [_bare(key) | self._about(queue, letter) for key, those in letters.items() for letter in those], schema
+        )
+
+    def _about(self, queue: MessageQueue, letter: DeadLetter) -> dict[str, Any]:
+        return {
+            "consumer_group": self._group,
+            "topic": queue.topic,
+            "reconsume_times": letter.times,
+            "reason": letter.reason,
+            "dead_at": time_of(letter.dead_at),
+        }
+
+
+def _bare(key: MessageKey) -> dict[str, Any]:
+    return {
+        "half_queue_id": key.half_queue_id,
+        "half_queue_offset": key.half_queue_offset,
+        "batch_id": key.batch.batch_id,
+        "committed_at": time_of(key.batch.batch_time),
+    }

@@ -95,11 +95,11 @@ class FetchedMessages:
     """Single messages: their keys, and their rows in the same order."""
 
     keys: tuple[MessageKey, ...]
-    rows: MessageRows | None
+    rows: MessageRows
 
     def by_key(self) -> dict[MessageKey, dict[str, Any]]:
         """Each message's columns, by its key."""
-        return {} if self.rows is None else dict(zip(self.keys, self.rows.rows.to_pylist(), strict=True))
+        return dict(zip(self.keys, self.rows.rows.to_pylist(), strict=True))
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,8 @@ class ProcessQueue:
     they are in `dead_letters`, as those up to number ``buried`` are. ``skip``: settled by a former owner, though behind
     ``consumed``. ``sequential``: one slice after the other; ``version``: of its row in SqlPositions, which has the dead
     letters up to number ``kept_dead``. ``ahead``: how many retries wait for the position, as of the last `advance`.
-    ``stuck``: it is not read until something of it is consumed. ``size``: bytes.
+    ``stuck``: it is not read until something of it is consumed. ``count``: messages in hand; ``size``: bytes of those
+    that are not taken yet, ``retry_size``: of retries that are not consumed yet.
     """
 
     queue: MessageQueue
@@ -127,6 +128,7 @@ class ProcessQueue:
     stuck: bool = False
     count: int = 0
     size: int = 0
+    retry_size: int = 0
     #: retries that are being read or consumed
     retrying: set[MessageKey] = field(default_factory=set)
     #: not taken yet; taken and unfinished, in order; to be taken first, retries and what was not finished
@@ -165,6 +167,11 @@ class ProcessQueue:
             if number <= self.buried and self.consumed.has(letter.message):
                 del self.dead[number]
         return tuple(self.dead.items())
+
+    @property
+    def one_by_one(self) -> bool:
+        """True if a call that hangs holds up all of it."""
+        return self.ordered or self.sequential
 
     @property
     def has_room(self) -> bool:
@@ -240,10 +247,13 @@ class ProcessQueue:
 
     def rewind(self) -> None:
         """Drop what is not taken yet, and the rest of the run: it is read again."""
+        for each in [each for each in self._again if each.retries is not None]:
+            self._again.remove(each)
+            self._forget(each)
         if self._pieces:
             self.fetched = self._pieces[0].before
         self._pieces.clear()
-        self.count, self.size = sum(len(each) - each.done for each in self._slices), 0
+        self.count, self.size = sum(map(len, self._slices)) + len(self.retrying), 0
         self._run = None
         self.stuck = bool(self._slices)
 
@@ -257,7 +267,7 @@ class ProcessQueue:
         if self.leaving:
             return self.take_to_finish()
         taken = None
-        if (self.ordered and now < self.held_until) or (self._busy and (self.ordered or self.sequential)):
+        if (self.ordered and now < self.held_until) or (self._busy and self.one_by_one):
             return None
         if self._again:
             taken = self._again.popleft()
@@ -293,6 +303,15 @@ class ProcessQueue:
     def retry(self, rows: MessageRows, retries: list[Retry]) -> None:
         """Messages to be consumed again now."""
         self._again.append(Slice(self, Run([]), Position(), Position(), rows, 0, retries))
+        self.retrying.update(each.message for each in retries)
+        self.count += len(rows)
+        self.retry_size += rows.rows.nbytes
+
+    def _forget(self, taken: Slice) -> None:
+        """Retries are consumed, or dropped."""
+        self.retrying.difference_update(each.message for each in taken.retries or ())
+        self.count -= len(taken)
+        self.retry_size -= taken.rows.rows.nbytes
 
     def put_back(self, taken: Slice) -> None:
         """A thread has ended with it: consumed as far as ``done`` says."""
@@ -301,7 +320,7 @@ class ProcessQueue:
         if taken.done < len(taken):
             self._again.appendleft(taken)
         elif taken.retries is not None:
-            self.retrying.difference_update(each.message for each in taken.retries)
+            self._forget(taken)
         self._settle()
 
     def advance(self) -> None:

@@ -44,7 +44,7 @@ class ProcessQueues:
     @property
     def full(self) -> bool:
         """True if no more is to be read. Under the lock."""
-        return sum(each.size for each in self.queues.values()) > MOST_BYTES
+        return sum(each.size + each.retry_size for each in self.queues.values()) > MOST_BYTES
 
     @property
     def retries(self) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from checkback.consumer.process_queue import Run
 from checkback.consumer.process_queues import MOST_MESSAGES, now_ms
 from checkback.consumer.retry import DeadLetter, due
@@ -21,8 +23,10 @@ if TYPE_CHECKING:
     from checkback.consumer.retry import Retry
     from checkback.consumer.topic_reader import TopicReader
 
-#: retries read together
+#: retries read together, and of a queue in hand beyond which no more are read
 _RETRIES = 256
+#: bytes of retries in hand of a queue that is consumed one by one: what a call holds up must leave room for others
+_RETRY_BYTES = 2 << 20
 #: after how long reading goes on without a queue that has no room (s)
 _PATIENCE_S = 1.0
 #: pause after an error of the store (s)
@@ -159,8 +163,8 @@ class Reader:
             mine = [each for queue, each in hand.queues.items() if queue.topic == topic and each.retries]
             wanted = {
                 retry.message: (each, retry)
-                for each in mine
-                if not (each.lost or each.leaving)
+                for each in (() if hand.full else mine)
+                if not (each.lost or each.leaving) and len(each.retrying) < (1 if each.one_by_one else _RETRIES)
                 for retry in due(each.retries, now)
                 if each.is_to_be_read(retry)
             }
@@ -170,18 +174,24 @@ class Reader:
         return bool(chosen)
 
     def _fetch(self, topic: str, chosen: dict[MessageKey, tuple[ProcessQueue, Retry]]) -> None:
+        hand = self._hand
         try:
-            fetched = self._topics[topic].fetch(chosen)
+            for fetched in self._topics[topic].fetch(chosen):
+                with hand.changed:
+                    for place, key in enumerate(fetched.keys):
+                        each, retry = chosen.pop(key)
+                        if not each.one_by_one or each.retry_size < _RETRY_BYTES:
+                            each.retry(fetched.rows.take(np.array([place])), [retry])  # a slice would keep all rows
+                    hand.changed.notify_all()
+                    if hand.full:
+                        chosen.clear()  # the others are read later
+                        break
         except Exception:
-            self._hand.unreadable.add(topic)
+            hand.unreadable.add(topic)
             raise
-        self._hand.unreadable.discard(topic)
-        with self._hand.changed:
-            for place, key in enumerate(fetched.keys):
-                each, retry = chosen.pop(key)
-                each.retrying.add(key)
-                each.retry(fetched.rows.slice(place, place + 1), [retry])  # type: ignore[union-attr]
+        hand.unreadable.discard(topic)
+        with hand.changed:
             for key, (each, retry) in chosen.items():
                 each.retries.pop(key, None)
                 each.give_up(DeadLetter(key, retry.times, now_ms(), _GONE))
-            self._hand.changed.notify_all()
+            hand.changed.notify_all()

@@ -167,23 +167,24 @@ class TopicReader:
             held = [(more, rows.slice(count, len(rows)) if count < len(rows) else None) for more, rows, count in ready]
             yield found
 
-    def fetch(self, messages: Collection[MessageKey]) -> FetchedMessages:
-        """Those of these messages that are there, without the selector. Raises StorageError."""
+    def fetch(self, messages: Collection[MessageKey]) -> Iterator[FetchedMessages]:
+        """Those of these messages that are there, without the selector, in any order, in parts that fit into memory.
+
+        Raises StorageError.
+        """
         wrote = frozenset({self._name})
         batches = [ListedBatch(key, key.batch_time, wrote) for key in sorted({each.batch for each in messages})]
         index = {batch.key: number for number, batch in enumerate(batches)}
         wanted = {(index[each.batch], *each[1:]) for each in messages}
-        found = []
         for group in self._row_groups(batches, dict.fromkeys(range(QUEUES), Position()), None):
             places = [place for place in range(len(group.keys)) if group.keys.at(place) in wanted]
-            if places:
-                kept = np.array(places, np.int64)
-                found.append(_RowGroup(group.file, group.number, group.places[kept], group.keys.take(kept)))
-        if not found:
-            return FetchedMessages((), None)
-        rows = self._load(found)
-        keys = (rows.keys.at(place) for place in range(len(rows)))
-        return FetchedMessages(tuple(MessageKey(batches[batch].key, *half) for batch, *half in keys), rows)
+            if not places:
+                continue
+            kept = np.array(places, np.int64)
+            kept = kept[np.argsort(group.places[kept])]
+            for rows in _RowGroup(group.file, group.number, group.places[kept], group.keys.take(kept)).pieces(_PIECE):
+                keys = (rows.keys.at(place) for place in range(len(rows)))
+                yield FetchedMessages(tuple(MessageKey(batches[batch].key, *half) for batch, *half in keys), rows)
 
     def count(self, batches: Sequence[ListedBatch], wanted: Mapping[int, Position]) -> dict[int, Unread]:
         """By queue what it has not consumed of these batches, without the selector; queues without any are left out.
