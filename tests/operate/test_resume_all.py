@@ -63,9 +63,9 @@ def test_one_that_was_discarded_again_is_resumed_again(lake: Lakehouse) -> None:
 
 
 def test_a_group_and_a_time(lake: Lakehouse, capfd: pytest.CaptureFixture[str]) -> None:
-    assert [one.place.queue_offset for one in resumable(lake.store(), QUEUE, "orders")] == [0, 3]
+    assert [one.key.place.queue_offset for one in resumable(lake.store(), QUEUE, "orders")] == [0, 3]
     since = resumable(lake.store(), QUEUE)[-1].discarded_at
-    assert [one.place.queue_offset for one in resumable(lake.store(), QUEUE, since=since)] == [3]
+    assert [one.key.place.queue_offset for one in resumable(lake.store(), QUEUE, since=since)] == [3]
     before = lake.versions()
     assert main(["resume", "--all", "--group", "orders", "--since", T0.isoformat(), *SIGNED]) == 0
     out = capfd.readouterr().out
@@ -105,10 +105,33 @@ def test_what_cannot_be_resumed_holds_up_no_other(lake: Lakehouse, capfd: pytest
 def test_a_row_that_the_ledger_lacks_is_added(lake: Lakehouse) -> None:
     """As after a crash between the half message and the ledger."""
     lake.remove("operations")
-    assert [one.place.queue_offset for one in resumable(lake.store(), QUEUE)] == [0, 1, 2, 3]
+    assert [one.key.place.queue_offset for one in resumable(lake.store(), QUEUE)] == [0, 1, 2, 3]
     assert main(["resume", "--all", *SIGNED, "--yes"]) == 0
     assert offsets(lake) == ["0/1", "0/0", "0/2", "0/3"]
     assert {row["queue_offset"]: row["actor"] for row in lake.rows("operations")}[1] == "alice"
+
+
+def test_the_message_is_its_own_whoever_had_its_offset_before(lake: Lakehouse) -> None:
+    """`half` was restored from a backup, and its offsets assigned again: to 1/0 and 1/1 twice, the first resumed."""
+    again = [lake.half(offset, f"old-{offset}", queue=1) for offset in (0, 1)]
+    for place in again:
+        lake.decide(place, "DISCARD", "checkback")
+    lake.resume(Asked("old-0"), ALICE)
+    kept = [row for row in lake.rows("half") if row["queue_id"] != 1]
+    before = [row for row in lake.rows("discarded") if row["queue_id"] == 1]
+    for name in ("half", "decisions", "discarded"):
+        lake.remove(name)
+    lake._append("discarded", before[0])
+    for row in kept:
+        lake._append("half", row)
+    for offset, place in enumerate(again):
+        lake.decide(lake.half(place.queue_offset, f"new-{offset}", queue=1), "DISCARD", "checkback")
+    lake._append("discarded", before[1])
+    assert {one.key.transaction_id for one in resumable(lake.store(), QUEUE)} == {"old-1", "new-0", "new-1"}
+    assert main(["resume", "--all", *SIGNED, "--yes"]) == 1  # the half message of old-1 is gone
+    bodies = {row["transaction_id"]: row["body"] for row in lake.rows("half") if row["queue_id"] == QUEUE}
+    assert bodies.items() >= {"new-0": b"body of new-0", "new-1": b"body of new-1"}.items()
+    assert {one.key.transaction_id for one in resumable(lake.store(), QUEUE)} == {"old-1"}  # the ledger has the others
 
 
 def resume_all(lake: Lakehouse, store: OperatorTables) -> list[Outcome | CheckbackError]:

@@ -93,6 +93,6 @@ def act(store: OperatorTables, asked: Asked, queue: int, action: Action) -> Outc
 
 
 def record(store: OperatorTables, operations: Iterable[Operation]) -> None:
-    """Append to the ledger, idempotently and safe under concurrency: a place is resolved once, and resumed once."""
+    """Append to the ledger, idempotently and safe under concurrency: each is resolved once, and resumed once."""
     for one in operations:
-        store.append("operations", operation_row(one), f"operator/{one.action}/{one.place}", 0)
+        store.append("operations", operation_row(one), one.application, 0)

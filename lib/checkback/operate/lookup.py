@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from checkback.errors import SettingsError
 from checkback.messages.half import RESUMED_BY, RESUMED_FROM
 from checkback.operate.operations import RESUME
-from checkback.operate.transaction import OPERATOR, Decision, LandedOp, Place, Transaction
+from checkback.operate.transaction import OPERATOR, Decision, Key, LandedOp, Place, Transaction
 from checkback.storage.first_op import is_own, misfit, turn
 from checkback.storage.row_texts import NOT_TRIED, tried_error
 
@@ -21,11 +21,9 @@ if TYPE_CHECKING:
 
 #: Most half messages of one transaction id that are looked up; if there are more, the place must be given.
 MOST = 50
+_KEY = ("queue_id", "queue_offset", "transaction_id", "producer_group")
 _HALF = (
-    "queue_id",
-    "queue_offset",
-    "transaction_id",
-    "producer_group",
+    *_KEY,
     "real_topic",
     "properties",
     "born_timestamp",
@@ -46,14 +44,14 @@ class Found(NamedTuple):
 
 
 class Resumed(NamedTuple):
-    """What was resumed. ``newest``: by the place of a discarded message the newest half message made of it.
+    """What was resumed. ``newest``: by discarded message the place of the newest half message made of it.
 
-    ``queues``: those of these half messages; ``recorded``: the places of discarded messages that the ledger has.
+    ``queues``: those of these half messages; ``recorded``: the discarded messages that the ledger has.
     """
 
-    newest: dict[Place, Place]
+    newest: dict[Key, Place]
     queues: set[int]
-    recorded: set[Place]
+    recorded: set[Key]
 
 
 def find(store: OperatorTables, asked: Asked, queue: int) -> Found:
@@ -72,36 +70,35 @@ def find(store: OperatorTables, asked: Asked, queue: int) -> Found:
     }
     for transaction in list(found.values()):
         origin = transaction.resumed_from
-        if origin in found:
+        if origin in found and found[origin].producer_group == transaction.producer_group:
             found[origin] = replace(found[origin], resumed_as=transaction.place)
     recorded = {(row["action"], Place(row["queue_id"], row["queue_offset"])) for row in ledger}
     return Found(_with_outcomes(store, found), recorded)
 
 
-def find_at(store: OperatorTables, wanted: Mapping[Place, str], queue: int) -> list[Transaction]:
-    """As `find`, the half messages at these places that have these transaction ids."""
+def find_at(store: OperatorTables, wanted: Collection[Key], queue: int) -> list[Transaction]:
+    """As `find`, these half messages."""
     resumed = resumed_messages(store, queue)
-    halves = _first_of_each(rows_at(store, "half", "queue_offset", wanted, _HALF))
+    halves = _first_of_each(rows_at(store, "half", "queue_offset", {key.place for key in wanted}, _HALF))
     found = {
-        place: replace(_transaction(row, place.queue_id in resumed.queues), resumed_as=resumed.newest.get(place))
+        place: replace(_transaction(row, place.queue_id in resumed.queues), resumed_as=resumed.newest.get(Key.of(row)))
         for place, row in halves.items()
-        if row["transaction_id"] == wanted[place]
+        if Key.of(row) in wanted
     }
     return _with_outcomes(store, found)
 
 
 def resumed_messages(store: OperatorTables, queue: int) -> Resumed:
     """Those of all groups. ``queue``: that of resumed messages."""
-    ledger = store.rows("operations", {"action": [RESUME]}, ["queue_id", "queue_offset", "new_queue_id"]).to_pylist()
+    ledger = store.rows("operations", {"action": [RESUME]}, [*_KEY, "new_queue_id"]).to_pylist()
     queues = {queue} | {row["new_queue_id"] for row in ledger if row["new_queue_id"] is not None}
-    names = ["queue_id", "queue_offset", "properties"]
-    halves = sorted(store.rows("half", {"queue_id": queues}, names).to_pylist(), key=lambda row: row["queue_offset"])
-    origins = {
-        Place.parse(dict(row["properties"] or ()).get(RESUMED_FROM)): Place(row["queue_id"], row["queue_offset"])
-        for row in halves
-    }
-    newest = {origin: place for origin, place in origins.items() if origin is not None}
-    return Resumed(newest, queues, {Place(row["queue_id"], row["queue_offset"]) for row in ledger})
+    halves = store.rows("half", {"queue_id": queues}, [*_KEY, "properties"]).to_pylist()
+    newest = {}
+    for row in sorted(halves, key=lambda row: row["queue_offset"]):
+        own, origin = Key.of(row), Place.parse(dict(row["properties"] or ()).get(RESUMED_FROM))
+        if origin is not None:
+            newest[own._replace(place=origin)] = own.place
+    return Resumed(newest, queues, set(map(Key.of, ledger)))
 
 
 def _places(store: OperatorTables, asked: Asked, queues: Collection[int]) -> set[Place]:
@@ -135,7 +132,7 @@ def rows_at(
     ]
 
 
-def _ownrows_at(store: OperatorTables, name: str, found: Mapping[Place, Transaction]) -> list[tuple[Place, Row]]:
+def own_rows_at(store: OperatorTables, name: str, found: Mapping[Place, Transaction]) -> list[tuple[Place, Row]]:
     """The rows about these half messages; another may have had the offset before `half` was restored to older state."""
     return [
         (place, row)
@@ -180,13 +177,13 @@ def _with_outcomes(store: OperatorTables, found: dict[Place, Transaction]) -> li
             ops.setdefault(place, []).append(row)
         elif _is_cancel(row) and misfit(row["producer_group"], row["transaction_id"], *whose) is None:
             cancels.setdefault(place, []).append(row)
-    decided = _ownrows_at(store, "decisions", found)
+    decided = own_rows_at(store, "decisions", found)
     decisions = {
         place: Decision(row["state"], row["source"], row["reason"], row[_TIMES] or 0, row["decided_at"] or _EPOCH)
         for place, row in sorted(decided, key=lambda item: item[1]["state"] == "CANCEL")  # it comes after the COMMIT
     }
     due = {place: row["deliver_at"] for place, row in decided if row["deliver_at"] is not None}
-    delivered = {place: row["delivered_at"] for place, row in _ownrows_at(store, "deliveries", found)}
+    delivered = {place: row["delivered_at"] for place, row in own_rows_at(store, "deliveries", found)}
     checks: dict[Place, int] = {}
     for place, row in rows_at(store, "check_requests", "queue_offset", found, ["queue_id", "queue_offset", _TIMES]):
         checks[place] = max(checks.get(place, 0), row[_TIMES] or 0)

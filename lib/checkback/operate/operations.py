@@ -35,6 +35,11 @@ class Operation:
     real_topic: str
     new_place: Place | None = None
 
+    @property
+    def application(self) -> str:
+        """That of its row, of Delta's transaction identifiers: the row is appended once."""
+        return f"operator/{self.action}/{self.place}/{self.transaction_id}"
+
 
 def operations_of(family: Iterable[Transaction]) -> list[Operation]:
     """The operator actions derived from the half messages and their ops, oldest first."""

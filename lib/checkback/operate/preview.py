@@ -144,7 +144,7 @@ def discards(chosen: Iterable[Discarded]) -> list[tuple[str, str, str, int, str,
     count: Counter[tuple[str, str, str]] = Counter()
     times: dict[tuple[str, str, str], tuple[datetime, datetime]] = {}
     for one in chosen:
-        key = one.producer_group, one.real_topic, one.reason
+        key = one.key.producer_group, one.real_topic, one.reason
         count[key] += 1
         first, last = times.get(key, (one.discarded_at, one.discarded_at))
         times[key] = min(first, one.discarded_at), max(last, one.discarded_at)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkback.operate.action import Action
-from checkback.operate.lookup import rows_at
+from checkback.operate.lookup import own_rows_at
 from checkback.operate.operations import RESUME, Operation
 from checkback.operate.rows import half_row
 from checkback.operate.rules import RefusedError, judge_resume
@@ -48,7 +48,7 @@ def resume_at(
 
     Raises RefusedError if one of the messages is not in `discarded`.
     """
-    messages = dict(rows_at(store, "discarded", "queue_offset", [one.place for one in some]))
+    messages = dict(own_rows_at(store, "discarded", {one.place: one for one in some}))
     places = [Place(first.queue_id, first.queue_offset + number) for number in range(len(some))]
     rows = []
     for one, place in zip(some, places, strict=True):

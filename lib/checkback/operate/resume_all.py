@@ -15,11 +15,10 @@ import pyarrow as pa
 from checkback.errors import CheckbackError, FencedError, SettingsError
 from checkback.operate.action import TRIES, Outcome, act, record
 from checkback.operate.lookup import find_at, resumed_messages
-from checkback.operate.operations import RESUME
 from checkback.operate.resume import resume_at, resuming
 from checkback.operate.rows import operation_row
 from checkback.operate.rules import RefusedError
-from checkback.operate.transaction import Asked, Place
+from checkback.operate.transaction import Asked, Key, Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,15 +31,14 @@ if TYPE_CHECKING:
 
 #: a cancelled message was ended on purpose: it is resumed by its id only
 _ON_PURPOSE = "CANCELLED"
-_DISCARDED = ("queue_id", "queue_offset", "transaction_id", "producer_group", "real_topic", "reason", "discarded_at")
+_ABOUT = ("real_topic", "reason", "discarded_at")
+_DISCARDED = ("queue_id", "queue_offset", "transaction_id", "producer_group", *_ABOUT)
 
 
 class Discarded(NamedTuple):
     """A message in `discarded` that is to be resumed. ``unrecorded``: it is, but the ledger lacks the action."""
 
-    place: Place
-    transaction_id: str
-    producer_group: str
+    key: Key
     real_topic: str
     reason: str
     discarded_at: datetime
@@ -67,12 +65,12 @@ def resumable(
     resumed = resumed_messages(store, queue)
     chosen = {}
     for row in rows:
-        place = Place(row["queue_id"], row["queue_offset"])
-        one = Discarded._make([place, *(row[name] for name in _DISCARDED[2:]), place in resumed.newest])
-        done = one.unrecorded and place in resumed.recorded
+        key = Key.of(row)
+        one = Discarded._make([key, *(row[name] for name in _ABOUT), key in resumed.newest])
+        done = one.unrecorded and key in resumed.recorded
         if one.reason != _ON_PURPOSE and not done and (since is None or one.discarded_at >= since):
-            chosen[place] = one
-    return sorted(chosen.values(), key=lambda one: (one.discarded_at, one.place))
+            chosen[key] = one
+    return sorted(chosen.values(), key=lambda one: (one.discarded_at, one.key))
 
 
 def resume_some(
@@ -88,29 +86,29 @@ def resume_some(
     Raises FencedError if that happens again and again, StorageError.
     """
     action = resuming(queue, signed, clock)
-    late = {one.place: _alone(store, one, queue, action) for one in some if one.unrecorded}
-    wanted = {one.place: one.transaction_id for one in some if not one.unrecorded}
+    late = {one.key: _alone(store, one.key, queue, action) for one in some if one.unrecorded}
+    wanted = [one.key for one in some if not one.unrecorded]
     for _ in range(TRIES):
         offset = action.version(store)
-        found = {one.place: one for one in find_at(store, wanted, queue)}
-        refused = {place: why for place in wanted if (why := _refused(found.get(place), place, action)) is not None}
-        ready = [found[place] for place in wanted if place not in refused]
+        found = {one.key: one for one in find_at(store, wanted, queue)}
+        refused = {key: why for key in wanted if (why := _refused(found.get(key), key.place, action)) is not None}
+        ready = [found[key] for key in wanted if key not in refused]
         done = resume_at(store, ready, Place(queue, offset), signed, clock()) if ready else []
         if done is None:
             continue
-        apps = [f"operator/{RESUME}/{one.place}" for one in done]
+        apps = [one.application for one in done]
         if done and not store.append_each("operations", pa.concat_tables(map(operation_row, done)), apps):
             record(store, done)  # somebody has completed the ledger meanwhile
-        outcomes: dict[Place, Outcome | CheckbackError] = {**late, **refused}
+        outcomes: dict[Key, Outcome | CheckbackError] = {**late, **refused}
         for one, operation in zip(ready, done, strict=True):
-            outcomes[one.place] = Outcome(one, operation, repeated=False)
-        return [outcomes[one.place] for one in some]
+            outcomes[one.key] = Outcome(one, operation, repeated=False)
+        return [outcomes[one.key] for one in some]
     raise FencedError("too many concurrent operator ops", f"queue {queue}", "run it again")
 
 
-def _alone(store: OperatorTables, one: Discarded, queue: int, action: Action) -> Outcome | CheckbackError:
+def _alone(store: OperatorTables, key: Key, queue: int, action: Action) -> Outcome | CheckbackError:
     try:
-        return act(store, Asked(one.transaction_id, one.producer_group, one.place), queue, action)
+        return act(store, Asked(key.transaction_id, key.producer_group, key.place), queue, action)
     except (RefusedError, SettingsError) as error:
         return error
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checkback.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 OPERATOR = "operator"
 _PLACE = re.compile(r"([0-9]{1,10})/([0-9]{1,19})")
@@ -30,6 +30,20 @@ class Place(NamedTuple):
         """The place in the string; None if it contains none."""
         match = _PLACE.fullmatch(text or "")
         return None if match is None else cls(int(match[1]), int(match[2]))
+
+
+class Key(NamedTuple):
+    """What names a half message: its offset may have been another's, before `half` was restored to an older state."""
+
+    place: Place
+    transaction_id: str
+    producer_group: str
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Key:
+        """That of a row of `half`, `discarded` or `operations`."""
+        place = Place(row["queue_id"], row["queue_offset"])
+        return cls(place, row["transaction_id"], row["producer_group"])
 
 
 @dataclass(frozen=True)
@@ -82,6 +96,11 @@ class Transaction:
     delivered_at: datetime | None = None
     cancels: tuple[LandedOp, ...] = ()
     committed: bool = False
+
+    @property
+    def key(self) -> Key:
+        """What names it."""
+        return Key(self.place, self.transaction_id, self.producer_group)
 
     @property
     def operators_op(self) -> LandedOp | None:
