@@ -24,6 +24,7 @@ from checkback.reconcile.publish.batches import NOT_KNOWN
 from checkback.reconcile.publish.publisher import Publisher
 from checkback.reconcile.publish.topic_tables import own_failure
 from checkback.reconcile.publish.unpublished import LATER
+from checkback.reconcile.records.actions import Actions
 from checkback.reconcile.records.records import Action
 from checkback.reconcile.recovery.batch_recovery import Deleted, finish
 from checkback.reconcile.recovery.interrupted_batch import find
@@ -530,3 +531,43 @@ def test_error_of_a_table_is_its_reason(error: BaseException) -> None:
     """In one line, whatever a message or a topic's name says."""
     assert "values:" not in own_failure(error) or own_failure(error).endswith("values:")
     assert own_failure(error).isprintable()
+
+
+def test_table_moved_away_in_the_middle_of_a_batch(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files went along: the new table does not name them, and the message waits, and is published."""
+    lake.land({0: "a", 1: "a"})
+    assert lake.conclude(0, 0) == 0
+    put_off = topic_tables.TopicTables.put_off
+
+    def moved(*args: Any) -> dict[str, str]:
+        shutil.move(lake.root / "topics/a", lake.root / "away")
+        return put_off(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(topic_tables.TopicTables, "put_off", moved)
+        waiting = lake.conclude(1, 1)
+    monkeypatch.setattr("checkback.reconcile.publish.publisher._now", lambda: 2 * 10**12)
+    if waiting:
+        assert "the table was moved away" in lake.unpublished()[1]
+        lake.publish(2)
+    assert [offset for offset, _ in lake.published("a")] == [1]
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_topic_that_is_newer_than_the_rest_is_refused(spark: SparkSession, tmp_path: Path, batches: int) -> None:
+    """All but the topics were put back: it has batches of the query that the checkpoint does not know of."""
+    lake = Lakehouse(spark, tmp_path / "lake", by_files=True)
+    lake.land(dict.fromkeys(range(5), "a"))
+    lake.conclude(0, 0)
+    shutil.copytree(lake.root, tmp_path / "copy")
+    for batch_id in range(1, batches + 1):
+        lake.conclude(batch_id, batch_id)
+    shutil.rmtree(tmp_path / "copy/topics")
+    shutil.copytree(lake.root / "topics", tmp_path / "copy/topics")
+    shutil.rmtree(lake.root)
+    shutil.copytree(tmp_path / "copy", lake.root)
+    lake.tables.forget("half")
+    lake.start()
+    batch = actions(action(Action.COMMIT, 3))
+    with pytest.raises(StateError, match="the table is newer than the checkpoint"):
+        lake.publisher.publish(spark, Actions(batch.records, batch.batch_time + 1), 1, APP)

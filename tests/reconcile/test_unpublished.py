@@ -12,6 +12,8 @@ import pytest
 from checkback.reconcile.publish import unpublished
 from checkback.reconcile.publish.unpublished import (
     FIRST_PAUSE,
+    FIRST_TRIES,
+    LATER,
     LONGEST_PAUSE,
     MOST_TRIES,
     Parked,
@@ -332,3 +334,23 @@ def test_topic_of_old_table_waits_like_others() -> None:
 def test_reason_is_one_printable_line() -> None:
     assert as_reason("a\x1b[2Jb\nc\u2028d") == "a [2Jb c d"
     assert len(as_reason("x" * 10_000)) == 400
+
+
+def test_flood_of_new_topics_delays_no_others() -> None:
+    """Whatever their names are: one that had failed, and was repaired, and one that came with the flood."""
+    waiting, now, tried, names = Waiting(), 0, Counter[str](), iter(range(10**9))
+
+    def park(topic: str, batch: int, reason: str) -> None:
+        waiting.park(Parked(topic, "app", batch, 1, now, reason), now)
+
+    park("repaired", 0, "permission denied")
+    for batch in range(60):
+        now += FIRST_PAUSE
+        for topic in waiting.due(now):
+            tried[topic] += 1
+            waiting.published(topic)
+        for _ in range(FIRST_TRIES + 10):
+            park(f"a{next(names):09}", batch, LATER)
+        if batch == 1:
+            park("zeta", batch, LATER)
+    assert (tried["repaired"], tried["zeta"]) == (1, 1)

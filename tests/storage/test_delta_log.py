@@ -343,3 +343,20 @@ def test_cause_of_a_failing_write_is_told_in_one_line(tmp_path: Path) -> None:
         with pytest.raises(StorageError, match=r"op: .*(Not a directory|File exists)") as caught:
             attempt()
         assert "\x1b" not in str(caught.value)
+
+
+def test_who_may_not_write_any_more_makes_no_further_attempt(tmp_path: Path) -> None:
+    """Another process takes over while the first attempt is on its way: the second would commit its rows once more."""
+    other, attempts = _log(tmp_path), 0
+
+    def confirm() -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts > 1:
+            raise FencedError("another process has taken over")
+        other.commit([_file(tmp_path, 2)], "other", 1)
+
+    log = DeltaLog("op", str(tmp_path / "op"), confirm=confirm)
+    with pytest.raises(FencedError):
+        log.commit([_file(tmp_path, 1)], "app", 1)
+    assert _queues(tmp_path) == [2]

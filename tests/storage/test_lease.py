@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import obstore
 import pytest
 
+from checkback.application.rebuild import _forestall
 from checkback.application.run import Queries
 from checkback.errors import FencedError, StorageError
 from checkback.reconcile.batch_rules import batch_rules, keep
-from checkback.reconcile.checkpoint_owner import NAME
+from checkback.reconcile.checkpoint_owner import NAME, WRITTEN
 from checkback.settings import Settings
 from checkback.spark.shutdown import GracefulShutdown
 from checkback.storage.files import filesystem, table_files
@@ -21,8 +22,13 @@ from checkback.storage.files import lease as module
 from checkback.storage.files.lease import TTL_S, Lease, holder_of, read_lease, store_time
 from checkback.storage.files.object_store import register
 from checkback.storage.lock import FILE, exclusive_lock, lock_is_held
+from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.parquet.parquet_files import FileWriter
+from checkback.storage.schemas import arrow_schema
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from checkback.storage.tables import Tables
 
 
@@ -191,3 +197,65 @@ def test_what_is_no_lease_is_an_error(place: str, content: bytes) -> None:
 
 def test_time_of_the_store(place: str) -> None:
     assert abs(store_time(place) - datetime.now(timezone.utc)) < timedelta(minutes=1)
+
+
+def test_renewal_that_was_made_and_reported_as_failed_is_ones_own(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, put = Clock(), obstore.put
+    held = Lease(place, clock)
+
+    def unanswered(*args: Any, **options: Any) -> None:
+        put(*args, **options)
+        raise obstore.exceptions.GenericError("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(obstore, "put", unanswered)
+        with pytest.raises(StorageError):
+            held.renew()
+    clock.at += TTL_S
+    held.confirm()
+    with pytest.raises(FencedError, match="is already working"):
+        _after(place, 0)
+    held.release()
+    assert holder_of(place) == ""
+
+
+def test_renewal_of_another_is_not_taken_for_ones_own(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, put = Clock(), obstore.put
+    held = Lease(place, clock)
+
+    def lost(*args: Any, **options: Any) -> None:
+        raise obstore.exceptions.GenericError("not sent")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(obstore, "put", lost)
+        with pytest.raises(StorageError):
+            held.renew()
+    _after(place, TTL_S)
+    clock.at += TTL_S
+    assert obstore.put is put
+    with pytest.raises(FencedError, match="has taken over"):
+        held.confirm()
+
+
+def test_commit_on_its_way_comes_too_late_for_a_rebuild(store: Tables) -> None:
+    """The process was stopped between its look at the lease and the request, and a rebuild has begun."""
+    for name in (*WRITTEN, "topics/a"):
+        DeltaLog.create(name, store.location(name), store.sync)
+    lost = False
+
+    def confirm() -> None:
+        nonlocal lost
+        if lost:
+            raise FencedError("another process has taken over")
+        lost = True
+        _forestall(cast("SparkSession", None), store)
+
+    for name in (*WRITTEN, "topics/a"):
+        lost = False
+        with FileWriter(store.root, sync=store.sync) as writer:
+            writer.write(name, arrow_schema(name).empty_table())
+            files = writer.close()
+        log = DeltaLog(name, store.location(name), store.sync, confirm)
+        with pytest.raises(FencedError):
+            log.commit_after(files, {"app": None}, {"app": 1})
+        assert log.versions(["app"]) == {"app": None}

@@ -7,7 +7,7 @@ decided twice: the initial state is what is pending, and the query reads what la
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from checkback.application.run import tick, without_no_data_batches
 from checkback.check.checkpoint_reset import renew
 from checkback.errors import FencedError, StorageError
 from checkback.reconcile.batch_rules import batch_rules, in_force, keep, rules_of
-from checkback.reconcile.checkpoint_owner import NAME, REBUILDING, claim
+from checkback.reconcile.checkpoint_owner import NAME, REBUILDING, WRITTEN, claim
 from checkback.reconcile.publish.batches import TABLE as BATCHES
 from checkback.reconcile.publish.batches import batch_row
 from checkback.reconcile.publish.check_counts import CHECKED, checks_so_far
@@ -133,6 +133,7 @@ def _rebuild(
 ) -> Rebuilt | None:
     place = tables.checkpoint(NAME)
     renew(spark, tables)
+    _forestall(spark, tables)
     tell("finishing what a batch has left half done")
     interrupted = interrupted_batch.find(spark, tables)
     finished = finish(spark, tables, interrupted, deleted, changing)
@@ -158,6 +159,20 @@ def _rebuild(
     claim(spark, tables, query.id, settings.reconcile.segment_size)
     filesystem.delete(spark, tables.checkpoint(REBUILDING))
     return Rebuilt(segments, finished, set_aside)
+
+
+def _forestall(spark: SparkSession, tables: Tables) -> None:
+    """Commit to each table that batches write, without rows: a commit that another process has sent comes too late.
+
+    In an object store, that process may have lost its lease while the request was on its way, or it was stopped. What
+    the rebuild appends has no application id by which the other one would see that it is not to commit again; its next
+    attempt confirms the lease.
+    """
+    if not tables.by_files or tables.local:
+        return
+    for name in (*WRITTEN, *tables.topics(spark)):
+        with nullcontext() if name in WRITTEN else suppress(StorageError):  # a damaged topic stops no other
+            tables.mark(spark, name)
 
 
 def _conclude(

@@ -16,13 +16,13 @@ from checkback.errors import StorageError
 from checkback.storage.files.fsync import flush_owner
 from checkback.storage.files.paths import local_path
 from checkback.storage.log import spark_log
-from checkback.storage.log.delta_log import DeltaLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pyspark.sql import SparkSession
 
+    from checkback.storage.log.delta_log import DeltaLog
     from checkback.storage.tables import Tables
 
 #: the query, and the folder of its checkpoint
@@ -44,7 +44,7 @@ def claim(spark: SparkSession, tables: Tables, query_id: str, segment_size: int)
     Raises FencedError if another owner is stored concurrently, StorageError.
     """
     # a separate log: batches may use that of `tables` concurrently
-    log = DeltaLog("decisions", tables.location("decisions"), tables.sync) if tables.readable else None
+    log = tables.open_log("decisions") if tables.readable else None
     own = f"{OWNERS}/{query_id}"
     before = log.versions([OWNERS, own]) if log is not None else {}
     found = owner_of(spark, tables, log, query_id)
@@ -60,7 +60,6 @@ def claim(spark: SparkSession, tables: Tables, query_id: str, segment_size: int)
         return
     if tables.sync and place is not None:
         flush_owner(place)
-    tables.guard.confirm()
     log.commit_after([], before, {OWNERS: number, own: number, f"segment_size/{query_id}": segment_size})
 
 

@@ -15,7 +15,14 @@ from checkback.storage.catalog_names import TABLE_PREFIX, TOPIC_PROPERTY, is_pla
 from checkback.storage.dataframes import frame
 from checkback.storage.files import filesystem, table_files
 from checkback.storage.files.fsync import LogFlush, QueryFlush
-from checkback.storage.files.object_store import canonical, check_place, is_registered, options_of, register
+from checkback.storage.files.object_store import (
+    canonical,
+    check_place,
+    concurrently,
+    is_registered,
+    options_of,
+    register,
+)
 from checkback.storage.files.paths import local_path
 from checkback.storage.log import spark_log
 from checkback.storage.log.delta_log import AlteredError, DeltaLog
@@ -57,6 +64,10 @@ class Guard:
     """Called before each commit; raises FencedError if this process may not write any more (`lock`)."""
 
     confirm: Callable[[], object] = bool
+
+    def __call__(self) -> None:
+        """Call what ``confirm`` is at this moment."""
+        self.confirm()
 
 
 @dataclass(frozen=True)
@@ -257,7 +268,7 @@ class Tables:
     def history(self, spark: SparkSession, name: str, commits: int) -> dict[int, int]:
         """The table's last ``commits``: commit timestamp (ms) by version. Empty if the table does not exist."""
         if self.by_files:
-            return DeltaLog(name, self.location(name), self.sync).history(commits) if self.exists(spark, name) else {}
+            return self.open_log(name).history(commits) if self.exists(spark, name) else {}
         found = spark_log.history_if_any(spark, self.in_sql(name), commits)
         return {commit.version: commit.made for commit in found or ()}
 
@@ -311,7 +322,6 @@ class Tables:
         else:
             rows = rows.select(*arrow_schema(name).names)
             files, _ = files_of(rows.mapInArrow(to_files(name, self.table_root), FILES_SCHEMA).toArrow())
-            self.guard.confirm()
             self.log(name).commit_after(files, expected, {**marks, **also, app: version})
         return True
 
@@ -345,22 +355,35 @@ class Tables:
         app: str | None = None,
         version: int = 0,
         also: Mapping[str, int] = MappingProxyType({}),
-    ) -> None:
+    ) -> bool:
         """Append files written by tasks (`parquet_files`); see ``append``.
 
         ``also``: versions of further applications that the same commit sets, unless Spark writes the table.
 
         The files are committed as they are, unless the table was clustered, partitioned or altered: then Spark reads
-        them and appends the rows.
+        them and appends the rows. Returns False if (app, version) was committed already; always True if Spark appends.
+        Raises StorageError if the files are not in the table's folder any more.
         """
-        self.guard.confirm()
-        if self.log(name).appendable():
-            self.log(name).commit(files, app, version, also)
-        elif files:
+        self.guard()
+        opened = name not in self._logs
+        log = self.log(name)
+        if opened:
+            self._refuse_moved(name, files)
+        if log.appendable():
+            return log.commit(files, app, version, also)
+        if files:
             from checkback.storage.spark_schemas import schema_of
 
             paths = [f"{self.location(name)}/{file.path}" for file in files]
             self._append_by_spark(spark.read.schema(schema_of(name)).parquet(*paths), name, app, version)
+        return True
+
+    def _refuse_moved(self, name: str, files: Sequence[ParquetFile]) -> None:
+        """Check that the files are there: the table may have been moved away since, and made anew without them."""
+        place = self.location(name)
+        there = concurrently(self.root, lambda file: table_files.exists(f"{place}/{file.path}"), files)
+        if not all(there):
+            raise StorageError("its files are gone: the table was moved away while they were written", place)
 
     def refuse_spark(self, name: str) -> None:
         """Raise AlteredError if the table is in an object store: Spark's commits there may overwrite others'.
@@ -377,6 +400,7 @@ class Tables:
 
         SQL cannot read these back, so they are repeated in userMetadata, see `last_version`.
         """
+        self.guard.confirm()
         self.refuse_spark(name)
         writer = rows.write.format("delta").mode("append")
         if app is not None:
@@ -395,8 +419,7 @@ class Tables:
     def mark(self, spark: SparkSession, name: str) -> None:
         """Commit a new version without rows."""
         if self.by_files:
-            self.guard.confirm()
-            log = DeltaLog(name, self.location(name), self.sync)
+            log = self.open_log(name)
             found = log.versions([_MARK])
             log.commit_after([], found, {_MARK: (found[_MARK] or 0) + 1})
         else:
@@ -425,7 +448,11 @@ class Tables:
         """
         if not self.readable:
             raise StorageError("its log is Spark's", self.location(name))
-        return self._logs.get(name, lambda: DeltaLog(name, self.location(name), self.sync))
+        return self._logs.get(name, lambda: self.open_log(name))
+
+    def open_log(self, name: str) -> DeltaLog:
+        """The table's log, not shared with anybody. Raises StorageError if the table does not exist."""
+        return DeltaLog(name, self.location(name), self.sync, self.guard)
 
 
 def _own_columns(rows: DataFrame, name: str) -> DataFrame:

@@ -21,6 +21,7 @@ from checkback.reconcile.publish.tasks import (
 )
 from checkback.storage.arrow_streams import of_stream
 from checkback.storage.checkpoints.batch_plan import plan_versions
+from checkback.storage.checkpoints.checkpoint_facts import refuse_newer
 from checkback.storage.dataframes import frame
 from checkback.storage.parquet.parquet_files import FILES_SCHEMA, files_of
 from checkback.storage.schemas import TOPIC_PREFIX
@@ -90,8 +91,9 @@ class FileBatchWriter:
 
     def _commit(self, name: str, files: Sequence[ParquetFile]) -> None:
         app, wanted = f"{self._app}/{name}", self._wanted
-        plan = plan_versions(app, wanted.batch_id, wanted.batch_time)
-        self._half.tables.commit(self._half.spark, name, files, app, wanted.batch_id, plan)
+        plan, tables = plan_versions(app, wanted.batch_id, wanted.batch_time), self._half.tables
+        if not tables.commit(self._half.spark, name, files, app, wanted.batch_id, plan):
+            refuse_newer(tables, name, app, wanted.batch_id, wanted.batch_time)
 
     def _write(self, wanted: HalfLookup, parking: Parking) -> tuple[list[ParquetFile], list[TaskReport]]:
         spark, tables, log = self._half.spark, self._half.tables, self._half.tables.log("half")

@@ -138,7 +138,7 @@ class Publisher:
         late: list[str] = []
         if self._topics.due(spark, _now()):
             self._make_durable()
-            late = self._topics.publish_late(spark, batch_id, self._time(spark, actions, batch_id), _now())
+            late = self._topics.publish_late(spark, app, batch_id, self._time(spark, actions, batch_id), _now())
         # Step 2
         wanted, added = HalfLookup.of(actions, batch_id), Written()
         if len(wanted.records):

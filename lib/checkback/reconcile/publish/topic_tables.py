@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.sql import functions as F
 
-from checkback.errors import CheckbackError, FencedError, all_lines, of_machine, said_by_machine
+from checkback.errors import CheckbackError, FencedError, StateError, all_lines, of_machine, said_by_machine
 from checkback.reconcile.publish import published_notes, unpublished
 from checkback.reconcile.publish.unpublished import LATER, Parked, Parking, Waiting, as_reason, unfit
 from checkback.spark.shutdown import LOST
+from checkback.storage.checkpoints.batch_plan import plan_versions
+from checkback.storage.checkpoints.checkpoint_facts import newer
 from checkback.storage.files import table_files
 from checkback.storage.lru_cache import LruCache
 from checkback.storage.schemas import TOPIC_PREFIX
@@ -85,18 +87,20 @@ class TopicTables:
         """The Parking for the tasks of a batch."""
         return Parking(application, self._known(spark).reasons(), self._kept)
 
-    def publish_late(self, spark: SparkSession, batch_id: int, batch_time: int, now: int) -> list[str]:
-        """Retry the topic tables due at ``now``: publish their messages as rows of this batch.
+    def publish_late(
+        self, spark: SparkSession, application: str, batch_id: int, batch_time: int, now: int
+    ) -> list[str]:
+        """Retry the topic tables due at ``now``: publish their messages as rows of this batch of the application.
 
-        Returns the names of the tables that took them. Raises FencedError, StorageError, and errors that are not those
-        of a single table.
+        Returns the names of the tables that took them. Raises FencedError, StateError, StorageError, and errors that
+        are not those of a single table.
         """
         waiting, topics = self._known(spark), self.due(spark, now)
         done: dict[published_notes.Key, int] = {}
 
         def publish(topic: str) -> str | None:
             name = TOPIC_PREFIX + topic
-            return self.attempt(spark, name, partial(self._late, spark, topic, batch_id, batch_time, done))
+            return self.attempt(spark, name, partial(self._late, spark, topic, application, batch_id, batch_time, done))
 
         failures = side_by_side(publish, topics)
         self._noted |= done
@@ -182,7 +186,13 @@ class TopicTables:
         return frozenset(name for name in odd if table_files.names(f"{folder}/{name}/_delta_log"))
 
     def _late(
-        self, spark: SparkSession, topic: str, batch_id: int, batch_time: int, done: dict[published_notes.Key, int]
+        self,
+        spark: SparkSession,
+        topic: str,
+        application: str,
+        batch_id: int,
+        batch_time: int,
+        done: dict[published_notes.Key, int],
     ) -> None:
         """Publish a topic's waiting messages: one commit per application, with the version of its last batch.
 
@@ -193,10 +203,13 @@ class TopicTables:
         for waiting in self._known(spark).of(topic):
             app, key = f"{waiting.application}/{name}", (topic, waiting.application)
             last = self._tables.last_version(spark, name, app)
+            if last is not None and last > batch_id and waiting.application == application:
+                raise newer(self._tables.location(name), batch_id)
             if last is None or last < waiting.last:
                 after = max((at for at in (last, self._noted.get(key)) if at is not None), default=None)
                 rows = outstanding(spark, self._tables, topic, waiting.application, after)
-                self._tables.append(as_topic_rows(rows, batch_id, batch_time), name, app, waiting.last)
+                plan = plan_versions(app, batch_id, batch_time)
+                self._tables.append(as_topic_rows(rows, batch_id, batch_time), name, app, waiting.last, plan)
             done[key] = waiting.last
 
 
@@ -260,7 +273,7 @@ def own_failure(error: BaseException) -> str:
     """Why a topic table could not be created or written, in one line; re-raises errors that are not the table's own."""
     if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
         raise error
-    if isinstance(error, (FencedError, *LOST)) or of_machine(error):
+    if isinstance(error, (FencedError, StateError, *LOST)) or of_machine(error):
         raise error
     lines = list(all_lines(error))
     if any(said_by_machine(line) for line in lines) or _FENCED.search(_classes(error)):

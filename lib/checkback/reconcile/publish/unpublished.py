@@ -131,12 +131,15 @@ class Waiting:
         return min((at for at, _ in self._tries.values()), default=None)
 
     def due(self, now: int) -> list[str]:
-        """Topics to retry now, longest waiting first: up to FIRST_TRIES untried ones, MOST_TRIES of the others."""
+        """Topics to retry now, longest waiting first: up to FIRST_TRIES untried ones, and MOST_TRIES of the others.
+
+        However many of the ones there are, the others have their turn.
+        """
         # A time beyond the longest pause: the clock was set back.
         passed = [(at, topic) for topic, (at, _) in self._tries.items() if at <= now or at > now + LONGEST_PAUSE]
-        found = sorted(passed)
-        new = [topic for at, topic in found if at == 0][:FIRST_TRIES]
-        return [*new, *[topic for at, topic in found if at > 0][: max(0, MOST_TRIES - len(new))]]
+        new = sorted((self._parked[topic][0].since, topic) for at, topic in passed if at == 0)
+        others = sorted((at, topic) for at, topic in passed if at > 0)
+        return [topic for _, topic in (*new[:FIRST_TRIES], *others[:MOST_TRIES])]
 
     def failed(self, topic: str, now: int, reason: str) -> None:
         """Register a failed retry."""

@@ -6,6 +6,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from checkback.errors import StateError
 from checkback.storage.checkpoints.batch_plan import plan_recorded, plan_versions
 from checkback.storage.checkpoints.checkpoint import last_done, numbers, parse_metadata, parse_time, read_batch
 from checkback.storage.checkpoints.checkpoint_fit import Fit, TableLog
@@ -58,6 +59,28 @@ def recorded_plan(tables: Tables, name: str, app: str) -> tuple[int, int] | None
     """`plan_recorded` with a table that is written by files. Raises StorageError."""
     versions = tables.log(name).versions(plan_versions(app, 0, 0))
     return plan_recorded(app, versions.get)
+
+
+def refuse_newer(tables: Tables, name: str, app: str, batch_id: int, batch_time: int) -> None:
+    """Check that what a table has of ``app`` is this batch or an earlier one: a batch that it has is skipped.
+
+    A table that was left as it was while the checkpoint and the other tables were put back has later batches, or
+    another one of the same id: this batch's rows would be lost. ``batch_time``: ms. Raises StateError.
+    """
+    last, planned = tables.log(name).versions([app])[app], recorded_plan(tables, name, app)
+    # Releases before, and publishing late by them, record no plan: that of an earlier batch may be the last one.
+    other = planned is not None and planned[0] >= batch_id and planned != (batch_id, batch_time)
+    if other or (last is not None and last > batch_id):
+        raise newer(tables.location(name), batch_id)
+
+
+def newer(place: str, batch_id: int) -> StateError:
+    """The table is newer than the checkpoint."""
+    return StateError(
+        f"the table is newer than the checkpoint and the other tables: it has another batch {batch_id}, or later ones",
+        place,
+        "put back a copy of it that is as old as they are, or the newest copies of them all",
+    )
 
 
 def logs(spark: SparkSession, tables: Tables, positions: Mapping[str, StreamPosition | None]) -> dict[str, TableLog]:

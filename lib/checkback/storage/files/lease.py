@@ -17,6 +17,7 @@ import time
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 import obstore
@@ -27,7 +28,6 @@ from checkback.storage.files.object_store import create, open_store, os_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import datetime
 
 #: Life of a lease after its last renewal, and interval between renewals (s).
 TTL_S, RENEW_S = 30.0, 5.0
@@ -53,6 +53,10 @@ class LeaseState:
     written: datetime
 
 
+#: in place of an object that is gone
+_NOBODY = LeaseState("", "", "", datetime.fromtimestamp(0, timezone.utc))
+
+
 class Lease:
     """A lease that this process holds, renewed by a thread until `release`."""
 
@@ -70,6 +74,8 @@ class Lease:
         self._until = 0.0
         self._etag: str | None = None
         self._lost: FencedError | None = None
+        #: what was sent without an answer, and when: one of these may be the object now
+        self._unanswered: dict[str, float] = {}
         self._holder = f"process {os.getpid()} on {socket.gethostname()}"
         found = read_lease(place)
         if found is not None:
@@ -126,8 +132,24 @@ class Lease:
 
     def _write(self, holder: str) -> bool:
         """Write the object if nobody else has since; False if somebody has. Raises StorageError."""
-        began, attempt = self._clock(), uuid.uuid4().hex
-        content = json.dumps({"holder": holder, "attempt": attempt}).encode()
+        attempt = uuid.uuid4().hex
+        while True:
+            self._unanswered[attempt] = self._clock()
+            found = self._put(json.dumps({"holder": holder, "attempt": attempt}).encode())
+            # A request that was done and answered with an error is repeated, by the store's client or by the next
+            # renewal, and meets its own object.
+            began = self._unanswered.get(attempt if found is None else found.attempt)
+            if began is None:
+                return False
+            if found is not None:
+                self._etag = found.etag
+            if found is None or found.attempt == attempt:
+                self._until = began + TTL_S - _MARGIN_S
+                self._unanswered.clear()
+                return True
+
+    def _put(self, content: bytes) -> LeaseState | None:
+        """Write the object if it is as last seen, else the one that is there. Raises StorageError."""
         store, key = open_store(self._place)
         try:
             with os_errors(self._place):
@@ -137,15 +159,10 @@ class Lease:
                     else:
                         self._etag = obstore.put(store, key, content, mode={"e_tag": self._etag})["e_tag"]
                 except (FileExistsError, PreconditionError):
-                    # A request that was done and answered with an error is repeated, and meets its own object.
-                    found = read_lease(self._place)
-                    if found is None or found.attempt != attempt:
-                        return False
-                    self._etag = found.etag
+                    return read_lease(self._place) or _NOBODY
         except OSError as error:
             raise StorageError(f"the lease cannot be written: {error}", self._place) from error
-        self._until = began + TTL_S - _MARGIN_S
-        return True
+        return None
 
 
 def read_lease(place: str) -> LeaseState | None:

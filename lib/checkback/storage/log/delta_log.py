@@ -35,7 +35,7 @@ from checkback.storage.log.torn_commits import ACTIONS, last_checkpoint, recover
 from checkback.storage.schemas import SOURCES, added_columns, properties_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
     from checkback.storage.parquet.parquet_files import ParquetFile
@@ -63,13 +63,15 @@ class AlteredError(StorageError):
 class DeltaLog:
     """One table's log. Not thread-safe."""
 
-    def __init__(self, name: str, place: str, sync: bool = True) -> None:
+    def __init__(self, name: str, place: str, sync: bool = True, confirm: Callable[[], object] = bool) -> None:
         """``place``: the table's absolute folder, or its URI. ``sync``: flush each commit to disk (`fsync`).
 
-        Raises StorageError if the table does not exist or its newest commits are torn (`torn_commits`).
+        ``confirm``: is called before each attempt at a commit; raises FencedError if this process may not write any
+        more. Raises StorageError if the table does not exist or its newest commits are torn (`torn_commits`).
         """
         self._name = name
         self._place = place
+        self._confirm = confirm
         self._sync = LogFlush(place) if sync else None
         self._judged: tuple[tuple[object, ...], bool] | None = None
         self._listed = boot_time()
@@ -262,8 +264,8 @@ class DeltaLog:
         app: str | None = None,
         version: int = 0,
         also: Mapping[str, int] = MappingProxyType({}),
-    ) -> None:
-        """Append the files; idempotent with ``app``: a repeated (app, version) is skipped.
+    ) -> bool:
+        """Append the files; idempotent with ``app``: a repeated (app, version) is skipped, which returns False.
 
         ``also``: versions of further applications, which the same commit sets.
 
@@ -275,9 +277,10 @@ class DeltaLog:
             # A commit checks all versions since the last one read for conflicts.
             self._update()
         elif self.has(app, version):
-            return
+            return False
         if files:
             self._append(files, {} if app is None else {app: version, **also})
+        return True
 
     def versions(self, apps: Iterable[str]) -> dict[str, int | None]:
         """The last version committed by each application; None if it never committed.
@@ -321,7 +324,7 @@ class DeltaLog:
         StorageError if the log cannot be read or written.
         """
         gone = set(old) - self.paths()
-        if gone or not OptimisticTransaction(self._snapshot(), self._place).replace(old, new):
+        if gone or not self._transaction(self._snapshot()).replace(old, new):
             return False
         before = self._tail.version
         self._load()
@@ -345,14 +348,16 @@ class DeltaLog:
         """Append; the log has just been read (`_update`)."""
         before = self._tail.version
         if self.appendable():
-            OptimisticTransaction(self._table, self._place).append(self._tail, files, versions, expected)
+            self._transaction(self._table).append(self._tail, files, versions, expected)
             if boot_time() >= self._listed + 2 * _LIST_S:
                 self._refuse_gap()
         else:
-            transaction = OptimisticTransaction(self._snapshot(), self._place)
-            transaction.append_by_delta_rs(files, versions, expected)
+            self._transaction(self._snapshot()).append_by_delta_rs(files, versions, expected)
             self._load()
         self._committed(before)
+
+    def _transaction(self, table: DeltaTable) -> OptimisticTransaction:
+        return OptimisticTransaction(table, self._place, self._confirm)
 
     def _refuse_gap(self) -> None:
         """Check that this process was not stopped between its look at the log and the commit, until log cleanup.

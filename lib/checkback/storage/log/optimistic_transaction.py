@@ -25,7 +25,7 @@ from checkback.storage.log.log_store import COMMIT_ID
 from checkback.storage.log.torn_commits import ACTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from checkback.storage.log.log_tail import Commit, LogTail
     from checkback.storage.parquet.parquet_files import ParquetFile
@@ -42,12 +42,14 @@ HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=F
 class OptimisticTransaction:
     """A commit at the version after the newest one, attempted anew while other writers' commits come first.
 
-    ``table`` has read the log; it must be updated afterwards. ``place``: the table's absolute folder, or its URI. The
-    methods raise StorageError if the log cannot be read or written.
+    ``table`` has read the log; it must be updated afterwards. ``place``: the table's absolute folder, or its URI.
+    ``confirm`` is called before each attempt: another process may have taken over since the one before. The methods
+    raise StorageError if the log cannot be read or written, and what ``confirm`` raises.
     """
 
     table: DeltaTable
     place: str
+    confirm: Callable[[], object] = bool
 
     def append(
         self, tail: LogTail, files: Sequence[ParquetFile], versions: Mapping[str, int], expected: Collection[str] = ()
@@ -60,6 +62,7 @@ class OptimisticTransaction:
         """
         apps = {*versions, *expected}
         for attempt in range(_ATTEMPTS):
+            self.confirm()
             if tail.commit(files, versions):
                 return
             before = self.table.metadata(), self.table.schema()
@@ -117,6 +120,7 @@ class OptimisticTransaction:
         delta-rs's own retries do not suffice: in an object store the answer to a request may be lost, and the repeated
         request meets the commit that it has made. That is this one, and is not committed again as the next version.
         """
+        self.confirm()
         seen, commit_id = int(self.table.version()), uuid.uuid4().hex
         # The number of actions reveals a commit truncated between two of them.
         about = {ACTIONS: str(len(actions) + len(transactions)), COMMIT_ID: commit_id}
