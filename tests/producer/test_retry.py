@@ -61,9 +61,21 @@ def test_retry_after_beyond_the_time_there_is_gives_up_at_once() -> None:
     assert after(Attempts(Patience(total_timeout_s=10), 0), 503, "9") == 9
 
 
-@pytest.mark.parametrize("text", ["soon", "-1", "1.5.7", ""])
+@pytest.mark.parametrize(
+    "text", ["soon", "-1", "1.5.7", "", "Sat, 01 Jan 10000 00:00:00 GMT", "9" * 5000, "1 Jan 99999999999"]
+)
 def test_retry_after_that_is_nonsense_is_none(text: str) -> None:
     assert after(Attempts(Patience(), 0), 503, text) == 0
+
+
+@given(
+    st.from_regex(
+        r"[A-Z][a-z]{2}, [0-9]{1,3} [A-Z][a-z]{2} [0-9]{1,25} [0-9]{1,3}:[0-9]{1,3}:[0-9]{1,9} [-+A-Z0-9]{3,5}"
+    )
+    | st.text()
+)
+def test_retry_after_may_be_any_text(text: str) -> None:
+    assert (after(Attempts(Patience(), 0), 503, text) or 0) >= 0
 
 
 def test_retry_after_may_be_a_date() -> None:

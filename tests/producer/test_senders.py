@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from functools import partial
 from itertools import pairwise
@@ -314,6 +315,24 @@ def test_on_op_error_that_fails_holds_up_no_other(caplog: pytest.LogCaptureFixtu
             producer.send_in_transaction(message(1))
         assert [op["transaction_id"] for op in gateway.ops] == ["t1"]
     assert "on_op_error raised RuntimeError" in caplog.text
+
+
+def test_op_whose_reply_cannot_be_judged_is_told(gateway: StubGateway) -> None:
+    """It is no longer outstanding: there would soon be no room for others."""
+    lost: list[str] = []
+
+    def timer() -> float:
+        if threading.current_thread().name == "checkback-v1-ops":
+            raise ValueError
+        return time.monotonic()
+
+    with TransactionProducer(
+        "orders", gateway.url, Listener(lambda *_: COMMIT), on_op_error=lambda *one: lost.append(one[0]), timer=timer
+    ) as producer:
+        for number in range(2):
+            producer.send_in_transaction(message(number))
+        assert producer.flush()
+    assert sorted(lost) == ["t0", "t1"]
 
 
 def test_close_tells_of_ops_that_are_not_sent_in_time(gateway: StubGateway) -> None:

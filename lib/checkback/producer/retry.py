@@ -60,8 +60,8 @@ class Attempts:
 
     def _asked(self, reply: Reply) -> float:
         try:
-            return Retry().parse_retry_after(reply.retry_after) if reply.retry_after else 0
-        except InvalidHeader:
+            return float(Retry().parse_retry_after(reply.retry_after)) if reply.retry_after else 0
+        except (InvalidHeader, ValueError, OverflowError):  # no such time, or a number beyond all
             return 0
 
     def _wait(self, least: float, now: float) -> float | None:

@@ -285,18 +285,22 @@ class Senders:
         again: list[Op] = []
         ended: list[Op] = []
         wait = 0.0
-        now = self._timer()
         for op in ops:
-            after = op.after(now)
+            try:
+                after = op.after(self._timer())
+            except Exception as error:  # noqa: BLE001 - else it would count as outstanding for ever
+                logger.error("the end of an op failed: %s", type(error).__name__, exc_info=error)
+                op.give_up(GatewayError(f"failed: {type(error).__name__}", OPS.path))
+                after = None
             if after is None:
                 ended.append(op)
             else:
                 again.append(op)
                 wait = max(wait, after)
-        self._tell([(op, op.error) for op in self.outstanding.settle(ended) if op.error is not None])
         again = self.outstanding.among(again)
+        self._ops.waiting.put_back(again)
+        self._tell([(op, op.error) for op in self.outstanding.settle(ended) if op.error is not None])
         if again:
-            self._ops.waiting.put_back(again)
             self._sleep(wait)
 
     def _ops_paused(self, gateway: Gateway) -> None:
