@@ -303,18 +303,19 @@ def test_transaction_for_whose_op_there_is_no_room_in_time_is_refused(gateway: S
     assert not gateway.halves
 
 
-def test_on_op_error_that_fails_holds_up_no_other(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit, KeyboardInterrupt])
+def test_on_op_error_that_fails_holds_up_no_other(caplog: pytest.LogCaptureFixture, error: type[BaseException]) -> None:
     with StubGateway(ops=[REFUSED]) as gateway:
 
         def fail(*_: object) -> None:
-            raise RuntimeError
+            raise error
 
         with TransactionProducer("orders", gateway.url, Listener(lambda *_: COMMIT), on_op_error=fail) as producer:
             producer.send_in_transaction(message(0))
             assert producer.flush()
             producer.send_in_transaction(message(1))
         assert [op["transaction_id"] for op in gateway.ops] == ["t1"]
-    assert "on_op_error raised RuntimeError" in caplog.text
+    assert f"on_op_error raised {error.__name__}" in caplog.text
 
 
 def test_op_whose_reply_cannot_be_judged_is_told(gateway: StubGateway) -> None:

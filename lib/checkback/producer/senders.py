@@ -123,7 +123,7 @@ class _Sender(Generic[C]):
     def _end(self, calls: Sequence[C]) -> None:
         try:
             self._ended(calls)
-        except Exception as error:  # noqa: BLE001 - a caller's sleep or clock; the thread must go on
+        except BaseException as error:  # noqa: BLE001 - a caller's sleep or clock; the thread must go on
             logger.error("the end of a request failed: %s", type(error).__name__, exc_info=error)
 
     def _wait(self, waiting: Accumulator[C], gateway: Gateway, connection: Connection) -> bool:
@@ -318,8 +318,11 @@ class Senders:
                 continue
             try:
                 self._on_op_error(op.transaction_id, op.state, error)
-            except Exception as raised:  # noqa: BLE001 - the caller's code; the ops behind must still be sent
+            except BaseException as raised:  # the caller's code; the ops behind must still be sent
                 logger.error("on_op_error raised %s", type(raised).__name__, exc_info=raised)
+                # sys.exit would end the thread of the ops, and nothing else; in the caller's own it is the caller's
+                if not (isinstance(raised, Exception) or self._ops.is_here()):
+                    raise
 
 
 def _until(call: Call) -> float:
