@@ -18,12 +18,13 @@ from checkback.gateway.journal.flusher import Flusher, FlushLoop
 from checkback.gateway.journal.group_commit import COMMIT_ROWS
 from checkback.gateway.journal.journal import Journal, Kind
 from checkback.gateway.journal.records import half_record, op_record
+from checkback.gateway.journal.segments import LARGE
 from checkback.gateway.metrics import Metrics
 from checkback.gateway.tables import Appender, claim
 from checkback.messages.half import Half
 from checkback.messages.op import Op
 from gateway.process import PATIENCE_S
-from gateway.test_journal import crash
+from gateway.test_journal import crash, small_disk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -197,6 +198,31 @@ def test_what_is_enough_for_a_flush_does_not_wait_for_the_next(tmp_path: Path) -
 
     asyncio.run(main())
     assert [number for number, _ in _rows(tmp_path, "op", "half_offset")] == [0, 1, 2]
+    gateway.crash()
+
+
+def test_an_empty_journal_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while there is nothing to flush, and nothing is taken because there is none."""
+    gateway = _Gateway(tmp_path)
+    gateway.journal.append(
+        [half_record([_half(0)], 0, 0), half_record([_half(1)._replace(body=b"x" * LARGE)], 0, 1)], 0
+    )
+    gateway.flusher.flush()
+    small_disk(monkeypatch, tmp_path / "_journal")
+    rooms: list[bool] = []
+
+    async def main() -> None:
+        def flushed(_: Sequence[Unflushed]) -> None:
+            rooms.append(gateway.journal.room())
+            loop.close()
+
+        health = HealthState(lambda error: pytest.fail(str(error)))
+        loop = FlushLoop(gateway.flusher, gateway.journal, 3600, health, flushed)
+        await asyncio.wait_for(loop.run(), PATIENCE_S)
+
+    assert not gateway.journal.room()
+    asyncio.run(main())
+    assert rooms == [True]
     gateway.crash()
 
 

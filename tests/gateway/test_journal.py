@@ -7,6 +7,7 @@ import resource
 import shutil
 import sqlite3
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -421,6 +422,57 @@ def test_a_commit_that_fails_deletes_nothing(tmp_path: Path) -> None:
         journal.begin(1, 1)
         assert contents(journal) == []
     assert segments(tmp_path) == []
+
+
+def test_what_a_full_disk_has_refused_leaves_no_file(tmp_path: Path) -> None:
+    """Whichever of both had no room: the file, or the database."""
+    with journal_in(tmp_path) as journal:
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2 * LARGE, hard))
+        try:
+            with pytest.raises(StorageError):
+                journal.append([record(large(1) * 2)], 0)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert segments(tmp_path) == []
+        pages = journal._writer.execute("PRAGMA page_count").fetchone()[0]
+        journal._writer.execute(f"PRAGMA max_page_count = {pages + 2}")
+        with pytest.raises(StorageError):
+            journal.append([record(large(1)), record(b"x" * 50_000)], 0)
+        assert segments(tmp_path) == []
+        journal.append([record(large(2))], 0)
+        assert contents(journal) == [large(2)]
+
+
+def small_disk(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """A disk that has room for a journal of some KiB as long as its contents and its log take less than one content."""
+
+    def usage(_: str) -> SimpleNamespace:
+        used = sum(path.stat().st_size for path in folder.iterdir() if path.suffix in (".bin", ".db-wal"))
+        return SimpleNamespace(free=(64 << 20) + LARGE - used)
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+
+
+def test_what_is_in_the_tables_makes_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without it nothing would be appended, and no append would delete it. After a crash nothing is missed."""
+    journal = opened(tmp_path)
+    journal.append([record(large(1))], 0)
+    journal.append([record(b"a")], 0)
+    small_disk(monkeypatch, tmp_path)
+    journal.flushed(1)
+    journal.make_room()
+    assert (contents(journal), journal.room()) == ([b"a"], True)
+    journal.append([record(large(2)), record(b"b")], 0)
+    journal.flushed(4)
+    assert not journal.room()
+    journal.make_room()
+    assert (journal.room(), segments(tmp_path)) == (True, [])
+    crash(journal)
+    with journal_in(tmp_path) as journal:
+        journal.begin(4, 4)
+        journal.append([record(b"c")], 0)
+        assert (journal.position, contents(journal)) == (5, [b"c"])
 
 
 def test_without_flushes_contents_stay_in_the_database(tmp_path: Path) -> None:

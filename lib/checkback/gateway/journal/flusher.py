@@ -53,6 +53,7 @@ class Flusher:
 
         Raises what `Appender.append` raises, and StorageError if the journal cannot be read.
         """
+        self._journal.make_room()
         # Step 1
         records = self._journal.read(COMMIT_BYTES, _ROWS)
         if not records:
@@ -121,7 +122,8 @@ class FlushLoop:
                 # a flush that began before `close` may have failed by what is mended since: another follows
                 last = self._closed
                 try:
-                    records = await loop.run_in_executor(thread, self._flusher.flush) if self._journal.rows else []
+                    due = self._journal.rows or not self._journal.room()
+                    records = await loop.run_in_executor(thread, self._flusher.flush) if due else []
                 except Exception as error:
                     self._failed = True
                     self._flushed(())

@@ -90,7 +90,7 @@ class Unflushed:
 
 
 class Journal:
-    """An open journal, exclusive to this process. ``append`` belongs to one thread, ``read`` to another.
+    """An open journal, exclusive to this process. ``append`` belongs to one thread, ``read``, ``make_room`` to another.
 
     ``id`` identifies the journal, from 1 on. Two tables at different places never share a journal.
     """
@@ -109,6 +109,7 @@ class Journal:
         self._pending: deque[Unflushed] = deque()
         self._size = self._rows = 0
         self._counting = threading.Lock()
+        self._writing = threading.Lock()
         self._flushed = self._deleted = 0
         self._sync = sync
         refuse_parts(folder, self.path)
@@ -204,6 +205,10 @@ class Journal:
 
         Raises StorageError if nothing was added, OutcomeUnknownError if that is not known.
         """
+        with self._writing:
+            self._append(records, now)
+
+    def _append(self, records: Sequence[Record], now: int) -> None:
         db, position = self._writer, self.position
         try:
             places = self._placed(records)
@@ -222,13 +227,14 @@ class Journal:
                 )
             deleted = self._delete(_DELETED + 2 * len(records))
         except sqlite3.Error as error:
-            self._undo()
+            self._undo(places)
             raise StorageError(f"the journal cannot be written: {error}", self.path, "make room on its disk") from error
         try:
             db.execute("COMMIT")
         except sqlite3.Error as error:
             # Only of a full disk it is known that SQLite has rolled back; a failed flush may be on disk or not.
-            if self._undo() and _full(error):
+            full = _full(error)
+            if self._undo(places if full else {}) and full:
                 raise StorageError("no space is left for the journal", self.path, "make room on its disk") from error
             what = f"whether the journal was written is not known: {error}"
             raise OutcomeUnknownError(what, self.path, "check the disk, then start again") from error
@@ -261,13 +267,15 @@ class Journal:
         self._size += record.size
         self._rows += record.rows
 
-    def _undo(self) -> bool:
-        """Roll back what an error has left open; False if that fails."""
+    def _undo(self, places: Mapping[int, tuple[int, int]]) -> bool:
+        """Roll back what an error has left open; False if that fails. ``places``: which no row names then."""
         try:
             if self._writer.in_transaction:
                 self._writer.execute("ROLLBACK")
         except sqlite3.Error:
             return False
+        if places:
+            self._segments.undo()
         return True
 
     def _delete(self, most: int) -> int:
@@ -369,15 +377,27 @@ class Journal:
         except OSError:
             return True
 
+    def make_room(self) -> None:
+        """If there is none, delete what is in the tables now, and not with later appends: they may be refused."""
+        if self._flushed == self._deleted or self.room():
+            return
+        with self._writing, suppress(sqlite3.Error):
+            if self._flushed == self.position:
+                note(self._lock)  # no record is left whose position the next start could find
+            self._clear()
+
+    def _clear(self) -> None:
+        self._gone(self._delete(1 << 62), current=True)
+        self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
     def close(self) -> None:
         """Delete what is in the tables, and release the journal."""
         note(self._lock)
         with suppress(sqlite3.Error):
-            self._gone(self._delete(1 << 62), current=True)
-            self._reader.close()
-            self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        with suppress(sqlite3.Error):
-            self._writer.close()
+            self._clear()
+        for db in (self._reader, self._writer):
+            with suppress(sqlite3.Error):
+                db.close()
         self._segments.close()
         os.close(self._lock)
 

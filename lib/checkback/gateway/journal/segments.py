@@ -48,6 +48,8 @@ class Segments:
         self._number = self._size = 0
         #: by file, the position of the last record whose content it has
         self._last: dict[int, int] = {}
+        #: the same before the last `write`
+        self._before: dict[int, int] = {}
         for number, end, position in named:
             if not (self._is_own(number) and os.path.getsize(self._path(number)) >= end):
                 why = f"{os.path.basename(self._path(number))} is not there, or not as it was"
@@ -82,6 +84,7 @@ class Segments:
         ``position``: of the last record whose content is among them.
         """
         places = []
+        self._before = dict(self._last)
         try:
             for content in contents:
                 file = self._file if self._file is not None and self._size < _MOST else self._begun()
@@ -92,9 +95,20 @@ class Segments:
             if self._file is not None:
                 _flush(self._file)
         except OSError:
-            self._end()  # what a failed flush has left on disk is not known
+            self.undo()
             raise
         return places
+
+    def undo(self) -> None:
+        """No row names what the last `write` wrote: remove the files that it has begun, and append to none before.
+
+        What a failed flush has left on disk is not known.
+        """
+        self._end()
+        for number in self._last.keys() - self._before.keys():
+            with suppress(OSError):
+                os.remove(self._path(number))
+        self._last = dict(self._before)
 
     def _begun(self) -> FileIO:
         """The next file."""
