@@ -21,7 +21,7 @@ from checkback.settings import Settings, Storage
 from checkback.storage.tables import Tables
 from dashboard import incident
 from dashboard.hostile import HOSTILE, PAGES, PENDING, SCRIPT, TOKEN
-from dashboard.visitors import client
+from dashboard.visitors import client, signed_in
 from support.inspect_times import append, made_at
 from support.stories import Transaction, batch, ms
 
@@ -69,6 +69,55 @@ def test_a_transaction_is_found_by_id_key_and_place(root: Path) -> None:
     story = browser.get("/transactions/0/0.json").json()
     assert [event["event"] for event in story["events"]] == ["HALF", "OP"]
     assert story["why"] == "COMMIT has landed: the next batch decides"
+
+
+def test_another_transaction_at_the_offset_is_not_shown_in_its_place(
+    evening: tuple[Path, datetime], tmp_path: Path
+) -> None:
+    root = shutil.copytree(evening[0], tmp_path / "copy")
+    append(
+        root,
+        "half",
+        [Transaction(3, 1).half(transaction_id="tx B", real_topic="payments", store_timestamp=evening[1])[1]],
+    )
+    browser = client(root)
+    found = browser.get("/transactions", params={"transaction_id": "tx B"})
+    assert (found.url.path, "<h1><bdi>tx B</bdi></h1>" in found.text) == ("/transactions/3/1", True)
+    assert _lead(found.text).count("NOT TAKEN") == 1
+    assert "COMMIT" not in _lead(found.text)
+    assert found.url.params["transaction_id"] == "tx B"
+    assert "<h1><bdi>tx-3-1</bdi></h1>" in browser.get("/transactions/3/1").text
+    assert browser.get("/transactions/3/1?transaction_id=tx-0-0").status_code == 404
+    assert "/transactions/3/1?transaction_id=tx%20B" in browser.get("/transactions?topic=payments").text
+
+
+def test_a_scheduled_message_reads_as_scheduled_until_it_is_delivered_or_cancelled(
+    evening: tuple[Path, datetime], tmp_path: Path
+) -> None:
+    """A cancelled one may be resumed."""
+    root, now = shutil.copytree(evening[0], tmp_path / "copy"), evening[1]
+    half, due = Transaction(8, 0, now - timedelta(minutes=2)), now + timedelta(hours=1)
+    append(root, "half", [half.half()[1]])
+    append(root, "decisions", [half.decision(decided_at=now, deliver_at=due)[1]])
+    browser = signed_in(root)
+    page = browser.get("/transactions/8/0").text
+    assert f"scheduled for <time>{due:%Y-%m-%d %H:%M:%S}" in _lead(page)
+    assert ("Cancel, if scheduled" in page, "Resume" in page) == (True, False)
+    delivered = {name: half.decision()[1][name] for name in (*half.key, "real_topic", "batch_id")}
+    then = now + timedelta(seconds=1)
+    later = shutil.copytree(root, tmp_path / "later")
+    append(later, "deliveries", [delivered | {"deliver_at": due, "delivered_at": then}])
+    assert "scheduled for" not in _lead(client(later).get("/transactions/8/0").text)
+    append(root, "decisions", [half.decision("CANCEL", source="operator", decided_at=then)[1]])
+    page = browser.get("/transactions/8/0").text
+    assert ("CANCEL" in _lead(page), "COMMIT" in _lead(page), "scheduled for" in _lead(page)) == (True, False, False)
+    assert ("Cancel, if scheduled" in page, "Resume" in page) == (False, True)
+
+
+def _lead(page: str) -> str:
+    lead = re.search('<p class="lead.*?</p>', page, re.DOTALL)
+    assert lead is not None
+    return lead[0]
 
 
 def test_pages_stay_at_the_batch_that_was_chosen(evening: tuple[Path, datetime], tmp_path: Path) -> None:

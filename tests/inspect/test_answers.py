@@ -138,6 +138,24 @@ def test_pages_and_filters(tmp_path: Path) -> None:
     assert answers.transactions(key="ke").num_rows == 0
 
 
+def test_a_decision_is_that_of_the_half_message_and_the_last_one(tmp_path: Path) -> None:
+    """A CANCEL comes after its COMMIT; what landed at the offset of another is not taken, and was not decided."""
+    settings = _settings(str(tmp_path))
+    cancelled, decided = Transaction(0), Transaction(0, 1)
+    late = decided.half(transaction_id="tx-B", store_timestamp=DONE)
+    rows = [cancelled.half(), cancelled.decision(deliver_at=DONE), decided.half(), late, decided.decision()]
+    rows.append(cancelled.decision("CANCEL", source="operator", decided_at=DECIDED + timedelta(minutes=1)))
+    write(None, Tables.of(settings.storage), rows)
+    found = {row["transaction_id"]: row for row in records(Answers(settings).transactions())}
+    told = {name: (row["state"], row["source"], row["scheduled_for"]) for name, row in found.items()}
+    assert told == {
+        "tx-0-0": ("CANCEL", "operator", None),
+        "tx-0-1": ("COMMIT", "producer", None),
+        "tx-B": (None, None, None),
+    }
+    assert records(Answers(settings).transactions(transaction_id="tx-B"))[0]["state"] is None
+
+
 def test_since_is_seen_from_the_time_that_is_asked_for(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Half a year after the decision: "40m ago" is forty minutes before that time, and "23:20" is of that day."""
     settings = _settings(str(tmp_path))

@@ -43,30 +43,38 @@ def search(pages: Pages, request: Request) -> Response:
             )
             rows, more = records(found.slice(0, ROWS)), found.num_rows > ROWS
     if len(rows) == 1 and not page and not request.scope["path"].endswith(".json"):
-        kept = f"?{urlencode({'as_of': form['time']})}" if form["time"] else ""
-        return RedirectResponse(f"/transactions/{rows[0]['queue_id']}/{rows[0]['queue_offset']}{kept}", 303)
+        kept = {"transaction_id": rows[0]["transaction_id"], "as_of": form["time"]}
+        query = urlencode({name: value for name, value in kept.items() if value})
+        return RedirectResponse(f"/transactions/{rows[0]['queue_id']}/{rows[0]['queue_offset']}?{query}", 303)
     data = {"as_of": form, "rows": rows, "more": more, "page": page, "asked": asked}
     return pages.answer(request, "transactions.html", data)
 
 
 def transaction(pages: Pages, request: Request) -> Response:
-    """One half message and all that the tables have of its transaction id, in the order of time."""
+    """One half message and all that the tables have of its transaction id, in the order of time.
+
+    Of several at one place that which is taken, the first that landed, unless ``transaction_id`` names another.
+    """
     queue, offset = request.path_params["queue_id"], request.path_params["queue_offset"].removesuffix(".json")
     place = _place(queue, offset)
     bodies = pages.settings.dashboard.bodies and request.query_params.get("body") == "1"
     with pages.asking() as answers:
         then, form = pages.as_of(request, answers)
-        halves = records(answers.transactions(then, place=place, bodies=bodies))
-        if not halves:
-            return pages.error(request, 404, f"there is no half message at queue {queue}, offset {offset}")
-        half = halves[0]
+        halves, name = records(answers.transactions(then, place=place, bodies=bodies)), given(request, "transaction_id")
+        halves.sort(key=lambda one: one["state"] is None)  # those that landed at one time
+        half = next((one for one in halves if name in (None, one["transaction_id"])), None)
+        if half is None:
+            what = "there is no half message" if name is None else "this transaction has no half message"
+            return pages.error(request, 404, f"{what} at queue {queue}, offset {offset}")
+        taken = all(half[name] == halves[0][name] for name in ("transaction_id", "producer_group"))
         group = half["producer_group"]
         events = records(answers.lineage(half["transaction_id"], then, group=group))
         waiting, parked, check_max = [], [], None
-        if not half["state"]:
+        if taken and not half["state"]:
             waiting, check_max = records(answers.pending(then, group=group, place=place)), answers.check_max(then)
         elif "UNPUBLISHED" in {event["event"] for event in events}:
             parked = records(answers.unpublished(then, group=group, place=place))
+    delivered = {(event["queue_id"], event["queue_offset"]) for event in events if event["event"] == "DELIVERED"}
     events = events[:EVENTS]
     at = positions([event["at"] for event in events])
     return pages.answer(
@@ -74,6 +82,8 @@ def transaction(pages: Pages, request: Request) -> Response:
         "transaction.html",
         {
             "as_of": form,
+            "taken": taken,
+            "delivered": place in delivered,
             "half": {name: value for name, value in half.items() if name != "body"},
             "body": half["body"][:BODY] if bodies and half.get("body") is not None else None,
             "may_body": pages.settings.dashboard.bodies,

@@ -108,18 +108,25 @@ def transactions_question(
     *,
     bodies: bool = False,
 ) -> Question:
-    """Half messages with an id, a key, in a topic, at a place; their columns, and their first decision's."""
+    """Half messages with an id, a key, in a topic, at a place; their columns, and their last decision's.
+
+    A CANCEL comes after its COMMIT. Of two half messages that landed at one place one is not taken: it has no decision.
+    """
     names = [column.name for column in columns_of("half") if bodies or column.name != "body"]
     sql = f"""
-        SELECT {", ".join(f"h.{name}" for name in names)}, d.state, d.source, d.reason, d.decided_at
+        SELECT {", ".join(f"h.{name}" for name in names)}, d.state, d.source, d.reason, d.decided_at, d.scheduled_for
         FROM {{half}} AS h
         LEFT JOIN (
-            SELECT queue_id, queue_offset, state, source, reason, decided_at, row_number() OVER (
-                PARTITION BY queue_id, queue_offset ORDER BY decided_at, batch_id, state) AS turn
+            SELECT queue_id, queue_offset, transaction_id, producer_group, state, source, reason, decided_at,
+                deliver_at AS scheduled_for, row_number() OVER (
+                    PARTITION BY queue_id, queue_offset, transaction_id, producer_group
+                    ORDER BY CASE WHEN state = 'CANCEL' THEN 0 ELSE 1 END, decided_at, batch_id, state) AS turn
             FROM {{decisions}} AS d WHERE EXISTS (
                 SELECT 1 FROM {{half}} AS h
                 WHERE h.queue_id = d.queue_id AND h.queue_offset = d.queue_offset AND (WANTED))) AS d
         ON d.queue_id = h.queue_id AND d.queue_offset = h.queue_offset AND d.turn = 1
+            AND d.transaction_id IS NOT DISTINCT FROM h.transaction_id
+            AND d.producer_group IS NOT DISTINCT FROM h.producer_group
         WHERE WANTED"""
     conditions = {
         "h.transaction_id = :transaction_id": transaction_id,
