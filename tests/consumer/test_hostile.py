@@ -487,6 +487,23 @@ def test_dead_letters_wait_while_their_table_is_altered(lake: Published, running
     until(lambda: dead_letters(lake))
 
 
+def test_dead_letters_of_a_topic_that_is_away_hold_up_no_other(lake: Published, running: list[PushConsumer]) -> None:
+    lake.publish({"pay": [lake.messages(1)], "refunds": [lake.messages(1)]})
+    letters, place = lake.tables.location("dead_letters"), lake.tables.location("topics/pay")
+    columns = arrow_schema("dead_letters")
+    deltalake.write_deltalake(letters, pa.Table.from_pylist([], columns), partition_by=["consumer_group"])
+    options = FAST | {"max_reconsume_times": 0}
+    consumer = PushConsumer("g", lake.tables.root, lambda _: None, **options).subscribe("pay").subscribe("refunds")
+    running.append(consumer.start())
+    until(lambda: consumer.dead == 2 and "dead_letters" in str(consumer.last_error))
+    shutil.move(place, f"{place}.away")
+    shutil.rmtree(letters)
+    until(lambda: [row["topic"] for row in dead_letters(lake)] == ["refunds"])
+    until(lambda: "topics/pay" in str(consumer.last_error))
+    shutil.move(f"{place}.away", place)
+    until(lambda: sorted(row["topic"] for row in dead_letters(lake)) == ["pay", "refunds"])
+
+
 def test_dead_letter_whose_commit_is_made_and_reported_as_failed_is_there(
     lake: Published, running: list[PushConsumer], monkeypatch: pytest.MonkeyPatch
 ) -> None:

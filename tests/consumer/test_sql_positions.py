@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import Column, Engine, Integer, MetaData, Table, create_engine, insert, select
+from sqlalchemy import Column, Engine, Integer, MetaData, Table, create_engine, insert, select, update
 
 from checkback.consumer import ConsumeResult, PushConsumer, SqlPositions
 from checkback.consumer.group.group_state import MessageQueue, QueueState
+from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.position import BatchKey, MessageKey, Position
 from checkback.consumer.retry import DeadLetter, Retry
-from checkback.consumer.sql_positions import decode, encode
+from checkback.consumer.sql_positions import KeptState, decode, encode
 from checkback.errors import FencedError
 from consumer.heard import Heard, until
 from consumer.test_push_consumer import dead_letters, start
@@ -55,6 +57,7 @@ def test_an_effect_is_kept_with_its_position_or_not_at_all(
     consumer = start(lake, running, heard, positions=SqlPositions(engine), max_reconsume_times=3)
     until(lambda: dead_letters(lake))
     heard.wait_for(*range(30))
+    until(lambda: 3 in effects(engine))
     consumer.shutdown()
     assert effects(engine) == Counter(set(range(30)) - {8})
     assert heard.times[8] == 4
@@ -107,6 +110,44 @@ def test_of_two_owners_the_one_that_is_late_is_fenced(engine: Engine) -> None:
     with engine.connect() as connection, pytest.raises(FencedError):
         positions.keep(connection, "g", QUEUE, first.version, QueueState(Position({"a": 8})))
     assert positions.load("g", QUEUE, QueueState(Position())).state.position.consumed == {"a": 7}
+
+
+def test_a_row_that_cannot_be_read_holds_up_its_queue_alone(
+    lake: Published, running: list[PushConsumer], engine: Engine
+) -> None:
+    lake.publish({"pay": [lake.messages(10, (0, 1))]})
+    positions = SqlPositions(engine)
+    positions.create_table()
+    kept = positions.load("g", QUEUE, QueueState(Position()))
+    rows = positions.table
+    with engine.begin() as connection:
+        connection.execute(update(rows).values(state="{"))
+    heard = Heard(also=apply)
+    consumer = start(lake, running, heard, positions=positions)
+    heard.wait_for(*range(1, 10, 2))
+    until(lambda: consumer.last_error)
+    with engine.begin() as connection:
+        connection.execute(update(rows).where(rows.c.queue_id == 0).values(state=encode(kept.state)))
+    heard.wait_for(*range(10))
+    assert set(heard.times.values()) == {1}
+
+
+def test_members_whose_positions_take_longer_than_a_session_share_the_queues(
+    lake: Published, running: list[PushConsumer], engine: Engine
+) -> None:
+    class Slow(SqlPositions):
+        def load(self, *arguments: Any) -> KeptState:
+            threading.Event().wait(0.03)
+            return super().load(*arguments)
+
+    lake.publish({"pay": [lake.messages(128, range(64))]})
+    heard = Heard()
+    for _ in range(2):
+        start(lake, running, heard, positions=Slow(engine), session=1.0)
+    until(lambda: [len(each.queues()) for each in running] == [32, 32])
+    heard.wait_for(*range(128))
+    state = GroupTable(lake.tables, "g").state
+    assert max(each.epoch for each in state.queues.values()) <= 2
 
 
 KEYS = st.builds(

@@ -13,12 +13,13 @@ from checkback.consumer.reading import PAUSE_S
 from checkback.consumer.retry import not_later
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from checkback.consumer.dead_letters import DeadLetters
     from checkback.consumer.group.group_state import MessageQueue, QueueState
     from checkback.consumer.group.membership import Membership
     from checkback.consumer.process_queues import ProcessQueues
+    from checkback.consumer.retry import DeadLetter
     from checkback.consumer.sql_positions import SqlPositions
     from checkback.consumer.topic_reader import TopicReader
 
@@ -48,6 +49,8 @@ class Coordinator:
         self._positions = positions
         self._levels = levels
         self._kept: dict[MessageQueue, QueueState] = {}
+        #: when each queue was last tried to be taken over, or to have its dead letters appended (monotonic, s)
+        self._tried: dict[tuple[str, MessageQueue], float] = {}
         #: the listener's calls have returned: nothing is left to be kept alive for
         self.ended = threading.Event()
 
@@ -65,17 +68,17 @@ class Coordinator:
             self.step(commit)
         except Exception as error:  # noqa: BLE001 - the thread must go on
             self._hand.note(error)
-            self.ended.wait(PAUSE_S)
+            self.ended.wait(min(PAUSE_S, self._member.beat_s))
             return False
         return True
 
     def step(self, commit: bool) -> None:
         """Keep what has changed (with ``commit`` also positions), and bring the queues in line with the group.
 
-        Raises StorageError, or what the database of the positions raises.
+        Raises StorageError, or what the database of the positions raises, once all that can be done is.
         """
         hand, member = self._hand, self._member
-        give_back = member.to_give_back()
+        give_back, owned = member.to_give_back(), member.owned()
         with hand.changed:
             for queue, each in hand.queues.items():
                 if queue in give_back and not each.leaving:
@@ -85,6 +88,10 @@ class Coordinator:
             states = {queue: each.state(member.name) for queue, each in hand.queues.items()}
             leaving = {queue: each for queue, each in hand.queues.items() if each.leaving}
             done = {queue for queue, each in leaving.items() if each.idle or (hand.paused and each.at_rest)}
+            for queue in give_back - hand.queues.keys():  # not taken over yet
+                if queue in owned and not hand.is_busy(queue):
+                    states[queue] = owned[queue]
+                    done.add(queue)
         commit = commit and states != self._kept
         if not member.step(states, done, commit, hand.last_error):
             log.warning("group %s: another member has taken this one for dead; joining again", hand.group)
@@ -94,8 +101,10 @@ class Coordinator:
             member.join()
         elif commit:
             self._kept = states
-        self.adopt()
-        self._bury()
+        until = time.monotonic() + member.beat_s
+        errors = [*self._adopt(until), *self._bury(until)]
+        if errors:
+            raise errors[0]
 
     def leave(self) -> None:
         """Keep everything, and leave the group. Raises StorageError."""
@@ -108,6 +117,11 @@ class Coordinator:
         self._member.leave(states)
 
     def adopt(self) -> None:
+        """Take over the queues that this member owns, as far as there is time; the others at the next steps."""
+        for error in self._adopt(time.monotonic() + self._member.beat_s)[:1]:
+            self._hand.note(error)
+
+    def _adopt(self, until: float) -> list[Exception]:
         """Bring the queues in hand in line with those that this member owns."""
         hand, owned = self._hand, self._member.owned()
         with hand.changed:
@@ -116,7 +130,12 @@ class Coordinator:
             one_by_one = hand.orderly or self._positions is not None
             wait = {queue for queue in owned if one_by_one and hand.is_busy(queue)}
         new = [queue for queue, state in owned.items() if epochs.get(queue) != state.epoch and queue not in wait]
-        taken = {queue: self._take_over(queue, owned[queue]) for queue in new}
+        taken: dict[MessageQueue, ProcessQueue] = {}
+
+        def take_over(queue: MessageQueue) -> None:
+            taken[queue] = self._take_over(queue, owned[queue])
+
+        errors = self._try_each(take_over, new, until)
         with hand.changed:
             for queue, each in list(hand.queues.items()):
                 if queue not in owned or owned[queue].epoch != each.epoch:
@@ -130,6 +149,25 @@ class Coordinator:
                 elif mine is not None:
                     mine.retries |= {retry.message: retry for retry in added}
             hand.changed.notify_all()
+        return errors
+
+    def _try_each(
+        self, work: Callable[[MessageQueue], None], queues: Iterable[MessageQueue], until: float
+    ) -> list[Exception]:
+        """Do it for each queue; the rest at the next step if there is no time left: the member must beat.
+
+        The errors are returned: that of one queue holds up no other.
+        """
+        errors = []
+        for queue in sorted(queues, key=lambda queue: self._tried.get((work.__name__, queue), 0.0)):
+            try:
+                work(queue)
+            except Exception as error:  # noqa: BLE001 - for the caller to raise
+                errors.append(error)
+            now = self._tried[work.__name__, queue] = time.monotonic()
+            if now >= until:
+                break
+        return errors
 
     def _take_over(self, queue: MessageQueue, state: QueueState) -> ProcessQueue:
         if self._positions is None:
@@ -143,8 +181,9 @@ class Coordinator:
         now = now_ms()
         return replace(state, retries=tuple(not_later(each, now, self._levels) for each in state.retries))
 
-    def _bury(self) -> None:
+    def _bury(self, until: float) -> list[Exception]:
         """Append the dead letters that are kept by now to the table."""
+        unburied: dict[MessageQueue, tuple[ProcessQueue, dict[int, DeadLetter]]] = {}
         for queue, state in self._member.owned().items():
             with self._hand.changed:
                 each = self._hand.queues.get(queue)
@@ -153,7 +192,13 @@ class Coordinator:
             kept = each.kept_dead if each.sequential else state.dead_letters
             dead = {number: letter for number, letter in state.dead if each.buried < number <= kept}
             if dead:
-                state_id = self._state_ids.get(queue, self._state_id)
-                last = self._dead_letters.append(state_id, queue, dead, self._topics[queue.topic])
-                with self._hand.changed:
-                    each.buried, each.dead_letters = max(dead), max(each.dead_letters, last)
+                unburied[queue] = each, dead
+
+        def bury(queue: MessageQueue) -> None:
+            each, dead = unburied[queue]
+            state_id = self._state_ids.get(queue, self._state_id)
+            last = self._dead_letters.append(state_id, queue, dead, self._topics[queue.topic])
+            with self._hand.changed:
+                each.buried, each.dead_letters = max(dead), max(each.dead_letters, last)
+
+        return self._try_each(bury, unburied, until)

@@ -42,6 +42,8 @@ class Membership:
         self.name = name
         self._topics = frozenset(topics)
         self._session = session_s
+        #: time between heartbeats (s)
+        self.beat_s = session_s / _BEATS
         self._start = start
         self._clock = clock
         self._seen: dict[str, tuple[int, float]] = {}
@@ -107,7 +109,7 @@ class Membership:
         if self.name not in self.state.members:
             return False
         takes = rebalance.take(self.state, self.name) is not self.state
-        if not (commit or given_back or dead or takes or now >= self._beat_at + self._session / _BEATS):
+        if not (commit or given_back or dead or takes or now >= self._beat_at + self.beat_s):
             return True
 
         def change(state: GroupState) -> GroupState | None:
