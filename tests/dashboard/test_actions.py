@@ -62,6 +62,8 @@ def test_actions_are_off_unless_they_are_allowed(root: Path) -> None:
         ({"action": "destroy"}, 400),
         ({"action": "commit", "actor": ""}, 400),
         ({"action": "commit", "queue_id": "-1"}, 400),
+        ({"action": "commit", "queue_id": str(2**31)}, 400),
+        ({"action": "resume", "queue_offset": str(2**63)}, 400),
         ({"action": "commit", "transaction_id": "nobody's"}, 400),
         ({"action": "commit", "reason": "x" * (64 << 10)}, 413),
     ],

@@ -44,6 +44,8 @@ def fails(capfd: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> 
         (["resume", "tx", "--queue-id", "3", *SIGNED], "--queue-id, --queue-offset: only half of a place; give both"),
         (["resume", "tx", "--commit", *SIGNED], "No such option"),
         (["resume", "tx", *SIGNED], "storage.root (default): there is no folder "),
+        (["resume", "tx", *SIGNED, "--queue-id", f"{2**31}", "--queue-offset", "1"], "is no place; give numbers"),
+        (["cancel", "tx", *SIGNED, "--queue-id", "1", "--queue-offset", f"{2**63}"], "is no place; give numbers"),
         (["resume", "tx", *SIGNED, "--set", "operator.queue=0"], "operator.queue 0 is also in gateway.queues; give"),
         (["resume", "tx", *SIGNED, "--set", "operator.queue=1000"], "operator.queue 1000 is also in kafka.queue_base"),
     ],

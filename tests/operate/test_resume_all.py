@@ -74,6 +74,13 @@ def test_a_group_and_a_time(lake: Lakehouse, capfd: pytest.CaptureFixture[str]) 
     assert lake.versions() == before
 
 
+@pytest.mark.parametrize("column", ["discarded_at", "reason", "real_topic", "transaction_id", "queue_id"])
+def test_a_row_of_another_writer_that_lacks_something_is_left_out(lake: Lakehouse, column: str) -> None:
+    lake._append("discarded", lake.rows("discarded")[0] | {column: None})
+    assert main(["resume", "--all", "--since", T0.isoformat(), *SIGNED, "--yes"]) == 0
+    assert offsets(lake) == ["0/1", "0/0", "0/2", "0/3"]
+
+
 def test_json_shows_the_groups_and_then_each_message(lake: Lakehouse, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["resume", "--all", "--json", *SIGNED]) == 0
     shown = json.loads(capfd.readouterr().out)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from checkback.errors import CheckbackError, SettingsError, printable
+from checkback.messages.limits import INT_MAX, LONG_MAX
 from checkback.operate.action import act, look
 from checkback.operate.cancel import cancelling
 from checkback.operate.operations import CANCEL, RESUME
@@ -80,6 +81,9 @@ class Request:
         if (queue_id is None) != (queue_offset is None):
             raise SettingsError("only half of a place", "--queue-id, --queue-offset", "give both")
         place = None if queue_id is None or queue_offset is None else Place(queue_id, queue_offset)
+        if place is not None and not (0 <= place.queue_id <= INT_MAX and 0 <= place.queue_offset <= LONG_MAX):
+            fix = f"give numbers from 0 to {INT_MAX} and {LONG_MAX}"
+            raise SettingsError("is no place", "--queue-id, --queue-offset", fix)
         return cls(Asked(transaction_id, group, place), OperatorSignature.of(actor, reason), state)
 
 

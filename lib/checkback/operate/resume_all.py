@@ -59,12 +59,13 @@ def resumable(
 ) -> list[Discarded]:
     """Those of `discarded` that are not resumed and recorded yet, and were not cancelled; by the time of the discard.
 
+    Rows of other writers that lack something are left out.
     ``queue``: that of resumed messages. Raises StorageError.
     """
     rows = store.rows("discarded", {} if group is None else {"producer_group": [group]}, _DISCARDED).to_pylist()
     resumed = resumed_messages(store, queue)
     chosen = {}
-    for row in rows:
+    for row in (row for row in rows if None not in row.values()):
         key = Key.of(row)
         one = Discarded._make([key, *(row[name] for name in _ABOUT), key in resumed.newest])
         done = one.unrecorded and key in resumed.recorded
