@@ -132,6 +132,24 @@ def test_a_row_that_cannot_be_read_holds_up_its_queue_alone(
     assert set(heard.times.values()) == {1}
 
 
+def test_a_retry_whose_message_is_gone_is_a_dead_letter(
+    lake: Published, running: list[PushConsumer], engine: Engine
+) -> None:
+    lake.publish({"pay": [lake.messages(1)]})
+    positions = SqlPositions(engine)
+    positions.create_table()
+    gone = Retry(MessageKey(BatchKey("a", 0, lake.time), 0, 99), 2, 0, "why")
+    positions.load("g", QUEUE, QueueState(Position({"a": 0}, None, lake.time, {"a": lake.time})))
+    with engine.begin() as connection:
+        state = QueueState(Position({"-": -1, "a": 0}, None, lake.time, {"a": lake.time}), (gone,))
+        positions.keep(connection, "g", QUEUE, 0, state)
+    start(lake, running, Heard(also=apply), positions=positions)
+    until(lambda: [row["half_queue_offset"] for row in dead_letters(lake)] == [99])
+    running.pop().shutdown()
+    assert positions.load("g", QUEUE, QueueState(Position())).state.retries == ()
+    assert effects(engine) == Counter()
+
+
 def test_members_whose_positions_take_longer_than_a_session_share_the_queues(
     lake: Published, running: list[PushConsumer], engine: Engine
 ) -> None:

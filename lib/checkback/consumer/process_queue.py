@@ -12,9 +12,11 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from checkback.consumer.group.group_state import QueueState
 from checkback.consumer.message import messages_of
+from checkback.consumer.message_rows import MessageKeys, MessageRows
 from checkback.consumer.position import MessageKey, Position, last_of
 
 if TYPE_CHECKING:
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
 
     from checkback.consumer.group.group_state import MessageQueue
     from checkback.consumer.message import MessageExt
-    from checkback.consumer.message_rows import MessageRows
     from checkback.consumer.position import BatchKey
     from checkback.consumer.retry import DeadLetter, Retry
 
@@ -306,6 +307,11 @@ class ProcessQueue:
         self.retrying.update(each.message for each in retries)
         self.count += len(rows)
         self.retry_size += rows.rows.nbytes
+
+    def keep(self) -> None:
+        """Have a thread keep its state in the database though no message was consumed: a slice of none."""
+        none = np.zeros(0, np.int64)
+        self.retry(MessageRows(MessageKeys(none, none, none, none), pa.table({})), [])
 
     def _forget(self, taken: Slice) -> None:
         """Retries are consumed, or dropped."""

@@ -131,7 +131,7 @@ class PushConsumer:
         listening: Listening | TransactionalListening = Listening(self._listener, options.batch)
         if self._positions is not None:
             self._positions.create_table()
-            listening = TransactionalListening(self._listener, options.batch, self._positions, self.group)
+            listening = TransactionalListening(self._listener, options.batch, self._positions, hand)
         batches = BatchLog(self._tables)
         if not batches.refresh():
             log.warning("group %s: there is no batch yet at %s", self.group, self._tables.root)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from checkback.consumer.listening import Consuming
     from checkback.consumer.process_queue import ProcessQueue, Slice
+    from checkback.consumer.process_queues import ProcessQueues
     from checkback.consumer.sql_positions import SqlPositions
 
 _log = logging.getLogger("checkback.consumer")
@@ -31,11 +32,14 @@ class _FailedError(Exception):
 class TransactionalListening:
     """A listener, called with one message and a connection, or with lists of up to ``batch`` and a connection."""
 
-    def __init__(self, listener: Callable[..., Any], batch: int | None, positions: SqlPositions, group: str) -> None:
+    def __init__(
+        self, listener: Callable[..., Any], batch: int | None, positions: SqlPositions, hand: ProcessQueues
+    ) -> None:
         self._listener = listener
         self._batch = batch
         self._positions = positions
-        self._group = group
+        self._hand = hand
+        self._group = hand.group
 
     def slice_size(self) -> int:
         """How many messages a thread is to take."""
@@ -46,8 +50,11 @@ class TransactionalListening:
 
         A queue whose transaction could not be committed is lost: its row tells what was committed.
         """
-        messages, step, first = taken.messages(), self._batch or 1, taken.done
         try:
+            if not len(taken):
+                self._keep_failure(taken)
+                return
+            messages, step, first = taken.messages(), self._batch or 1, taken.done
             while taken.done < len(taken) and consuming.goes_on(taken):
                 at = taken.done - first
                 count = min(step, len(messages) - at)
@@ -67,7 +74,7 @@ class TransactionalListening:
             consuming.lose(taken.queue, reason)
 
     def _keep_failure(self, taken: Slice) -> None:
-        queue, state = taken.queue, _state(taken, 0)
+        queue, state = taken.queue, self._state(taken, 0)
         with self._positions.engine.begin() as connection:
             self._keep(connection, queue, state)
         queue.version += 1
@@ -78,7 +85,7 @@ class TransactionalListening:
         queue = taken.queue
         try:
             with self._positions.engine.begin() as connection:
-                self._keep(connection, queue, _state(taken, count))
+                self._keep(connection, queue, self._state(taken, count))
                 self._succeed(queue, connection, outcome_of(self._listener, argument, connection))
         except _FailedError as error:
             return str(error)
@@ -99,12 +106,12 @@ class TransactionalListening:
     def _keep(self, connection: Connection, queue: ProcessQueue, state: QueueState) -> None:
         self._positions.keep(connection, self._group, queue.queue, queue.version, state)
 
-
-def _state(taken: Slice, count: int) -> QueueState:
-    """The queue's state once the next ``count`` messages are consumed."""
-    queue = taken.queue
-    done = {taken.key(place) for place in range(taken.done, taken.done + count)}
-    retries = tuple(each for key, each in queue.retries.items() if key not in done)
-    position = queue.consumed if taken.retries is not None else taken.after(taken.done + count)
-    letters, until = queue.kept_letters(), queue.resumed_until
-    return QueueState(position, retries, letters, queue.dead_letters, resumed_until=until)
+    def _state(self, taken: Slice, count: int) -> QueueState:
+        """The queue's state once the next ``count`` messages are consumed."""
+        queue = taken.queue
+        done = {taken.key(place) for place in range(taken.done, taken.done + count)}
+        with self._hand.changed:  # other threads add retries, and give messages up
+            retries = tuple(each for key, each in queue.retries.items() if key not in done)
+            position = queue.consumed if taken.retries is not None else taken.after(taken.done + count)
+            letters, until = queue.kept_letters(), queue.resumed_until
+            return QueueState(position, retries, letters, queue.dead_letters, resumed_until=until)
