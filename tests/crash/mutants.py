@@ -27,7 +27,7 @@ _PATIENCE_S = 1800
 FAULTS: dict[str, tuple[str, str, str]] = {
     "a commit's version is ignored": (
         "storage/log/delta_log.py",
-        "        elif self.has(app, version):\n            return\n",
+        "        elif self.has(app, version):\n            return False\n",
         "        self._update()\n",
     ),
     "a batch done again is another application": (
