@@ -26,6 +26,7 @@ from checkback.reconcile.publish.batches import batch_row
 from checkback.reconcile.publish.check_counts import CHECKED, checks_so_far
 from checkback.reconcile.publish.event_columns import half_events, identity_columns, op_events
 from checkback.reconcile.publish.rejected import raw_op
+from checkback.reconcile.publish.topic_tables import side_by_side
 from checkback.reconcile.query import Restored, reconcile_query
 from checkback.reconcile.read_ranges import read_ranges
 from checkback.reconcile.records.records import NOT_STATED, Kind
@@ -170,9 +171,12 @@ def _forestall(spark: SparkSession, tables: Tables) -> None:
     """
     if not tables.by_files or tables.local:
         return
-    for name in (*WRITTEN, *tables.topics(spark)):
+
+    def commit(name: str) -> None:
         with nullcontext() if name in WRITTEN else suppress(StorageError):  # a damaged topic stops no other
             tables.mark(spark, name)
+
+    side_by_side(commit, (*WRITTEN, *tables.topics(spark)))
 
 
 def _conclude(

@@ -297,8 +297,8 @@ class Senders:
             else:
                 again.append(op)
                 wait = max(wait, after)
-        again = self.outstanding.among(again)
-        self._ops.waiting.put_back(again)
+        if again := self.outstanding.among(again):
+            self._ops.waiting.put_back(again)
         self._tell([(op, op.error) for op in self.outstanding.settle(ended) if op.error is not None])
         if again:
             self._sleep(wait)

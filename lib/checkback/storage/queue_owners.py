@@ -141,7 +141,7 @@ def refuse_foreign(log: DeltaLog | None, queues: Iterable[int], mine: QueueOwner
 def log_of_half(tables: Tables) -> DeltaLog | None:
     """A separate instance of the log of `half`; None if Spark writes it or the table does not exist."""
     place = tables.location("half")
-    return DeltaLog("half", place, tables.sync) if tables.by_files and DeltaLog.exists(place) else None
+    return tables.open_log("half") if tables.by_files and DeltaLog.exists(place) else None
 
 
 _OWNERS = (QueueOwner.GATEWAY, QueueOwner.OPERATOR, QueueOwner.KAFKA)

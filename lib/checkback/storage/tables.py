@@ -364,7 +364,7 @@ class Tables:
         them and appends the rows. Returns False if (app, version) was committed already; always True if Spark appends.
         Raises StorageError if the files are not in the table's folder any more.
         """
-        self.guard()
+        self.guard.confirm()
         opened = name not in self._logs
         log = self.log(name)
         if opened:
