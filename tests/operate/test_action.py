@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from checkback.errors import CheckbackError
 from checkback.messages.half import FIRST_PLACE, RESUMED_BY, RESUMED_FROM
+from checkback.operate.lookup import find
 from checkback.operate.rules import RefusedError
 from checkback.operate.transaction import Asked, Place
 from operate.fixtures import ALICE, BOB, QUEUE, Lakehouse, Watched
@@ -376,3 +378,42 @@ def test_ledger_has_what_was_done_and_nothing_else(
     assert len(set(ended)) == len(ended)
     origins = [dict(row["properties"]).get(RESUMED_FROM) for row in lake.rows("half") if row["queue_id"] == QUEUE]
     assert len(set(origins)) == len(origins)
+
+
+@pytest.mark.parametrize(("before", "group"), [("before", "orders"), ("tx", "pay")])
+def test_what_operators_did_with_another_transaction_at_the_offset_does_not_count(
+    lake: Lakehouse, before: str, group: str
+) -> None:
+    """`half` was restored to an older state, `op` was not, and the offset assigned again: resolved, then cancelled."""
+    due = lake.clock() + timedelta(days=1)
+    for transaction_id, its_group in ((before, group), ("tx", "orders")):
+        lake.remove("half")
+        lake.remove("decisions")
+        place = lake.half(12, transaction_id, its_group)
+        asked = Asked(transaction_id)
+        assert not lake.resolve("COMMIT", asked).repeated
+        with pytest.raises(RefusedError, match="COMMIT by operator"):
+            lake.resolve("COMMIT", asked)
+        lake.decide(place, "COMMIT", "operator", due)
+        assert not lake.cancel(asked).repeated
+        with pytest.raises(RefusedError, match="CANCEL by alice has landed"):
+            lake.cancel(asked)
+    names = [(row["transaction_id"], row["producer_group"], row["state"]) for row in lake.rows("op")]
+    assert names == [
+        (before, group, "COMMIT"),
+        (before, group, "CANCEL"),
+        ("tx", "orders", "COMMIT"),
+        ("tx", "orders", "CANCEL"),
+    ]
+    done = {"COMMIT": "RESOLVE_COMMIT", "CANCEL": "CANCEL"}
+    ledger = [(row["transaction_id"], row["producer_group"], row["action"]) for row in lake.rows("operations")]
+    assert ledger == [(name, whose, done[state]) for name, whose, state in names]
+
+
+def test_last_answer_is_the_transactions_own(lake: Lakehouse) -> None:
+    """Not that of the one whose offset it has."""
+    lake.check(lake.half(12, "before"), 3, "UNKNOWN")
+    lake.remove("half")
+    lake.check(lake.half(12), 1, "NO_ANSWER", "too late")
+    (one,) = find(lake.store(), Asked("tx"), QUEUE).transactions
+    assert (one.check_times, one.last_outcome, one.last_error) == (1, "NO_ANSWER", "too late")

@@ -63,11 +63,13 @@ def look(store: OperatorTables, asked: Asked, queue: int, action: Action) -> Vie
     """
     found = find(store, asked, queue)
     transaction = chosen(found.transactions, asked)
-    missing = [one for one in operations_of(found.transactions) if (one.action, one.place) not in found.recorded]
+    missing = [one for one in operations_of(found.transactions) if (one.action, one.key) not in found.recorded]
     try:
         action.judge(transaction)
     except RefusedError:
-        own = [one for one in missing if one.action == action.name and transaction.place in (one.place, one.new_place)]
+        place, group = transaction.place, transaction.producer_group
+        mine = [one for one in missing if one.producer_group == group and place in (one.place, one.new_place)]
+        own = [one for one in mine if one.action == action.name]
         if not own:
             raise
         return View(transaction, missing, own[-1])

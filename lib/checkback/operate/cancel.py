@@ -26,7 +26,7 @@ def cancelling(signed: OperatorSignature, clock: Callable[[], datetime]) -> Acti
 
     def attempt(store: OperatorTables, transaction: Transaction, version: int) -> Operation | None:
         now = clock()
-        if not store.append("op", op_row(transaction, CANCEL, signed, now), f"operator/{transaction.place}", version):
+        if not store.append("op", op_row(transaction, CANCEL, signed, now), f"operator/{transaction.key}", version):
             return None
         names = (transaction.transaction_id, transaction.producer_group, transaction.real_topic)
         return Operation(now, CANCEL, signed, transaction.place, *names)

@@ -31,16 +31,16 @@ _HALF = (
     "check_immunity_s",
     "committed",
 )
-_LEDGER = ("action", "queue_id", "queue_offset", "new_queue_id")
+_LEDGER = (*_KEY, "action", "new_queue_id")
 _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 Row = dict[str, Any]
 
 
 class Found(NamedTuple):
-    """Half messages, and the recorded actions on their transaction id in `operations`: (action, place acted on)."""
+    """Half messages, and the recorded actions on their transaction id in `operations`: (action, what it acted on)."""
 
     transactions: list[Transaction]
-    recorded: set[tuple[str, Place]]
+    recorded: set[tuple[str, Key]]
 
 
 class Resumed(NamedTuple):
@@ -72,7 +72,7 @@ def find(store: OperatorTables, asked: Asked, queue: int) -> Found:
         origin = transaction.resumed_from
         if origin in found and found[origin].producer_group == transaction.producer_group:
             found[origin] = replace(found[origin], resumed_as=transaction.place)
-    recorded = {(row["action"], Place(row["queue_id"], row["queue_offset"])) for row in ledger}
+    recorded = {(row["action"], Key.of(row)) for row in ledger}
     return Found(_with_outcomes(store, found), recorded)
 
 
@@ -132,11 +132,13 @@ def rows_at(
     ]
 
 
-def own_rows_at(store: OperatorTables, name: str, found: Mapping[Place, Transaction]) -> list[tuple[Place, Row]]:
+def own_rows_at(
+    store: OperatorTables, name: str, found: Mapping[Place, Transaction], columns: Sequence[str] | None = None
+) -> list[tuple[Place, Row]]:
     """The rows about these half messages; another may have had the offset before `half` was restored to older state."""
     return [
         (place, row)
-        for place, row in rows_at(store, name, "queue_offset", found)
+        for place, row in rows_at(store, name, "queue_offset", found, columns)
         if row["transaction_id"] in (None, found[place].transaction_id)
         and row["producer_group"] in (None, found[place].producer_group)
     ]
@@ -185,10 +187,10 @@ def _with_outcomes(store: OperatorTables, found: dict[Place, Transaction]) -> li
     due = {place: row["deliver_at"] for place, row in decided if row["deliver_at"] is not None}
     delivered = {place: row["delivered_at"] for place, row in own_rows_at(store, "deliveries", found)}
     checks: dict[Place, int] = {}
-    for place, row in rows_at(store, "check_requests", "queue_offset", found, ["queue_id", "queue_offset", _TIMES]):
+    for place, row in own_rows_at(store, "check_requests", found, [*_KEY, _TIMES]):
         checks[place] = max(checks.get(place, 0), row[_TIMES] or 0)
     answers: dict[Place, Row] = {}
-    for place, row in rows_at(store, "check_answers", "queue_offset", found, _ANSWER):
+    for place, row in own_rows_at(store, "check_answers", found, _ANSWER):
         if place not in answers or _order(row) > _order(answers[place]):
             answers[place] = row
     return [
@@ -208,7 +210,7 @@ def _with_outcomes(store: OperatorTables, found: dict[Place, Transaction]) -> li
 
 
 _TIMES = "check_times"
-_ANSWER = ("queue_id", "queue_offset", _TIMES, "answered_at", "outcome", "error", "failed_tries")
+_ANSWER = (*_KEY, _TIMES, "answered_at", "outcome", "error", "failed_tries")
 
 
 def _order(answer: Row) -> tuple[Any, ...]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from checkback.operate.operator_signature import OperatorSignature
+from checkback.operate.transaction import Key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,9 +37,14 @@ class Operation:
     new_place: Place | None = None
 
     @property
+    def key(self) -> Key:
+        """What names the half message acted on."""
+        return Key(self.place, self.transaction_id, self.producer_group)
+
+    @property
     def application(self) -> str:
         """That of its row, of Delta's transaction identifiers: the row is appended once."""
-        return f"operator/{self.action}/{self.place}/{self.transaction_id}"
+        return f"operator/{self.action}/{self.key}"
 
 
 def operations_of(family: Iterable[Transaction]) -> list[Operation]:

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 def resolving(state: str, signed: OperatorSignature, clock: Callable[[], datetime]) -> Action:
     """The action that appends an op; ``state`` is COMMIT or ROLLBACK.
 
-    Each place is an application id of Delta's transaction identifiers, ``operator/<queue_id>/<queue_offset>``: of two
+    Each half message's `Key` is an application id of Delta's transaction identifiers, ``operator/<key>``: of two
     concurrent operators, one fails because the other's op is there.
     """
 
     def attempt(store: OperatorTables, transaction: Transaction, version: int) -> Operation | None:
         now = clock()
-        if not store.append("op", op_row(transaction, state, signed, now), f"operator/{transaction.place}", version):
+        if not store.append("op", op_row(transaction, state, signed, now), f"operator/{transaction.key}", version):
             return None
         names = (transaction.transaction_id, transaction.producer_group, transaction.real_topic)
         return Operation(now, RESOLVE[state], signed, transaction.place, *names)

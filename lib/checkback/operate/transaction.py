@@ -45,6 +45,9 @@ class Key(NamedTuple):
         place = Place(row["queue_id"], row["queue_offset"])
         return cls(place, row["transaction_id"], row["producer_group"])
 
+    def __str__(self) -> str:
+        return f"{self.place}/{self.producer_group}/{self.transaction_id}"
+
 
 @dataclass(frozen=True)
 class LandedOp:
