@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from checkback.reconcile.checkpoint_owner import claim
 from checkback.reconcile.publish.published_notes import note
@@ -54,6 +55,17 @@ def test_what_one_writer_noted_the_other_knows(root: Path, before: str, now: str
         old, new = (decision_facts(NOBODY, _tables(root, writer), _checkpoint(query)) for query in ("q", "rebuilt"))
         assert (old.owner, old.owned) == (2, 1)
         assert (new.owner, new.owned, new.segment_size, new.last_batch) == (2, 2, 32, None)
+
+
+def test_table_of_others_in_a_topics_place_is_no_decision(tmp_path: Path) -> None:
+    """Before the first batch; a topic's own table holds what that batch may have published."""
+    tables = _tables(tmp_path, "auto")
+    tables.create(NOBODY, *SCHEMAS, "topics/own")
+    write_deltalake(tables.location("topics/taken"), pa.table({"id": [1]}))
+    assert not decision_facts(NOBODY, tables, None).written
+    rows = pa.Table.from_pylist([{"half_queue_offset": 0}], arrow_schema("topics/own"))
+    tables.append_arrow(NOBODY, rows, "topics/own")
+    assert decision_facts(NOBODY, tables, None).written
 
 
 def test_owner_that_is_a_property_is_followed_by_others(root: Path) -> None:

@@ -58,9 +58,7 @@ def decision_facts(spark: SparkSession, tables: Tables, checkpoint: Checkpoint |
     log = tables.log("decisions") if tables.readable else None
     rows = log.data_files() if log is not None else tables.read(spark, "decisions").limit(1).collect()
     if checkpoint is None:
-        # The very first batch may have been interrupted after publishing, before `decisions`.
-        others = ("discarded", "check_requests", *tables.topics(spark)) if tables.readable else ()
-        return DecisionFacts(bool(rows) or any(tables.log(name).data_files() for name in others))
+        return DecisionFacts(bool(rows) or (tables.readable and _first_batch_wrote(spark, tables)))
     query_id = checkpoint.query_id
     with ThreadPoolExecutor() as pool:
         last = pool.map(lambda name: tables.last_version(spark, name, f"{query_id}/{name}"), WRITTEN)
@@ -77,6 +75,13 @@ def decision_facts(spark: SparkSession, tables: Tables, checkpoint: Checkpoint |
         segment_size=found.size,
         planned=_planned(spark, tables, checkpoint, batches[CONCLUDED]) if tables.by_files else {},
     )
+
+
+def _first_batch_wrote(spark: SparkSession, tables: Tables) -> bool:
+    """Whether a table has rows that the very first batch wrote before `decisions`, and was interrupted."""
+    # What somebody has made in a topic's place holds none; its messages wait in `unpublished`.
+    topics = [name for name in tables.topics(spark) if tables.log(name).is_topic()]
+    return any(tables.log(name).data_files() for name in ("discarded", "check_requests", *topics))
 
 
 def _planned(
