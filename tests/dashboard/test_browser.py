@@ -279,7 +279,7 @@ def test_the_keyboard_alone_skips_filters_and_finds(hostile: Browser) -> None:
     hostile.press_until("transaction_id")
     hostile.press("t-7")
     hostile.leave(lambda: hostile.press(Keys.ENTER))
-    assert hostile.path == f"/transactions/0/{len(HOSTILE) + 8}?transaction_id=t-7"
+    assert hostile.path == f"/transactions/0/{len(HOSTILE) + 8}?transaction_id=t-7&group=orders"
     assert hostile.errors() == []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 import shutil
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,7 +26,6 @@ from support.inspect_times import append, made_at
 from support.stories import Transaction, batch, ms
 
 if TYPE_CHECKING:
-    from datetime import datetime
     from pathlib import Path
 
 pytestmark = pytest.mark.slow
@@ -89,6 +88,58 @@ def test_another_transaction_at_the_offset_is_not_shown_in_its_place(
     assert "<h1><bdi>tx-3-1</bdi></h1>" in browser.get("/transactions/3/1").text
     assert browser.get("/transactions/3/1?transaction_id=tx-0-0").status_code == 404
     assert "/transactions/3/1?transaction_id=tx%20B" in browser.get("/transactions?topic=payments").text
+
+
+def test_a_half_message_that_was_not_taken_is_not_pending(evening: tuple[Path, datetime], tmp_path: Path) -> None:
+    """Nor on the list, nor in the page's JSON; be it of the same transaction id in another group."""
+    root, now = shutil.copytree(evening[0], tmp_path / "copy"), evening[1]
+    late = {"producer_group": "late", "real_topic": "not-taken", "keys": "late", "store_timestamp": now}
+    append(root, "half", [Transaction(3, 1).half(**late)[1], Transaction(0, 0).half(**late)[1]])
+    browser = client(root)
+    found = browser.get("/transactions?topic=not-taken")
+    assert (found.text.count("NOT TAKEN"), found.text.count("PENDING")) == (2, 0)
+    rows = browser.get("/transactions.json?topic=not-taken").json()["rows"]
+    then = datetime.now(timezone.utc).isoformat()
+    assert [row["taken"] for row in rows] == [False, False]
+    for row in rows:
+        place = f"/transactions/{row['queue_id']}/{row['queue_offset']}"
+        named = {"transaction_id": row["transaction_id"], "group": "late", "as_of": then}
+        page = browser.get(place, params=named)
+        assert "NOT TAKEN" in _lead(page.text)
+        assert "NOT TAKEN" not in _lead(browser.get(place).text)
+        told, now_link = (
+            html.unescape(one) for one in re.findall(r'<a href="([^"]*)">(?:JSON|now)</a>', page.text)[::-1]
+        )
+        assert browser.get(told).json()["half"]["producer_group"] == "late"
+        assert "as_of=" in told
+        assert "NOT TAKEN" in _lead(browser.get(now_link).text)
+        assert "as_of" not in now_link
+
+
+def test_json_is_that_of_the_page(evening: tuple[Path, datetime]) -> None:
+    """With its filters."""
+    browser = client(evening[0])
+    everything = browser.get("/decisions.json?since=1d ago").json()["rows"]
+    group = everything[0]["producer_group"]
+    page = browser.get("/decisions", params={"group": group, "since": "1d ago"}).text
+    (told,) = re.findall(r'<a href="([^"]*)">JSON</a>', page)
+    rows = browser.get(html.unescape(told)).json()["rows"]
+    assert rows == [row for row in everything if row["producer_group"] == group]
+    assert 0 < len(rows) < len(everything)
+
+
+def test_lists_name_the_transaction_whose_offset_is_anothers_now(
+    evening: tuple[Path, datetime], tmp_path: Path
+) -> None:
+    """`half` was restored to an older state, and the offset assigned again: the other is not shown in its place."""
+    root, now = shutil.copytree(evening[0], tmp_path / "copy"), evening[1]
+    gone = Transaction(77, 0)
+    append(root, "decisions", [gone.decision("DISCARD", decided_at=now, transaction_id="gone", producer_group="g")[1]])
+    append(root, "half", [Transaction(77, 0).half()[1]])
+    browser = client(root)
+    (there,) = re.findall(r'href="(/transactions/77/0[^"]*)"', browser.get("/decisions?group=g&since=1d ago").text)
+    found = browser.get(html.unescape(there))
+    assert (found.status_code, "this transaction has no half message" in found.text) == (404, True)
 
 
 def test_a_scheduled_message_reads_as_scheduled_until_it_is_delivered_or_cancelled(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from checkback.consumer import reconsume_command
 from checkback.consumer.reconsume import AGAIN
-from checkback.dashboard.pages import ROWS
+from checkback.dashboard.pages import ROWS, link
 from checkback.errors import SettingsError
 from checkback.operate.action import act, look
 from checkback.operate.cancel import cancelling
@@ -171,7 +171,10 @@ def _back(form: Mapping[str, str]) -> str:
     if form.get("action") == RECONSUME:
         return "/consumers"
     queue, offset = form.get("queue_id", ""), form.get("queue_offset", "")
-    return f"/transactions/{queue}/{offset}" if queue.isdecimal() and offset.isdecimal() else "/"
+    if not (queue.isdecimal() and offset.isdecimal()):
+        return "/"
+    names = {"transaction_id": form.get("transaction_id"), "producer_group": form.get("group")}
+    return link({"queue_id": queue, "queue_offset": offset} | names)
 
 
 def _now() -> datetime:

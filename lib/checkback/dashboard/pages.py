@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from threading import BoundedSemaphore
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse, JSONResponse
@@ -17,6 +17,7 @@ from checkback.errors import CheckbackError, StorageError, printable
 from checkback.inspect.answers import Answers, records
 from checkback.inspect.status.screen import span
 from checkback.inspect.versions.as_of import parse_as_of
+from checkback.messages.limits import TRANSACTION_ID_MAX
 from checkback.storage.timestamps import time_of
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ ROWS, CUT, NEAR, FAR = 50, 120, 100, 100
 #: questions that are answered at a time: each may need hundreds of MiB
 _AT_ONCE = 2
 _PATIENCE_S = 30.0
+#: what of a page's query is the time that it shows
+_TIME = ("as_of", "batch")
 
 
 class BusyError(CheckbackError):
@@ -111,6 +114,7 @@ class Pages:
         # An error's links do not lead to the error again.
         then = data["as_of"]["time"] if "as_of" in data else given(request, "as_of") if status < 400 else None
         kept = {"as_of": then} if then else {}
+        asked = {name: value for name, value in request.query_params.items() if name not in _TIME}
         page = self._templates.get_template(template).render(
             data,
             path=request.scope["path"],
@@ -118,6 +122,9 @@ class Pages:
             then=then,
             kept=("?" + urlencode(kept)) if kept else "",
             also=("&" + urlencode(kept)) if kept else "",
+            same=_query(asked | kept),
+            as_of_now=_query({name: value for name, value in asked.items() if name != "page"}),
+            link=lambda row: link(row, then),
             csrf=self.access.csrf(cookie),
             actions=self.settings.dashboard.actions and self.access.needs_token,
             root=printable(self.settings.storage.root),
@@ -138,6 +145,18 @@ def wants_json(request: Request) -> bool:
     """Is the answer to be JSON?"""
     accepted = request.headers.get("accept", "")
     return request.scope["path"].endswith(".json") or ("application/json" in accepted and "text/html" not in accepted)
+
+
+def link(row: Mapping[str, Any], then: str | None = None) -> str:
+    """The page of a row's transaction, as of ``then``. It is named: its offset may be another's, or have been."""
+    names = {"transaction_id": row["transaction_id"], "group": row.get("producer_group")}
+    # A name that only another writer could give it may be long.
+    named = {name: value for name, value in names.items() if value and len(value) <= TRANSACTION_ID_MAX}
+    return f"/transactions/{row['queue_id']}/{row['queue_offset']}{_query(named | ({'as_of': then} if then else {}))}"
+
+
+def _query(parameters: Mapping[str, str]) -> str:
+    return f"?{urlencode(parameters, quote_via=quote, errors='replace')}" if parameters else ""
 
 
 def text(value: object) -> str:

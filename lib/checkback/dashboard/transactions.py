@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from urllib.parse import urlencode
 
 from starlette.responses import RedirectResponse
 
 from checkback.dashboard.charts import positions
-from checkback.dashboard.pages import ROWS, given, page_of
+from checkback.dashboard.pages import ROWS, given, link, page_of
 from checkback.errors import SettingsError
 from checkback.inspect.answers import records
 from checkback.messages.limits import INT_MAX, LONG_MAX
@@ -43,9 +42,7 @@ def search(pages: Pages, request: Request) -> Response:
             )
             rows, more = records(found.slice(0, ROWS)), found.num_rows > ROWS
     if len(rows) == 1 and not page and not request.scope["path"].endswith(".json"):
-        kept = {"transaction_id": rows[0]["transaction_id"], "as_of": form["time"]}
-        query = urlencode({name: value for name, value in kept.items() if value})
-        return RedirectResponse(f"/transactions/{rows[0]['queue_id']}/{rows[0]['queue_offset']}?{query}", 303)
+        return RedirectResponse(link(rows[0], form["time"]), 303)
     data = {"as_of": form, "rows": rows, "more": more, "page": page, "asked": asked}
     return pages.answer(request, "transactions.html", data)
 
@@ -53,21 +50,23 @@ def search(pages: Pages, request: Request) -> Response:
 def transaction(pages: Pages, request: Request) -> Response:
     """One half message and all that the tables have of its transaction id, in the order of time.
 
-    Of several at one place that which is taken, the first that landed, unless ``transaction_id`` names another.
+    Of several at one place that which is taken, the first that landed, unless ``transaction_id`` and ``group`` name
+    another.
     """
     queue, offset = request.path_params["queue_id"], request.path_params["queue_offset"].removesuffix(".json")
     place = _place(queue, offset)
     bodies = pages.settings.dashboard.bodies and request.query_params.get("body") == "1"
     with pages.asking() as answers:
         then, form = pages.as_of(request, answers)
-        halves, name = records(answers.transactions(then, place=place, bodies=bodies)), given(request, "transaction_id")
-        halves.sort(key=lambda one: one["state"] is None)  # those that landed at one time
-        half = next((one for one in halves if name in (None, one["transaction_id"])), None)
+        halves = records(answers.transactions(then, place=place, bodies=bodies))
+        halves.sort(key=lambda one: not one["taken"])
+        named = {"transaction_id": given(request, "transaction_id"), "producer_group": given(request, "group")}
+        fit = (one for one in halves if all(value in (None, one[name]) for name, value in named.items()))
+        half = next(fit, None)
         if half is None:
-            what = "there is no half message" if name is None else "this transaction has no half message"
+            what = "this transaction has no half message" if any(named.values()) else "there is no half message"
             return pages.error(request, 404, f"{what} at queue {queue}, offset {offset}")
-        taken = all(half[name] == halves[0][name] for name in ("transaction_id", "producer_group"))
-        group = half["producer_group"]
+        taken, group = half["taken"], half["producer_group"]
         events = records(answers.lineage(half["transaction_id"], then, group=group))
         waiting, parked, check_max = [], [], None
         if taken and not half["state"]:
@@ -84,7 +83,7 @@ def transaction(pages: Pages, request: Request) -> Response:
             "as_of": form,
             "taken": taken,
             "delivered": place in delivered,
-            "half": {name: value for name, value in half.items() if name != "body"},
+            "half": {name: value for name, value in half.items() if name not in ("body", "taken")},
             "body": half["body"][:BODY] if bodies and half.get("body") is not None else None,
             "may_body": pages.settings.dashboard.bodies,
             "events": [event | {"x": x} for event, x in zip(events, at, strict=True)],

@@ -221,9 +221,9 @@ class Answers:
         """The half messages with an id, or a key among their keys, or of a ``place`` (queue id, offset), by offset.
 
         Columns: those of `half` (docs/tables.md), body only with ``bodies``; state, source, reason and decided_at of
-        its decision (null = pending, or not taken: another one has its offset); scheduled_for, when it is published
-        after a COMMIT (null = at once). In a topic's table a message is named by its half_queue_id and
-        half_queue_offset.
+        its decision (null = pending, or not taken); scheduled_for, when it is published after a COMMIT (null = at
+        once); taken, false = another one has its offset, and this one is not decided. In a topic's table a message is
+        named by its half_queue_id and half_queue_offset.
         """
         question = transactions_question(transaction_id, key, topic, place, bodies=bodies)
         return self._ask(question.page(limit, offset), as_of)

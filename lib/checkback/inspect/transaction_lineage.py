@@ -108,25 +108,34 @@ def transactions_question(
     *,
     bodies: bool = False,
 ) -> Question:
-    """Half messages with an id, a key, in a topic, at a place; their columns, and their last decision's.
+    """Half messages with an id, a key, in a topic, at a place; their columns, their last decision's, and `taken`.
 
     A CANCEL comes after its COMMIT. Of two half messages that landed at one place one is not taken: it has no decision.
     """
     names = [column.name for column in columns_of("half") if bodies or column.name != "body"]
     sql = f"""
-        SELECT {", ".join(f"h.{name}" for name in names)}, d.state, d.source, d.reason, d.decided_at, d.scheduled_for
-        FROM {{half}} AS h
-        LEFT JOIN (
+        WITH decided AS (
             SELECT queue_id, queue_offset, transaction_id, producer_group, state, source, reason, decided_at,
                 deliver_at AS scheduled_for, row_number() OVER (
                     PARTITION BY queue_id, queue_offset, transaction_id, producer_group
                     ORDER BY CASE WHEN state = 'CANCEL' THEN 0 ELSE 1 END, decided_at, batch_id, state) AS turn
             FROM {{decisions}} AS d WHERE EXISTS (
                 SELECT 1 FROM {{half}} AS h
-                WHERE h.queue_id = d.queue_id AND h.queue_offset = d.queue_offset AND (WANTED))) AS d
-        ON d.queue_id = h.queue_id AND d.queue_offset = h.queue_offset AND d.turn = 1
-            AND d.transaction_id IS NOT DISTINCT FROM h.transaction_id
-            AND d.producer_group IS NOT DISTINCT FROM h.producer_group
+                WHERE h.queue_id = d.queue_id AND h.queue_offset = d.queue_offset AND (WANTED))),
+        landed AS (
+            SELECT l.queue_id, l.queue_offset, l.transaction_id, l.producer_group, row_number() OVER (
+                PARTITION BY l.queue_id, l.queue_offset
+                ORDER BY CASE WHEN d.turn = 1 THEN 0 ELSE 1 END, l.store_timestamp NULLS LAST,
+                    l.born_timestamp NULLS LAST, l.transaction_id NULLS LAST, l.producer_group NULLS LAST) AS copy
+            FROM {{half}} AS l LEFT JOIN decided AS d ON {_same_half("d", "l")} AND d.turn = 1
+            WHERE EXISTS (
+                SELECT 1 FROM {{half}} AS h
+                WHERE h.queue_id = l.queue_id AND h.queue_offset = l.queue_offset AND (WANTED)))
+        SELECT {", ".join(f"h.{name}" for name in names)}, d.state, d.source, d.reason, d.decided_at, d.scheduled_for,
+            t.copy IS NOT NULL AS taken
+        FROM {{half}} AS h
+        LEFT JOIN decided AS d ON {_same_half("d", "h")} AND d.turn = 1
+        LEFT JOIN landed AS t ON {_same_half("t", "h")} AND t.copy = 1
         WHERE WANTED"""
     conditions = {
         "h.transaction_id = :transaction_id": transaction_id,
@@ -139,6 +148,15 @@ def transactions_question(
     values: dict[str, Value] = {"transaction_id": transaction_id, "key": key, "topic": topic}
     values |= {} if place is None else {"queue_id": place[0], "queue_offset": place[1]}
     return Question(sql.replace("WANTED", wanted), "queue_id, queue_offset, store_timestamp", values)
+
+
+def _same_half(one: str, other: str) -> str:
+    """SQL: rows of two tables are about the same half message."""
+    return (
+        f"{one}.queue_id = {other}.queue_id AND {one}.queue_offset = {other}.queue_offset"
+        f" AND {one}.transaction_id IS NOT DISTINCT FROM {other}.transaction_id"
+        f" AND {one}.producer_group IS NOT DISTINCT FROM {other}.producer_group"
+    )
 
 
 def _with_versions(view: View, events: pa.Table) -> pa.Table:
