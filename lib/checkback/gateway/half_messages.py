@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     #: an in-flight message, and the fingerprint of one that waits for it
     _Pending = tuple["_InFlight", int]
 
+#: memory of messages that are one record of the journal: other threads do not run while one is decoded
+_RECORD = 8 << 20
+
 
 class _InFlight(NamedTuple):
     """One half message of a block."""
@@ -288,8 +291,17 @@ class HalfMessageWriter:
 
     def records(self, prepared: _Prepared) -> list[Record]:
         """See group_commit.CommitTarget."""
-        messages = [half_record(prepared.halves, prepared.queue_id, prepared.first)] if prepared.halves else []
-        return messages + [block_record(block) for block in prepared.columns]
+        halves: list[Half] = []
+        size, left = 0, len(prepared.messages)
+        records: list[Record] = []
+        for block in prepared.messages:
+            halves += block.halves
+            size, left = size + block.size, left - 1
+            if size > _RECORD or not left:
+                first = block.queue_offset + len(block) - len(halves)
+                records.append(half_record(halves, prepared.queue_id, first))
+                halves, size = [], 0
+        return records + [block_record(block) for block in prepared.columns]
 
     def settle(self, batch: Sequence[HalfBlock], prepared: _Prepared) -> None:
         """Add them to the cache."""

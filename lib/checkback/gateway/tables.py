@@ -24,7 +24,7 @@ from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 #: `source` of the gateway's ops: the producer itself.
 SOURCE = "producer"
+#: texts that become a column in one go
+_PART = 20_000
 
 
 class OutcomeUnknownError(StorageError):
@@ -242,9 +244,17 @@ def _array(values: Any, kind: pa.DataType) -> pa.Array:
 def _maps(dicts: Sequence[dict[str, str]]) -> pa.Array:
     """Dicts as a map column, without a Python object for each entry."""
     ends = np.cumsum([0, *map(len, dicts)], dtype=np.int32)
-    names = pa.array(itertools.chain.from_iterable(dicts), pa.string())
-    texts = pa.array(itertools.chain.from_iterable(map(dict.values, dicts)), pa.string())
+    names = _texts(itertools.chain.from_iterable(dicts))
+    texts = _texts(itertools.chain.from_iterable(map(dict.values, dicts)))
     return pa.MapArray.from_arrays(pa.array(ends), names, texts)
+
+
+def _texts(texts: Iterator[str]) -> pa.Array:
+    """Texts as a column. In parts: other threads do not run while one is made."""
+    parts = [pa.array(list(itertools.islice(texts, _PART)), pa.string())]
+    while part := list(itertools.islice(texts, _PART)):
+        parts.append(pa.array(part, pa.string()))
+    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
 
 def _altered(place: str) -> AlteredError:

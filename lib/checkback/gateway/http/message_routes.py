@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import orjson
 
 from checkback.gateway.health import now_ms
+from checkback.gateway.http.dense_halves import DenseHalves
 from checkback.gateway.http.middleware import ARROW, JSON, PROBLEM_JSON
 from checkback.gateway.problems import Problem
 from checkback.gateway.requests import json_decoder
@@ -33,16 +34,17 @@ T = TypeVar("T")
 def message_routes(service: GatewayService, max_body: int) -> dict[str, Route]:
     """The handlers of POST requests, by path and media type. ``max_body``: bytes of a decoded Arrow stream, too."""
     halves, ops = service.halves.take, service.ops.take
+    dense = DenseHalves(halves)
     return {
         "/v1/half": {JSON: _one(json_decoder.half_of_body, halves)},
-        "/v1/halves": {JSON: _many(json_decoder.halves_of_body, halves), ARROW: _half_columns(service, max_body)},
+        "/v1/halves": {JSON: _halves(halves, dense), ARROW: _half_columns(service, max_body)},
         "/v1/message": {JSON: _one(partial(json_decoder.half_of_body, committed=True), halves)},
         "/v1/messages": {
-            JSON: _many(partial(json_decoder.halves_of_body, committed=True), halves),
+            JSON: _halves(halves, dense, committed=True),
             ARROW: _half_columns(service, max_body, committed=True),
         },
         "/v1/op": {JSON: _one(json_decoder.op_of_body, ops)},
-        "/v1/ops": {JSON: _many(json_decoder.ops_of_body, ops), ARROW: _op_columns(service, max_body)},
+        "/v1/ops": {JSON: _ops(ops), ARROW: _op_columns(service, max_body)},
     }
 
 
@@ -54,9 +56,19 @@ def _one(read: Read, take: Take) -> Direct:
     return handle
 
 
-def _many(read: Read, take: Take) -> Direct:
+def _halves(take: Take, dense: DenseHalves, committed: bool | None = None) -> Direct:
     def handle(body: bytes, groups: Groups) -> Awaitable[Reply]:
-        messages = read(body, now_ms())
+        messages = json_decoder.halves_of_body(body, now_ms(), committed)
+        if messages is None:
+            return _each(dense.taken(body, groups, committed))
+        return _at_once(messages) if isinstance(messages, Problem) else _each(take(messages, groups))
+
+    return handle
+
+
+def _ops(take: Take) -> Direct:
+    def handle(body: bytes, groups: Groups) -> Awaitable[Reply]:
+        messages = json_decoder.ops_of_body(body, now_ms())
         return _at_once(messages) if isinstance(messages, Problem) else _each(take(messages, groups))
 
     return handle
@@ -94,8 +106,11 @@ async def _first(answers: Awaitable[list[Answer]]) -> Reply:
     return _answered((await answers)[0])
 
 
-async def _each(answers: Awaitable[list[Answer]]) -> Reply:
-    results = [one.members() if isinstance(one, Problem) else {"status": 200, **one} for one in await answers]
+async def _each(answers: Awaitable[list[Answer] | Problem]) -> Reply:
+    found = await answers
+    if isinstance(found, Problem):
+        return _answered(found)
+    results = [one.members() if isinstance(one, Problem) else {"status": 200, **one} for one in found]
     return _answered({"results": results})
 
 

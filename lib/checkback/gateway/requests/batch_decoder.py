@@ -6,7 +6,7 @@ message, with the reasons for refusals. A test keeps both consistent. It takes a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -43,10 +43,11 @@ class _Half(msgspec.Struct, gc=False):
     keys: str | None = None
     properties: dict[str, str] | None = None
     born_timestamp: int | None = None
-    check_immunity_s: int | None = None
-    delay_level: Any = None
-    delay: Any = None
-    deliver_at: Any = None
+    # Of those that are left to the rules anything but null is refused, however long it is.
+    check_immunity_s: None = None
+    delay_level: None = None
+    delay: None = None
+    deliver_at: None = None
 
 
 class _Halves(msgspec.Struct, gc=False):
@@ -67,6 +68,8 @@ class _Ops(msgspec.Struct, gc=False):
     ops: list[_Op]
 
 
+#: the fields of a half message, and of an op
+HALF_FIELDS, OP_FIELDS = _Half.__struct_fields__, _Op.__struct_fields__
 _HALF = msgspec.json.Decoder(_Half)
 _HALVES = msgspec.json.Decoder(_Halves)
 _OPS = msgspec.json.Decoder(_Ops)
@@ -77,7 +80,7 @@ def halves(body: bytes, now: int, committed: bool | None = None) -> list[Half] |
 
     ``now`` and ``committed`` as in `json_decoder`.
     """
-    if not _is_utf8(body):
+    if not is_utf8(body):
         return None
     try:
         messages = _HALVES.decode(body).messages
@@ -88,7 +91,7 @@ def halves(body: bytes, now: int, committed: bool | None = None) -> list[Half] |
 
 def half(body: bytes, now: int, committed: bool | None = None) -> Half | None:
     """The same for a body that is one half message."""
-    if not _is_utf8(body):
+    if not is_utf8(body):
         return None
     try:
         message = _HALF.decode(body)
@@ -112,7 +115,6 @@ def _taken(messages: Sequence[_Half], now: int, committed: bool | None) -> list[
             and len(one.body) <= BODY_MAX
             and 0 <= real_queue_id <= INT_MAX
             and 0 <= born <= MS_MAX
-            and one.check_immunity_s is one.delay_level is one.delay is one.deliver_at is None
             and _small(one)
         ):
             return None
@@ -138,7 +140,7 @@ def _taken(messages: Sequence[_Half], now: int, committed: bool | None) -> list[
 
 def ops(body: bytes, now: int) -> list[RemarkedOp] | None:
     """The ops of a body and their remarks, if all are valid; else None. ``now`` as in `json_decoder`."""
-    if not _is_utf8(body):
+    if not is_utf8(body):
         return None
     try:
         messages = _OPS.decode(body).ops
@@ -173,7 +175,7 @@ def _new(name: str, known: set[str], fits: Callable[[str], bool]) -> bool:
     return True
 
 
-def _is_utf8(body: bytes) -> bool:
+def is_utf8(body: bytes) -> bool:
     """Is all of the body UTF-8? msgspec does not validate unknown fields, which it skips."""
     if body.isascii():
         return True

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from checkback.gateway.problems import Problem
-from checkback.gateway.requests import batch_decoder
+from checkback.gateway.requests import batch_decoder, dense_decoder
 from checkback.gateway.requests.batch_decoder import BATCH_MAX, REMARK_MAX, RemarkedOp
+from checkback.gateway.requests.dense_decoder import NAMES, VALUES, is_dense
 from checkback.messages.fields import Rejected
 from checkback.messages.half import half_of
 from checkback.messages.op import op_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from checkback.messages.half import Half
 
@@ -48,26 +49,37 @@ def half_of_body(body: bytes, now: int, committed: bool | None = None) -> Half |
 
     ``committed``: True for a message without a transaction.
     """
-    taken = batch_decoder.half(body, now, committed)
-    if taken is not None:
-        return taken
-    fields = object_of(body)
-    return fields if isinstance(fields, Problem) else half(fields, now, committed)
+    taken = None if is_dense(body, NAMES) else batch_decoder.half(body, now, committed)
+    return taken or half(_fields_of_body(body, dense_decoder.half_fields), now, committed)
 
 
-def halves_of_body(body: bytes, now: int, committed: bool | None = None) -> Sequence[Half | Problem] | Problem:
-    """The half messages of a request, each validated individually."""
-    taken = batch_decoder.halves(body, now, committed)
+def halves_of_body(body: bytes, now: int, committed: bool | None = None) -> Sequence[Half | Problem] | Problem | None:
+    """The half messages of a request, each validated individually. None: they are left to `halves_in_parts`."""
+    taken = None if is_dense(body, NAMES) else batch_decoder.halves(body, now, committed)
     if taken is not None:
         return taken
+    if is_dense(body, VALUES):
+        return None
     items = items_of(body, "messages")
     return items if isinstance(items, Problem) else [half(fields, now, committed) for fields in items]
 
 
+def halves_in_parts(
+    body: bytes, now: int, committed: bool | None = None
+) -> Iterator[Sequence[Half | Problem]] | Problem:
+    """The same for a dense body: in parts, none of which takes long."""
+    items = dense_decoder.items_of(body, "messages")
+    if isinstance(items, Problem):
+        return items
+    return (
+        [half(dense_decoder.half_fields(item), now, committed) for item in part]
+        for part in dense_decoder.parts_of(items)
+    )
+
+
 def op_of_body(body: bytes, now: int) -> RemarkedOp | Problem:
     """The op of a request and its remark. ``now`` (ms): the default born_timestamp."""
-    fields = object_of(body)
-    return fields if isinstance(fields, Problem) else op(fields, now)
+    return op(_fields_of_body(body, dense_decoder.op_fields), now)
 
 
 def ops_of_body(body: bytes, now: int) -> Sequence[RemarkedOp | Problem] | Problem:
@@ -75,14 +87,24 @@ def ops_of_body(body: bytes, now: int) -> Sequence[RemarkedOp | Problem] | Probl
     taken = batch_decoder.ops(body, now)
     if taken is not None:
         return taken
+    if is_dense(body, VALUES):
+        raw = dense_decoder.items_of(body, "ops")
+        return raw if isinstance(raw, Problem) else [op(dense_decoder.op_fields(item), now) for item in raw]
     items = items_of(body, "ops")
     return items if isinstance(items, Problem) else [op(fields, now) for fields in items]
 
 
+def _fields_of_body(body: bytes, known_fields: Callable[[bytes], object]) -> object:
+    """The JSON object of a body, or of a dense one its ``known_fields``."""
+    if not is_dense(body, VALUES):
+        return object_of(body)
+    return known_fields(body) if batch_decoder.is_utf8(body) else Problem("malformed", "not JSON: not UTF-8")
+
+
 def half(fields: object, now: int, committed: bool | None = None) -> Half | Problem:
-    """A half message without its offset. ``now`` (ms): the default born_timestamp."""
+    """A half message without its offset; ``fields``: also why there are none. ``now`` as in `half_of_body`."""
     if type(fields) is not dict:
-        return Problem("malformed", "not a JSON object")
+        return fields if isinstance(fields, Problem) else Problem("malformed", "not a JSON object")
     if fields.get("real_queue_id") is None:
         fields["real_queue_id"] = 0
     if fields.get("born_timestamp") is None:
@@ -95,9 +117,9 @@ def half(fields: object, now: int, committed: bool | None = None) -> Half | Prob
 
 
 def op(fields: object, now: int) -> RemarkedOp | Problem:
-    """An op and its remark. ``now`` (ms): the default born_timestamp."""
+    """An op and its remark; ``fields``, ``now`` as in `half`."""
     if type(fields) is not dict:
-        return Problem("malformed", "not a JSON object")
+        return fields if isinstance(fields, Problem) else Problem("malformed", "not a JSON object")
     if fields.get("born_timestamp") is None:
         fields["born_timestamp"] = now
     remark = fields.get("remark")
