@@ -39,6 +39,11 @@ def _offsets(root: Path) -> list[int]:
     return [row["queue_offset"] for row in rows(root, "half")]
 
 
+def _files(root: Path) -> int:
+    """Files of rows, whether a commit names them or not."""
+    return len(list((root / "half").glob("*.parquet")))
+
+
 class _Failing:
     """A log whose next commit fails: before it is made, or after."""
 
@@ -73,9 +78,18 @@ def test_commit_that_failed_can_be_made_again(tmp_path: Path) -> None:
     failing = _Failing(appender, made=False)
     with pytest.raises(StorageError, match="the disk said so"):
         _append(appender, 0)
+    assert _files(tmp_path) == 0
     failing.mend(appender)
     _append(appender, 0)
     assert _offsets(tmp_path) == [0, 1]
+
+
+def test_part_that_cannot_be_written_leaves_no_file_of_another(tmp_path: Path) -> None:
+    appender = _appender(tmp_path)
+    part = half_rows([HALF], 0, 0, 2000)
+    with pytest.raises(KeyError):
+        appender.append(part, part.drop_columns(["body"]))
+    assert _files(tmp_path) == 0
 
 
 def test_commit_that_was_made_all_the_same_is_found_in_the_log(tmp_path: Path) -> None:
@@ -93,6 +107,8 @@ def test_commit_of_which_nobody_knows_ends_the_gateway(tmp_path: Path, made: boo
     _Failing(appender, made, readable=False)
     with pytest.raises(OutcomeUnknownError, match="is not known"):
         _append(appender, 0)
+    assert _files(tmp_path) == 1
+    assert _offsets(tmp_path) == ([0, 1] if made else [])
 
 
 def test_later_epoch_fences_an_earlier_one(tmp_path: Path) -> None:
@@ -106,6 +122,7 @@ def test_later_epoch_fences_an_earlier_one(tmp_path: Path) -> None:
         first.claim(2)
     _append(second, 2)
     assert _offsets(tmp_path) == [0, 1, 2, 3]
+    assert _files(tmp_path) == 2
 
 
 def test_altered_table_is_refused(tmp_path: Path) -> None:
@@ -133,6 +150,7 @@ def test_table_that_is_altered_under_a_gateway_is_told_at_once(tmp_path: Path) -
     assert HealthState(stopped.append).failed(raised.value).code == "stopping"
     assert stopped == [raised.value]
     assert _offsets(tmp_path) == [0, 1]
+    assert _files(tmp_path) == 1
 
 
 def test_versions_that_delta_forgets_are_no_other_gateway(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 from checkback.errors import FencedError, StorageError
 from checkback.gateway.tables import Appender
 from checkback.settings import Storage
+from checkback.storage.files import table_files
 from checkback.storage.files.lease import Lease
 from checkback.storage.log import delta_log
 from checkback.storage.log.delta_log import DeltaLog
@@ -203,6 +204,24 @@ def test_commit_that_is_refused_leaves_no_doubt(
     assert log.versions(["app"]) == {"app": None}
     _commit(tables, 1, "app")
     assert _found(tables, "op") == [1]
+
+
+def test_file_of_a_commit_that_is_refused_goes_after_the_next(throttling: tuple[Tables, int]) -> None:
+    """Before that the request may still be on its way."""
+    tables, port = throttling
+    appender = Appender(tables.root, "half", [0], sync=False)
+    appender.claim(1)
+    refuse(port, "PUT .*_delta_log", 403, 1)
+    with pytest.raises(StorageError, match="the commit failed"):
+        appender.append(_rows("half", 1))
+
+    def files() -> int:
+        return sum(name.endswith(".parquet") for name in table_files.names(appender.place))
+
+    assert files() == 1
+    appender.append(_rows("half", 1))
+    assert files() == 1
+    assert _found(tables, "half") == [1]
 
 
 def test_lease_outlasts_throttling_that_is_shorter_than_it(throttling: tuple[Tables, int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,9 @@ from checkback.gateway.ownership import (
     position_app,
 )
 from checkback.messages.limits import LONG_MAX
+from checkback.storage.files import table_files
 from checkback.storage.files.fsync import UnflushedError
+from checkback.storage.files.object_store import is_registered
 from checkback.storage.log.delta_log import AlteredError, DeltaLog
 from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import arrow_schema
@@ -80,6 +83,8 @@ class Appender:
         self._queues = queues
         self._versions: dict[str, int | None] = {}
         self._journal = ""
+        #: files of commits that were not made, but may be until the next one
+        self._late: list[ParquetFile] = []
 
     @property
     def log(self) -> DeltaLog:
@@ -154,27 +159,53 @@ class Appender:
         if position is not None:
             versions[self._journal] = position
         files: list[ParquetFile] = []
-        for rows in parts:
-            with FileWriter(self._root, sync=self._sync) as writer:
-                writer.write(self._name, rows)
-                files += writer.close()
+        try:
+            for rows in parts:
+                with FileWriter(self._root, sync=self._sync) as writer:
+                    writer.write(self._name, rows)
+                    files += writer.close()
+        except Exception:
+            self._remove(files)
+            raise
         # Outside the writer's context, which removes the files on an error: they may be committed by then.
         try:
             try:
                 self._log.commit_after(files, self._versions, versions)
             except FencedError as error:
+                self._remove(files)
                 raise fenced(self.place) from error
             except AlteredError as error:
+                self._remove(files)
                 raise _altered(self.place) from error
             except UnflushedError:
                 raise
             except StorageError as error:
                 if not self._made(versions, error):
+                    self._not_made(files)
                     raise
                 self._log.flush()
         except UnflushedError as error:
             raise OutcomeUnknownError(error.what, error.where, error.fix) from error
         self._versions = {**versions}
+        if self._late:
+            self._remove(self._late)
+            self._late = []
+
+    def _not_made(self, files: Sequence[ParquetFile]) -> None:
+        """Remove the files of a commit that was not made.
+
+        A request to an object store that has failed may still be on its way: only once a later commit has been made
+        does it come too late.
+        """
+        if is_registered(self.place):
+            self._late += files
+        else:
+            self._remove(files)
+
+    def _remove(self, files: Sequence[ParquetFile]) -> None:
+        for file in files:
+            with suppress(OSError):  # `maintain` removes what no commit names
+                table_files.remove(f"{self.place}/{file.path}")
 
     def _made(self, versions: dict[str, int], error: StorageError) -> bool:
         """Did the commit succeed after all? No other gateway writes these versions: its epoch differs."""
