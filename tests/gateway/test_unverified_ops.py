@@ -16,10 +16,13 @@ from checkback.gateway.deduplication.transaction_names import name_of
 from checkback.gateway.metrics import Metrics
 from checkback.gateway.problems import Problem
 from checkback.gateway.requests import json_decoder
+from checkback.gateway.requests.arrow_decoder import ops_of_stream
 from checkback.gateway.service import GatewayService
 from checkback.gateway.unverified_ops import UnverifiedOps
 from checkback.messages.op import Op
 from checkback.settings import Settings
+from gateway.arrow import columns as of_messages
+from gateway.arrow import stream
 from gateway.process import PATIENCE_S, half, op, rows
 
 if TYPE_CHECKING:
@@ -185,7 +188,7 @@ def test_op_of_another_group_that_lands_during_a_look_up_ends_nothing(tmp_path: 
 
         second.ops.write = slow_write  # type: ignore[method-assign]
         hostile = asyncio.ensure_future(told(second, op(0, "t-9", "ROLLBACK", producer_group="stock")))
-        while not second.ops._on_the_way:
+        while not second.ops._unverified_on_the_way:
             await asyncio.sleep(0)
         second.ops._older._find = slow_find
         mine = asyncio.ensure_future(told(second, op(0)))
@@ -197,6 +200,89 @@ def test_op_of_another_group_that_lands_during_a_look_up_ends_nothing(tmp_path: 
         assert await mine == [False]
 
     with_two(tmp_path, act)
+
+
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("journals", [False, True])
+def test_ops_of_other_names_hold_up_none(tmp_path: Path, journals: bool, columns: bool) -> None:
+    """A thousand for one place, each of another transaction, are one commit, and so is the one that is right."""
+
+    async def act(_: GatewayService, second: GatewayService) -> None:
+        prepare, commits = second.ops.prepare, list[int]()
+
+        def counted(batch: Any) -> Any:
+            commits.append(len(batch))
+            return prepare(batch)
+
+        second.ops.prepare = counted  # type: ignore[method-assign]
+        hostile = [op(0, f"t-{n}", "ROLLBACK", producer_group="stock") for n in range(1000)]
+        if columns:
+            taken = ops_of_stream(stream(of_messages(hostile)), 1, 1 << 24)
+            assert not isinstance(taken, Problem)
+            many, mine = await asyncio.gather(second.ops.take_columns(taken, None), told(second, op(0)))
+            assert isinstance(many, list)
+            assert not any(isinstance(answer, Problem) or answer["repeated"] for answer in many)
+        else:
+            *many, mine = await asyncio.gather(told(second, *hostile), told(second, op(0)))
+            assert many == [[False] * 1000]
+        assert mine == [False]
+        assert len(commits) <= 2
+        assert sum(commits) == 1001
+        for other in (hostile[7], hostile[8] | {"state": "COMMIT"}, op(0)):
+            expected = ("contradiction", "ROLLBACK") if other["transaction_id"] == "t-8" else True
+            assert await told(second, other) == [expected]
+
+    async def with_half(first: GatewayService, second: GatewayService) -> None:
+        if journals:
+            await first.halves.take([json_decoder.half(half("t-1"), 1)], None)
+            await act(first, second)
+            return
+        sent = OnItsWay(first)
+        await sent.send("t-1")
+        await act(first, second)
+        await sent.land()
+        assert await told(second, op(0, "t-7", producer_group="stock"), op(0)) == [("wrong_group", None), True]
+
+    with_two(tmp_path, with_half, journals)
+    assert len(rows(tmp_path, "op")) == 1001
+
+
+@pytest.mark.parametrize("state", ["COMMIT", "ROLLBACK"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_op_behind_one_that_came_before_the_half_message_landed(tmp_path: Path, fails: bool, state: str) -> None:
+    """Of the same transaction: the first stands, once it is stored, though only the second could be verified."""
+
+    async def act(first: GatewayService, second: GatewayService) -> None:
+        sent = OnItsWay(first)
+        await sent.send("t-1")
+        write, admit = second.ops.write, second.ops._admit
+        writing, write_on, judged = threading.Event(), threading.Event(), asyncio.Event()
+
+        def slow_write(prepared: Any) -> None:
+            writing.set()
+            assert write_on.wait(PATIENCE_S)
+            if fails:
+                raise OSError("no space")
+            write(prepared)
+
+        def admitted(*arguments: Any) -> Any:
+            judged.set()
+            return admit(*arguments)
+
+        second.ops.write = slow_write  # type: ignore[method-assign]
+        unverified = asyncio.ensure_future(told(second, op(0)))
+        await asyncio.to_thread(writing.wait, PATIENCE_S)
+        await sent.land()
+        second.ops._admit = admitted  # type: ignore[method-assign, assignment]
+        behind = asyncio.ensure_future(told(second, op(0, state=state)))
+        await judged.wait()
+        write_on.set()
+        failed = ("storage_unavailable", None)
+        assert await unverified == [failed if fails else False]
+        assert await behind == [failed if fails else True if state == "COMMIT" else ("contradiction", "COMMIT")]
+
+    with_two(tmp_path, act)
+    assert [row["state"] for row in rows(tmp_path, "op")] == ([] if fails else ["COMMIT"])
 
 
 def test_places_where_no_half_message_can_come_are_refused(tmp_path: Path) -> None:

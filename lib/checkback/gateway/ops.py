@@ -21,6 +21,7 @@ from checkback.gateway.op_answers import contradiction, ended, judged
 from checkback.gateway.problems import Answer, Problem
 from checkback.gateway.requests.op_blocks import ColumnBlock, MessageBlock, OpBlock, column_block, firsts_of, landed_ops
 from checkback.gateway.tables import op_rows
+from checkback.gateway.unverified_ops import OpKey
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -98,6 +99,8 @@ class OpWriter:
         self._older = OlderHalves(thread, history, cache, unverified, health, gateway.max_waiting)
         self._unverified = unverified
         self._on_the_way: dict[Place, _Entry | MessageBlock] = {}
+        #: Of other gateways' queues, whose half messages nobody knows: not by place, which anybody may name.
+        self._unverified_on_the_way: dict[OpKey, _Entry] = {}
         self._columns: list[ColumnBlock] = []
         #: Blocks keep the half messages from their first on in the cache: not more than half of it.
         self._recent = gateway.remember_max // (2 * len(gateway.queues))
@@ -230,6 +233,9 @@ class OpWriter:
             if known is None and place in recalled.awaited:
                 return self._admit_unverified(entry, new, groups)
             if known is not None and known.state is None:
+                before = self._unverified_on_the_way.get(OpKey.of(op))
+                if before is not None:  # it came before the half message landed, and may fail
+                    return before
                 known = replace(known, state=self._unverified.state(op, groups))
         verdict = judge_op(known, op)
         if verdict in (Verdict.REPEATED, Verdict.CONTRADICTION) and known is not None:
@@ -244,8 +250,9 @@ class OpWriter:
 
     def _admit_unverified(self, entry: _Entry, new: list[_Entry], groups: Groups) -> Answer | _Entry | OpBlock:
         """The same for an op whose half message is not in the tables yet."""
-        if entry.place in self._on_the_way:
-            return self._on_the_way[entry.place]
+        under_way = self._unverified_on_the_way.get(OpKey.of(entry.op))
+        if under_way is not None:
+            return under_way
         first = self._unverified.state(entry.op, groups)
         if first is not None:
             return ended(entry.op, repeated=True) if first == entry.op.state else contradiction(first)
@@ -260,7 +267,9 @@ class OpWriter:
             return refusal
         if entry.half is None:
             self._unverified.add(entry.op, groups, steady_ms())
-        self._on_the_way[entry.place] = entry
+            self._unverified_on_the_way[OpKey.of(entry.op)] = entry
+        else:
+            self._on_the_way[entry.place] = entry
         new.append(entry)
         return entry
 
@@ -321,11 +330,12 @@ class OpWriter:
         self._health.worked()
 
     def _settle_entry(self, entry: _Entry) -> None:
+        if entry.half is None:  # an unverified op may be another transaction's
+            del self._unverified_on_the_way[OpKey.of(entry.op)]
+            return
         del self._on_the_way[entry.place]
         state = entry.op.state
         cached = self._cache.ended(*entry.place, state)
-        if entry.half is None:  # an unverified op may be another transaction's
-            return
         half = replace(entry.half, state=state)
         if not cached:
             self._cache.recalled([half], steady_ms())
@@ -363,7 +373,9 @@ class OpWriter:
             elif isinstance(one, _Entry):
                 if one.half is None:
                     self._unverified.discard(one.op, one.groups)
-                del self._on_the_way[one.place]
+                    del self._unverified_on_the_way[OpKey.of(one.op)]
+                else:
+                    del self._on_the_way[one.place]
 
 
 def _distinct(texts: pa.ChunkedArray) -> list[str]:

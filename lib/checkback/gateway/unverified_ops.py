@@ -31,8 +31,8 @@ UNVERIFIED_MAX = 50_000
 LOOK_UPS = 1000
 
 
-class _Key(NamedTuple):
-    """An op's half message, and the names by which it must match."""
+class OpKey(NamedTuple):
+    """An op's half message, and the names by which it must match: ops of other names end other transactions."""
 
     queue_id: int
     half_offset: int
@@ -40,11 +40,13 @@ class _Key(NamedTuple):
     transaction_id: str | None
 
     @classmethod
-    def of(cls, op: Op) -> _Key:
+    def of(cls, op: Op) -> OpKey:
+        """That of an op."""
         return cls(op.queue_id, op.half_offset, op.producer_group, short(op.transaction_id))
 
     @property
     def place(self) -> Place:
+        """That of the half message."""
         return self.queue_id, self.half_offset
 
 
@@ -62,7 +64,7 @@ class _Ops:
     ``unfit``: when those were taken that proved to be another group's or transaction's; a heap.
     """
 
-    waiting: dict[_Key, _Taken] = field(default_factory=dict)
+    waiting: dict[OpKey, _Taken] = field(default_factory=dict)
     unfit: list[int] = field(default_factory=list)
 
 
@@ -82,7 +84,7 @@ class UnverifiedOps:
     def state(self, op: Op, groups: Groups) -> str | None:
         """The state of the op that was taken first for this half message; None = none was."""
         mine = self._of.get(groups)
-        first = None if mine is None else mine.waiting.get(_Key.of(op))
+        first = None if mine is None else mine.waiting.get(OpKey.of(op))
         return None if first is None else first.state
 
     def full(self, groups: Groups) -> bool:
@@ -92,13 +94,13 @@ class UnverifiedOps:
 
     def add(self, op: Op, groups: Groups, now: int) -> None:
         """An op is taken, at ``now`` (ms)."""
-        self._of.setdefault(groups, _Ops()).waiting[_Key.of(op)] = _Taken(op.state, now)
+        self._of.setdefault(groups, _Ops()).waiting[OpKey.of(op)] = _Taken(op.state, now)
 
     def discard(self, op: Op, groups: Groups) -> None:
         """It was not stored after all."""
         mine = self._of.get(groups)
         if mine is not None:
-            mine.waiting.pop(_Key.of(op), None)
+            mine.waiting.pop(OpKey.of(op), None)
 
     def to_look_up(self, groups: Groups) -> list[Place]:
         """Half messages to look up because the token has used half of its room."""
