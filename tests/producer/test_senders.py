@@ -318,6 +318,41 @@ def test_on_op_error_that_fails_holds_up_no_other(caplog: pytest.LogCaptureFixtu
     assert f"on_op_error raised {error.__name__}" in caplog.text
 
 
+@pytest.mark.parametrize("with_asyncio", [False, True])
+def test_flush_returns_when_on_op_error_has_been_told(with_asyncio: bool) -> None:
+    """Not while it is being told. In ``on_op_error`` itself nothing is waited for that is."""
+    telling, go_on, told = threading.Event(), threading.Event(), list[Any]()
+
+    def tell(transaction_id: str, *_: object) -> None:
+        telling.set()
+        assert go_on.wait(10)
+        told.append((transaction_id, producer._senders.flush(10)))
+
+    async def sent() -> None:
+        assert isinstance(producer, AsyncTransactionProducer)
+        await producer.send_in_transaction(message(0))
+        assert await asyncio.to_thread(telling.wait, 10)
+        assert not await producer.flush(0.01)
+        go_on.set()
+        assert await producer.flush()
+        assert told == [("t0", True)]
+        await producer.close()
+
+    producer: AsyncTransactionProducer | TransactionProducer
+    with StubGateway(ops=[REFUSED]) as gateway:
+        if with_asyncio:
+            producer = AsyncTransactionProducer("orders", gateway.url, Listener(lambda *_: COMMIT), on_op_error=tell)
+            asyncio.run(sent())
+            return
+        with TransactionProducer("orders", gateway.url, Listener(lambda *_: COMMIT), on_op_error=tell) as producer:
+            producer.send_in_transaction(message(0))
+            assert telling.wait(10)
+            assert not producer.flush(0.01)
+            go_on.set()
+            assert producer.flush()
+            assert told == [("t0", True)]
+
+
 def test_op_whose_reply_cannot_be_judged_is_told(gateway: StubGateway) -> None:
     """It is no longer outstanding: there would soon be no room for others."""
     lost: list[str] = []

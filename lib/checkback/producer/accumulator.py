@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict, deque
-from threading import Condition, Lock
+from threading import Condition, Lock, get_ident
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from checkback.producer.calls import BATCH_BYTES, BATCH_MAX, Call, Op
@@ -147,12 +147,16 @@ class Accumulator(Generic[C]):
 
 
 class Outstanding:
-    """Ops that were handed over and have no last word yet, in the order in which they came."""
+    """Ops that were handed over and have no last word yet, in the order in which they came.
+
+    ``telling``: those that have it, while the caller may not know it yet, and the thread that tells it.
+    """
 
     def __init__(self, bound: int) -> None:
         self._bound = bound
         self._changed = Condition(Lock())
         self._ops: OrderedDict[int, Op] = OrderedDict()
+        self._telling: dict[int, int] = {}
         self._last = 0
 
     @property
@@ -173,11 +177,16 @@ class Outstanding:
             self._ops[op.number] = op
 
     def settle(self, ops: Iterable[Op]) -> list[Op]:
-        """These have their last word; returns those of them that had none."""
+        """These have their last word; returns those of them that had none. They are to be `told`."""
         with self._changed:
-            settled = [op for op in ops if self._ops.pop(op.number, None) is not None]
+            return self._settled([op for op in ops if self._ops.pop(op.number, None) is not None])
+
+    def told(self, ops: Iterable[Op]) -> None:
+        """The caller knows the last word of these."""
+        with self._changed:
+            for op in ops:
+                self._telling.pop(op.number, None)
             self._changed.notify_all()
-            return settled
 
     def among(self, ops: Iterable[Op]) -> list[Op]:
         """Those of these that have no last word yet."""
@@ -185,10 +194,20 @@ class Outstanding:
             return [op for op in ops if op.number in self._ops]
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until all that were handed over before have their last word; False if some still have not."""
+        """Wait until the last word of all that were handed over before is told; False if some still have not.
+
+        A thread that is telling one does not wait for what is being told: it would wait for itself.
+        """
         with self._changed:
             last = self._last
-            return self._wait_for(lambda: next(iter(self._ops), last + 1) > last, timeout_s)
+            tells = get_ident() in self._telling.values()
+
+            def flushed() -> bool:
+                if next(iter(self._ops), last + 1) <= last:
+                    return False
+                return tells or all(number > last for number in self._telling)
+
+            return self._wait_for(flushed, timeout_s)
 
     def _wait_for(self, holds: Callable[[], bool], timeout_s: float) -> bool:
         """As Condition.wait_for. Ctrl-C that another thread gets is raised at the next look."""
@@ -200,9 +219,13 @@ class Outstanding:
         return True
 
     def abandon(self) -> list[Op]:
-        """Those without a last word, which is now that they are given up."""
+        """Those without a last word, which is now that they are given up. They are to be `told`."""
         with self._changed:
             ops = list(self._ops.values())
             self._ops.clear()
-            self._changed.notify_all()
-            return ops
+            return self._settled(ops)
+
+    def _settled(self, ops: list[Op]) -> list[Op]:
+        self._telling |= dict.fromkeys((op.number for op in ops), get_ident())
+        self._changed.notify_all()
+        return ops

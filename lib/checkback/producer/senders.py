@@ -299,7 +299,7 @@ class Senders:
                 wait = max(wait, after)
         if again := self.outstanding.among(again):
             self._ops.waiting.put_back(again)
-        self._tell([(op, op.error) for op in self.outstanding.settle(ended) if op.error is not None])
+        self._tell([(op, op.error) for op in self.outstanding.settle(ended)])
         if again:
             self._sleep(wait)
 
@@ -311,7 +311,14 @@ class Senders:
         error = GatewayError("no gateway has answered", OPS.path, "check that the gateways run")
         self._tell([(op, error) for op in late])
 
-    def _tell(self, failed: Sequence[tuple[Op, GatewayError]]) -> None:
+    def _tell(self, settled: Sequence[tuple[Op, GatewayError | None]]) -> None:
+        """Tell of those that have an error; all of them are told then."""
+        try:
+            self._tell_errors([(op, error) for op, error in settled if error is not None])
+        finally:
+            self.outstanding.told(op for op, _ in settled)
+
+    def _tell_errors(self, failed: Sequence[tuple[Op, GatewayError]]) -> None:
         for op, error in failed:
             logger.warning("transaction %s: %s did not land: %s", op.transaction_id, op.state.value, error)
             if self._on_op_error is None:
