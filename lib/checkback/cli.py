@@ -35,13 +35,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         with ctrl_c():
             return _run(arguments, own_process=argv is None)
     except BrokenPipeError:
-        # The reader closed the pipe (`checkback pending | head`).
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return _closed(0)
     except KeyboardInterrupt:
         return INTERRUPTED
     except SystemExit as error:
-        # Typer exits like this when the output is closed.
+        if isinstance(error.__context__, BrokenPipeError):  # of which Typer makes 1
+            return _closed(0)
         return error.code if isinstance(error.code, int) else 1
     except CheckbackError as error:
         return _failed(str(error), error.exit_code, arguments)
@@ -75,12 +74,24 @@ def _run(arguments: list[str], own_process: bool) -> int:
     answering.own_process = own_process
     try:
         code: int = app(args=arguments, prog_name=PROGRAM, standalone_mode=False) or 0
-        sys.stdout.flush()
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            return _closed(code)
     except TyperException as error:
-        command = f"{PROGRAM} {arguments[0]}" if arguments and arguments[0] in names() else PROGRAM
-        raise SettingsError(error.format_message().rstrip("."), fix=f"see `{command} --help`") from error
+        command = next((argument for argument in arguments if argument in names()), None)
+        fix = f"see `{PROGRAM} --help`" if command is None else f"see `{PROGRAM} {command} --help`"
+        if command is not None and arguments[0] != command:
+            fix = f"options follow the command: {PROGRAM} {command} {arguments[0]} ..."
+        raise SettingsError(error.format_message().rstrip("."), fix=fix) from error
     except ModuleNotFoundError as error:
         raise _missing(error) from error
+    return code
+
+
+def _closed(code: int) -> int:
+    """The exit code of a command whose reader has closed the pipe (`checkback pending | head`)."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code
 
 

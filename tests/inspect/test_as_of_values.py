@@ -27,7 +27,8 @@ _NOW = datetime(2026, 11, 21, 14, 5, 30, tzinfo=timezone.utc)
         (" 2026-11-20 15:00:01.250 ", utc(2026, 11, 20, 15, 0, 1, 250_000)),
         ("2026-11-20T15:00Z", utc(2026, 11, 20, 15)),
         ("2026-11-20T15:00+01:00", utc(2026, 11, 20, 14)),
-        ("15:00", utc(2026, 11, 21, 15)),
+        ("14:00", utc(2026, 11, 21, 14)),
+        ("14:06", utc(2026, 11, 21, 14, 6)),  # another machine's clock
         ("13:59:59", utc(2026, 11, 21, 13, 59, 59)),
         ("10m ago", utc(2026, 11, 21, 13, 55, 30)),
         ("2d ago", utc(2026, 11, 19, 14, 5, 30)),
@@ -47,12 +48,27 @@ def test_what_is_not_a_time_is_refused_with_the_forms(text: str) -> None:
     assert error.value.exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        ("23:50", "for the day before write 2026-11-20T23:50"),
+        ("2026-11-22T10:00", "ask for a time that is over"),
+        ("2026-11-21T14:10-01:00", "ask for a time that is over"),
+    ],
+)
+def test_a_time_in_the_future_is_refused(text: str, fix: str) -> None:
+    """At ten past midnight 23:50 means yesterday; what is now is no answer to it."""
+    with pytest.raises(SettingsError, match=f"is in the future: it is 14:05 UTC; {fix}"):
+        parse_as_of(text, _NOW)
+
+
 @given(st.integers(0, 2**52), st.integers(-14, 14))
 def test_datetime_means_the_same_in_every_form(us: int, hours: int) -> None:
     """A naive one is UTC; one with a zone is that instant."""
     moment = utc(1970, 1, 2) + timedelta(microseconds=us)
     there = moment.astimezone(timezone(timedelta(hours=hours)))
-    assert parse_as_of(moment.replace(tzinfo=None)) == parse_as_of(there) == parse_as_of(there.isoformat()) == moment
+    text = parse_as_of(there.isoformat(), utc(9999, 1, 1))
+    assert parse_as_of(moment.replace(tzinfo=None)) == parse_as_of(there) == text == moment
 
 
 def test_no_moment_is_now() -> None:

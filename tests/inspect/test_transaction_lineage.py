@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from checkback.inspect.answers import Answers
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
@@ -31,3 +33,15 @@ def test_a_check_is_one_of_as_many_as_its_batch_allowed(tmp_path: Path) -> None:
     assert _checks(settings) == [f"check 1 of {CHECK_MAX}", "check 2"]
     write(None, tables, [second])
     assert _checks(settings) == [f"check 1 of {CHECK_MAX}", f"check 2 of {CHECK_MAX + 1}"]
+
+
+@pytest.mark.parametrize("topic", ["PRICING_RULES", "UNNAMED", "OPERATORS", "TABLE", "half", "table_1", "%notify"])
+def test_a_topic_may_have_any_name(tmp_path: Path, topic: str) -> None:
+    """Also one with words that the question is made of."""
+    settings = Settings.model_validate({"storage": {"root": str(tmp_path)}})
+    mine, other = Transaction(0), Transaction(1)
+    rows = [row for one in (mine, other) for row in (one.half(), one.op(), one.decision(), one.published(topic))]
+    write(None, Tables.of(settings.storage), in_batches(rows)[0])
+    events = Answers(settings).lineage("tx-0-0").to_pylist()
+    assert [row["event"] for row in events] == ["HALF", "OP", "DECISION", "PUBLISHED"]
+    assert events[-1]["table"] == f"topics/{topic}"

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from checkback.inspect.answers import Answers
     from checkback.settings import Settings
 
+#: producer groups that are named where one is unknown
+_GROUPS = 10
 #: whether nothing but the command runs in this process
 own_process = False
 
@@ -57,6 +59,20 @@ def _say(line: str) -> None:
     print(f"checkback: {printable(line)}", file=sys.stderr, flush=True)
 
 
+def none_of(answers: Answers, group: str | None, rows: pa.Table) -> str:
+    """A sentence to follow `Nothing is ...` if nobody has sent anything under the group's name; it may be mistyped."""
+    if group is None or rows.num_rows or group in (known := answers.producer_groups()):
+        return ""
+    there = ", ".join(known[:_GROUPS]) + (f" and {len(known) - _GROUPS} more" if len(known) > _GROUPS else "")
+    return f" No half message is of the group {group}" + (f"; there are {there}." if known else ".")
+
+
+def one_form(as_json: bool, as_csv: bool) -> None:
+    """Raises SettingsError if both are asked for."""
+    if as_json and as_csv:
+        raise SettingsError("--json and --csv exclude each other", "", "give one of them")
+
+
 def print_answer(
     rows: pa.Table,
     as_json: bool,
@@ -68,8 +84,7 @@ def print_answer(
     """Print all rows as JSON lines or CSV, or the first ``most`` as a table. Raises SettingsError."""
     from checkback.inspect.json_lines import csv_lines, json_lines, json_rows
 
-    if as_json and as_csv:
-        raise SettingsError("--json and --csv exclude each other", "", "give one of them")
+    one_form(as_json, as_csv)
     if as_json or as_csv:
         print_rows(json_lines(rows) if as_json else csv_lines(rows))
     elif not rows.num_rows:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from datetime import datetime, timezone
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from checkback.commands.answering import answering, print_answer
+from checkback.commands.answering import answering, none_of, one_form, print_answer
 from checkback.commands.options import (
     AsOf,
     Config,
@@ -27,8 +27,11 @@ from checkback.commands.options import (
     app,
     prepared_for_tables,
 )
-from checkback.commands.printing import console, print_table, shown, table_of
+from checkback.commands.printing import console, print_rows, print_table, shown, table_of
 from checkback.messages.durations import parse_duration
+
+if TYPE_CHECKING:
+    from checkback.inspect.audit.run import Report
 
 #: Maximum rows in the table of `pending`; --json shows all.
 SHOWN = 50
@@ -51,7 +54,8 @@ def pending(
     with answering(settings, "pending") as answers:
         rows = answers.pending(as_of, group=group).drop(["as_of"])
         most = 0 if as_json or as_csv else answers.check_max(as_of)
-    print_answer(rows, as_json, as_csv, SHOWN, partial(_pending_table, most), _nothing("pending", group, as_of))
+        nothing = _nothing("pending", group, as_of) + none_of(answers, group, rows)
+    print_answer(rows, as_json, as_csv, SHOWN, partial(_pending_table, most), nothing)
 
 
 def _nothing(what: str, group: str | None, as_of: str | None) -> str:
@@ -93,7 +97,8 @@ def scheduled(
     settings = prepared_for_tables(config, overrides, debug)
     with answering(settings, "scheduled") as answers:
         rows = answers.scheduled(as_of, group=group).drop(["as_of"])
-    print_answer(rows, as_json, as_csv, SHOWN, _scheduled_table, _nothing("scheduled", group, as_of))
+        nothing = _nothing("scheduled", group, as_of) + none_of(answers, group, rows)
+    print_answer(rows, as_json, as_csv, SHOWN, _scheduled_table, nothing)
 
 
 def _scheduled_table(rows: list[dict[str, Any]]) -> None:
@@ -122,7 +127,8 @@ def unpublished(
     settings = prepared_for_tables(config, overrides, debug)
     with answering(settings, "unpublished") as answers:
         rows = answers.unpublished(as_of, group=group, topic=topic)
-    print_answer(rows, as_json, as_csv, SHOWN, _unpublished_table, _nothing("unpublished", group, as_of))
+        nothing = _nothing("unpublished", group, as_of) + none_of(answers, group, rows)
+    print_answer(rows, as_json, as_csv, SHOWN, _unpublished_table, nothing)
 
 
 def _unpublished_table(rows: list[dict[str, Any]]) -> None:
@@ -152,7 +158,8 @@ def discarded(
     settings = prepared_for_tables(config, overrides, debug)
     with answering(settings, "discarded") as answers:
         rows = answers.discarded(as_of, since=since, group=group, topic=topic, reason=reason)
-    print_answer(rows, as_json, as_csv, SHOWN, _discarded_table, _none_discarded(since, group, topic, reason, as_of))
+        nothing = _none_discarded(since, group, topic, reason, as_of) + none_of(answers, group, rows)
+    print_answer(rows, as_json, as_csv, SHOWN, _discarded_table, nothing)
 
 
 def _none_discarded(
@@ -262,8 +269,13 @@ def decisions(
     settings = prepared_for_tables(config, overrides, debug)
     with answering(settings, "decisions") as answers:
         rows = answers.decisions(as_of, since=since, every=parse_duration(every), group=group)
-    until = "" if as_of is None else f" until {as_of}"
-    print_answer(rows, as_json, as_csv, EVENTS, _decisions_table, f"Nothing was decided since {since}{until}.")
+        nothing = _none_decided(since, as_of, group) + none_of(answers, group, rows)
+    print_answer(rows, as_json, as_csv, EVENTS, _decisions_table, nothing)
+
+
+def _none_decided(since: str, as_of: str | None, group: str | None) -> str:
+    whose = "" if group is None else f" of the group {group}"
+    return f"Nothing{whose} was decided since {since}{'' if as_of is None else f' until {as_of}'}."
 
 
 def _decisions_table(rows: list[dict[str, Any]]) -> None:
@@ -279,18 +291,36 @@ def _decisions_table(rows: list[dict[str, Any]]) -> None:
 
 
 @app.command()
-def audit(as_json: Json = False, config: Config = None, overrides: Overrides = None, debug: Debug = False) -> None:
+def audit(
+    as_json: Json = False,
+    as_csv: Csv = False,
+    config: Config = None,
+    overrides: Overrides = None,
+    debug: Debug = False,
+) -> None:
     """Show whether the tables keep every promise; the exit code is 1 when they do not."""
+    one_form(as_json, as_csv)
     settings = prepared_for_tables(config, overrides, debug)
-    from checkback.inspect.audit import report as reports
-
     with answering(settings, "audit") as answers:
         report = answers.audit()
+    try:
+        _print_audit(report, as_json, as_csv)
+    except BrokenPipeError:  # `| head`: the exit code tells all the same
+        if not report.broken:
+            raise
+    if report.broken:
+        raise typer.Exit(code=1)
+
+
+def _print_audit(report: Report, as_json: bool, as_csv: bool) -> None:
+    from checkback.inspect.audit import report as reports
+    from checkback.inspect.json_lines import csv_table
+
     if as_json:
         print(json.dumps(reports.as_json(report), indent=2))
+    elif as_csv:
+        print_rows(csv_table(reports.COLUMNS, reports.table_rows(report)))
     else:
         print_table(reports.COLUMNS, reports.table_rows(report))
         for line in reports.conclusion(report, datetime.now(timezone.utc)):
             console().print(line)
-    if report.broken:
-        raise typer.Exit(code=1)

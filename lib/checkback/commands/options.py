@@ -42,6 +42,18 @@ def _time(option: typer.CallbackParam, value: str | None) -> str | None:
     return value
 
 
+def _interval(option: typer.CallbackParam, value: str) -> str:
+    """The text of an option, which must be a duration above zero. Raises SettingsError."""
+    from checkback.messages.durations import parse_duration
+
+    try:
+        if parse_duration(value):
+            return value
+    except ValueError:
+        pass
+    raise SettingsError(f"{value[:60]!r} is no interval", option.opts[0], "write 10s, 5m or 1h")
+
+
 AsOf = Annotated[
     str | None,
     typer.Option(
@@ -59,7 +71,10 @@ SinceEver = Annotated[str | None, _SINCE]
 Why = Annotated[
     str | None, typer.Option("--reason", metavar="REASON", help="Only these: CHECK_MAX, EXPIRED or CANCELLED.")
 ]
-Every = Annotated[str, typer.Option("--every", metavar="DURATION", help="The length of an interval, as 10s or 1h.")]
+Every = Annotated[
+    str,
+    typer.Option("--every", callback=_interval, metavar="DURATION", help="The length of an interval, as 10s or 1h."),
+]
 
 Tx = Annotated[str, typer.Argument(metavar="TX", help="The transaction id.")]
 Actor = Annotated[str, typer.Option(metavar="NAME", help="Who does it.")]

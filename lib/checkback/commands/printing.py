@@ -38,6 +38,10 @@ class _Console(Console):
         """Like rich's."""
         super().print(*map(_printable, objects), **options)
 
+    def on_broken_pipe(self) -> None:
+        """Rich ends the process with 1; `cli` knows what it means."""
+        raise BrokenPipeError
+
 
 def _printable(value: Any) -> Any:
     return printable(value) if isinstance(value, str) else value

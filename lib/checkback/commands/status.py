@@ -14,9 +14,9 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from checkback.commands.answering import answering
-from checkback.commands.options import Config, Debug, Json, Overrides, app, prepared_for_tables
-from checkback.commands.printing import console, table_of
+from checkback.commands.answering import answering, one_form
+from checkback.commands.options import Config, Csv, Debug, Json, Overrides, app, prepared_for_tables
+from checkback.commands.printing import console, print_rows, table_of
 from checkback.errors import printable
 
 if TYPE_CHECKING:
@@ -37,17 +37,19 @@ Watch = Annotated[bool, typer.Option("--watch", help="Look again every few secon
 def status(
     watch: Watch = False,
     as_json: Json = False,
+    as_csv: Csv = False,
     config: Config = None,
     overrides: Overrides = None,
     debug: Debug = False,
 ) -> None:
     """Show on one screen whether reconcile is at work, how far it is, and who is stuck and why."""
+    one_form(as_json, as_csv)
     settings = prepared_for_tables(config, overrides, debug)
     out = console()
     try:
-        if as_json or not out.is_terminal:
+        if as_json or as_csv or not out.is_terminal:
             for found in _looks(settings, watch):
-                _print(out, found, as_json, watch)
+                _print(out, found, as_json, as_csv, watch)
             return
         # Reconcile's own facts are available at once, the tables' a little later, on Spark much later.
         with Live(console=out, auto_refresh=False, screen=watch) as live:
@@ -94,10 +96,13 @@ def _consumers_reader(settings: Settings) -> Callable[[], tuple[ConsumerFacts, .
     return read
 
 
-def _print(out: Console, found: Status, as_json: bool, watch: bool) -> None:
+def _print(out: Console, found: Status, as_json: bool, as_csv: bool, watch: bool) -> None:
+    from checkback.inspect.json_lines import csv_of
     from checkback.inspect.status import screen as status_screen
 
-    if not as_json:
+    if as_csv:
+        print_rows(csv_of(status_screen.as_json(found)))
+    elif not as_json:
         out.print(_screen(found))
     elif watch:
         print(json.dumps(status_screen.as_json(found)), flush=True)

@@ -236,7 +236,12 @@ class TopicReader:
                 self._place,
                 "put it back, or wait until `reconcile` can make it; consumers wait",
             )
-        log, _ = opened
+        log, new = opened
+        if new and not log.is_topic():
+            raise self._log.refused(
+                "is not the table of a topic: it has no columns half_queue_id and half_queue_offset",
+                "move it away: `reconcile` then makes the topic's, with what waits in `unpublished`; consumers wait",
+            )
         times = np.array([batch.key.batch_time for batch in mine], np.int64)
         times.sort()
         # Those from before the first batch are older than that; the others have a batch's time.

@@ -157,6 +157,11 @@ class Answers:
             FROM ({found.sql}) GROUP BY {columns}"""
         return self._ask(Question(sql, f"pending DESC, {columns}", found.values), as_of)
 
+    def producer_groups(self) -> list[str]:
+        """The producer groups that have sent half messages, by name."""
+        question = Question("SELECT DISTINCT producer_group FROM {half}", "producer_group")
+        return [group for group in self._ask(question, None)["producer_group"].to_pylist() if group is not None]
+
     def groups(self, as_of: AsOf = None, *, stuck: bool = False) -> pa.Table:
         """A row for each producer group with something pending, and why; columns as `inspect.stuck_groups`, and stuck.
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from checkback.storage.timestamps import python_times
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 _CHUNK = 10_000
 _encoded = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -36,12 +36,33 @@ def csv_lines(rows: pa.Table) -> Iterator[str]:
     """A header, then each row as CSV (RFC 4180), without line ends; null is empty, a list is JSON."""
     yield _csv(rows.column_names)
     for row in json_rows(rows):
-        yield _csv([json.dumps(cell) if isinstance(cell, (list, dict)) else cell for cell in row.values()])
+        yield _csv(list(row.values()))
+
+
+def csv_of(value: Any) -> Iterator[str]:
+    """The leaves of a JSON value as CSV: a header, then a line each, named as `reconcile.at_work` or `groups.0.why`."""
+    yield _csv(["name", "value"])
+    yield from map(_csv, _leaves("", value))
+
+
+def _leaves(name: str, value: Any) -> Iterator[list[Any]]:
+    if not isinstance(value, (dict, list)):
+        yield [name, value]
+        return
+    for key, each in value.items() if isinstance(value, dict) else enumerate(value):
+        yield from _leaves(f"{name}.{key}" if name else str(key), each)
+
+
+def csv_table(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> Iterator[str]:
+    """A header, then each row, as CSV."""
+    yield from map(_csv, (list(cells) for cells in (columns, *rows)))
 
 
 def _csv(cells: list[Any]) -> str:
     line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(cells)
+    # As JSON has them; null is empty.
+    texts = [json.dumps(cell) if isinstance(cell, (list, dict, bool)) else cell for cell in cells]
+    csv.writer(line, lineterminator="").writerow(texts)
     return line.getvalue()
 
 

@@ -72,14 +72,13 @@ def lineage_rows(view: View, transaction_id: str, group: str | None = None) -> p
     view.look(*known, "batches")
     names = [name for name in known if view.version(name) is not None]
     places = {f"table_{number}": name for number, name in enumerate(names)}
-    events = " UNION ALL ".join(_events(name, f"{{{place}}}") for place, name in places.items())
     named = "transaction_id = :transaction_id" + ("" if group is None else " AND producer_group = :producer_group")
-    for word, sql in (
-        ("NAMED", named),
-        ("OPERATORS", _resumed_queues(places)),
-        ("RULES", _rules(view.version("batches") is not None)),
-    ):
-        events = events.replace(word, sql)
+    words = {
+        "NAMED": named,
+        "OPERATORS": _resumed_queues(places),
+        "RULES": _rules(view.version("batches") is not None),
+    }
+    events = " UNION ALL ".join(_events(name, words | {"TABLE": f"{{{place}}}"}) for place, name in places.items())
     order = f"answer.at, array_position({_list(_ORDER)}, event), queue_id, queue_offset"
     sql = f"""
         WITH places AS (SELECT DISTINCT queue_id, queue_offset FROM {{half}} WHERE {named})
@@ -203,14 +202,16 @@ def _list(texts: tuple[str, ...]) -> str:
     return f"split('{','.join(texts)}', ',')"
 
 
-def _events(name: str, place: str) -> str:
-    """SQL: the rows of a table about the transaction as events."""
+def _events(name: str, words: Mapping[str, str]) -> str:
+    """SQL: the rows of a table about the transaction as events. ``words``: what those of `_SEARCHED` stand for."""
     kind = TOPIC_PREFIX if name.startswith(TOPIC_PREFIX) else name
     event, at, detail = _EVENTS[kind]
     columns = {column.name for column in columns_of(name)}
     queue, offset = ("half_queue_id", "half_queue_offset") if kind in _OF_HALF else _KEY
     batch = "batch_id" if "batch_id" in columns and kind != "dead_letters" else "CAST(NULL AS BIGINT)"
-    rows = _SEARCHED.get(kind, "SELECT * FROM TABLE WHERE NAMED").replace("TABLE", place)
+    rows = _SEARCHED.get(kind, "SELECT * FROM TABLE WHERE NAMED")
+    for word, sql in words.items():  # here: a topic's name may contain such a word
+        rows = rows.replace(word, sql)
     table = name.replace("'", "''")  # a topic's name may hold no quote (`messages`)
     return f"""
         SELECT rows.{at} AS at, {event} AS event, '{table}' AS table, {batch} AS batch_id, {queue} AS queue_id,

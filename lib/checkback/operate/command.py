@@ -209,8 +209,13 @@ def _show_all(transactions: Sequence[Transaction], as_json: bool, table: Print) 
 def confirmed(as_json: bool) -> bool:
     """Whether the user has confirmed; without a terminal nothing is asked."""
     if not as_json and sys.stdin.isatty() and sys.stdout.isatty():
-        if typer.confirm("Do it?"):
-            return True
+        try:
+            if typer.confirm("Do it?"):
+                return True
+        except typer.Abort as error:  # Ctrl-C, or Ctrl-D
+            if isinstance(error.__context__, KeyboardInterrupt):
+                raise KeyboardInterrupt from error
+            print()
         print("Nothing was done.")
     elif not as_json:
         print("Nothing was done. --yes does it.")

@@ -174,7 +174,7 @@ def chosen(family: Sequence[Transaction], asked: Asked) -> Transaction:
         raise SettingsError(
             f"no half message{where}{whose} has this transaction id",
             "TX",
-            "see `checkback pending` for those there are",
+            "`checkback pending`, `discarded` and `scheduled` show those there are",
         )
     if len(named) > 1:
         fix = "name one: --queue-id N --queue-offset N"

@@ -40,6 +40,11 @@ class FollowedLog:
         self.seen()
         return self._log, True
 
+    def refused(self, what: str, fix: str) -> StorageError:
+        """The error for a table that cannot be used; it is opened anew when it is asked for again."""
+        self._log = None
+        return StorageError(what, self.place, fix)
+
     def seen(self) -> None:
         """The log was read up to its newest version: remember that commit."""
         if self._log is not None:
