@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
+import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from checkback.gateway.authentication import BearerTokens
 from checkback.gateway.problems import Problem
+from checkback.gateway.requests import json_decoder
 from checkback.settings import Settings
-from gateway.process import TO_TABLE, Gateway, half, op, rows
+from gateway.process import PATIENCE_S, TO_TABLE, Gateway, half, op, rows
+from gateway.services import SlowHistory, code, with_service
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
+
+    from checkback.gateway.deduplication.history import Place
+    from checkback.gateway.deduplication.landed_halves import CachedHalf
+    from checkback.gateway.problems import Answer
+    from checkback.gateway.service import GatewayService
 
 pytestmark = pytest.mark.slow
 
@@ -181,3 +190,61 @@ def test_start_imports_no_pandas() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert (run.returncode, run.stderr.count("\n")) == (0, 1), run.stderr
+
+
+def test_look_ups_that_are_shared_tell_a_token_nothing_of_other_groups(tmp_path: Path) -> None:
+    """Ops of two tokens come while a third is looked up: they are looked up together, and answered each on its own.
+
+    Of the other group's half message an op learns that it is another group's: no id, no state. A question is refused.
+    """
+    orders, pay = frozenset({"orders"}), frozenset({"pay"})
+    names = {"orders": ("order-1", "order-2", "order-3"), "pay": ("pay-1",)}
+    producers: dict[str, object] = {name: {"token": name[:1] * 32} for name in names}
+
+    async def act(service: GatewayService, history: SlowHistory) -> None:
+        at = {}
+        for group, ids in names.items():
+            messages = [json_decoder.half(half(name, producer_group=group), 1) for name in ids]
+            for stored in await service.halves.take(messages, frozenset({group})):
+                assert isinstance(stored, dict)
+                at[stored["transaction_id"]] = stored["queue_offset"]
+        ended = json_decoder.op(op(at["order-3"], "order-3", "ROLLBACK"), 1)
+        assert [code(one) for one in await service.ops.take([ended], orders)] == [None]
+        service.cache.forget(2**62, 0)
+        begun, end, find, asked = threading.Event(), threading.Event(), service.ops._older._find, []
+
+        def slow(places: Collection[Place]) -> dict[Place, CachedHalf]:
+            asked.append({offset for _, offset in places})
+            begun.set()
+            assert end.wait(PATIENCE_S)
+            return find(places)
+
+        service.ops._older._find = slow
+
+        def ops(groups: frozenset[str], *sent: dict[str, Any]) -> asyncio.Future[list[Answer]]:
+            return asyncio.ensure_future(service.ops.take([json_decoder.op(one, 1) for one in sent], groups))
+
+        first = ops(orders, op(at["order-1"], "order-1"))
+        await asyncio.to_thread(begun.wait, PATIENCE_S)
+        theirs = ops(orders, op(at["order-2"], "order-2"))
+        strange = [op(at[name], name, producer_group="pay") for name in ("order-2", "order-3")]
+        mine = ops(pay, op(at["pay-1"], "pay-1", producer_group="pay"), *strange)
+        alone = asyncio.ensure_future(service.ops._older.of([(0, at["pay-1"])], {}, pay))
+        await asyncio.sleep(0)
+        end.set()
+        assert [code(one) for one in [*await first, *await theirs]] == [None, None]
+        own, *others = await mine
+        assert (code(own), [code(one) for one in others]) == (None, ["wrong_group"] * 2)
+        for answer in others:
+            assert isinstance(answer, Problem)
+            assert not any(text in str(answer.members()) for text in ("order-", "orders", "ROLLBACK", "COMMIT"))
+        found = await alone
+        assert not isinstance(found, Problem)
+        assert {offset for _, offset in found.halves} == {at["pay-1"]}
+        assert asked[1] == {at["order-2"], at["order-3"], at["pay-1"]}  # it was one look-up
+        history.end.set()
+        for name in names["orders"]:
+            assert code(await service.questions.transaction(name, "orders", pay)) == "forbidden_group"
+            assert code(await service.questions.transaction(name, "pay", pay)) == "unknown_transaction"
+
+    with_service(tmp_path, act, producers)
