@@ -598,3 +598,24 @@ def test_of_a_property_that_is_there_twice_the_first_counts(lake: Published, run
     start(lake, running, heard, selector=MessageSelector.by_sql("a = '1'"))
     heard.wait_for(0, 1)
     assert heard.messages[0].properties == {"a": "1", "b": "2"}
+
+
+@pytest.mark.parametrize("options", [{}, {"orderly": True, "suspend": 0.02}, {"sql": True}])
+def test_a_message_that_a_topic_has_twice_holds_up_nothing(
+    lake: Published,
+    running: list[PushConsumer],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    options: dict[str, Any],
+) -> None:
+    """Each of the rows is consumed; a retry is of the message, once, and the others' are read beside it."""
+    rows = lake.messages(4)
+    lake.publish({"pay": [rows, [rows[1]], [rows[1]]]})
+    listener: Any = Heard(fails=dict.fromkeys(range(4), 3))
+    if options.pop("sql", False):
+        options = {"positions": SqlPositions(create_engine(f"sqlite:///{tmp_path}/positions.db"))}
+    consumer = start(lake, running, listener, retry_levels=[0.02], commit_interval=0.02, **options)
+    lake.publish({"pay": [lake.messages(1)]})
+    listener.wait(lambda heard: all(heard.times[offset] >= 4 for offset in (0, 1, 2, 3)) and heard.times[4])
+    consumer.shutdown()
+    assert "KeyError" not in caplog.text

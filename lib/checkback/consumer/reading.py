@@ -179,6 +179,8 @@ class Reader:
             for fetched in self._topics[topic].fetch(chosen):
                 with hand.changed:
                     for place, key in enumerate(fetched.keys):
+                        if key not in chosen:  # another writer has put the message into the topic twice
+                            continue
                         each, retry = chosen.pop(key)
                         if not each.one_by_one or each.retry_size < _RETRY_BYTES:
                             each.retry(fetched.rows.take(np.array([place])), [retry])  # a slice would keep all rows
