@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
 
@@ -18,8 +19,10 @@ from checkback.check.superseded import superseding_rows
 from checkback.demo.producer import ExampleProducer
 from checkback.errors import SettingsError
 from checkback.settings import Settings
+from checkback.storage.row_texts import NOT_UTF8
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
+from support.odd_rows import BAD, append_odd
 from support.rows import rows_of
 
 if TYPE_CHECKING:
@@ -168,6 +171,30 @@ def test_batch_of_several_groups_one_answer_each_ops_for_decisions(bench: Bench,
     assert commit.born_timestamp == answers["c"].answered_at
     assert before.timestamp() <= commit.born_timestamp.timestamp() <= commit.store_timestamp.timestamp()
     assert commit.store_timestamp.timestamp() <= time.time()
+
+
+def test_request_whose_names_are_not_utf8_holds_up_no_other(bench: Bench, producer: ExampleProducer) -> None:
+    """Another writer's half message: nobody is asked, the last of its checks counts, and its bytes stay."""
+    bench.request((1, "orders", "c", 1))
+    now = datetime.now(timezone.utc)
+    row = {"queue_id": 0, "real_topic": "orders", "check_times": 15, "requested_at": now, "born_timestamp": BORN}
+    odd = [
+        row | {"queue_offset": 2, "transaction_id": "bad", "producer_group": "orders"},
+        row | {"queue_offset": 3, "transaction_id": "t", "producer_group": "bad"},
+    ]
+    append_odd(str(bench.root), "check_requests", odd)
+    bench.request((4, "orders", "r", 1))
+    group = {"endpoints": producer.endpoints, "secret": SECRET, "include_body": True}
+    bench.run(settings(orders=group))
+    tables = Tables(root=str(bench.root), by_files=True)
+    files = {name: [file.path for file in tables.log(name).data_files()] for name in ("check_answers", "op")}
+    found = pa.concat_tables(map(pq.read_table, files["check_answers"])).sort_by("queue_offset")
+    assert found.column("outcome").to_pylist() == ["COMMIT", "NO_ANSWER", "NO_ANSWER", "ROLLBACK"]
+    assert set(found.column("error").drop_null().to_pylist()) == {NOT_UTF8}
+    assert found.column("transaction_id").cast(pa.binary()).to_pylist() == [b"c", BAD, b"t", b"r"]
+    ops = pa.concat_tables(pq.read_table(path, columns=["half_offset", "state"]) for path in files["op"]).to_pylist()
+    states = {row["half_offset"]: row["state"] for row in ops}
+    assert states == {1: "COMMIT", 2: "DELIVERED", 3: "DELIVERED", 4: "ROLLBACK"}
 
 
 def test_batch_done_again_changes_nothing(bench: Bench, producer: ExampleProducer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -15,10 +16,12 @@ from check.servers import Server, always, reply, says, unused_url
 from checkback.check.circuit_breaker import CircuitBreaker, Limits, limits_of
 from checkback.check.endpoint import Group
 from checkback.check.endpoint_health import EndpointHealth
-from checkback.check.query import rates_of
+from checkback.check.query import has_valid_names, rates_of
 from checkback.check.rate_limit import Rate, RateState
 from checkback.check.worker import RETURNED, CheckWorker
 from checkback.settings import Settings
+from checkback.storage.schemas import arrow_schema
+from support.odd_rows import REPLACED, bad_texts
 
 _MESSAGE = pa.struct(
     [
@@ -46,6 +49,33 @@ def asked(worker: CheckWorker, given: list[pa.RecordBatch]) -> tuple[list[dict[s
     (learned,) = [row["health"] for row in rows if row["health"] is not None]
     answers = [row for row in rows if row["health"] is None]
     return answers, EndpointHealth.from_json(learned)
+
+
+@pytest.mark.slow
+def test_message_whose_text_is_not_utf8_is_sent_as_it_can_be() -> None:
+    """Another writer's: it holds up neither its own check nor the others of the task."""
+    rows = pa.Table.from_batches(batches("orders", 2)).to_pylist()
+    rows[0]["message"] = {"tags": "bad", "keys": "k", "properties": [("bad", "bad")], "body": b"\xff"}
+    (given,) = bad_texts(pa.Table.from_pylist(rows, _REQUEST)).to_batches()
+    with Server(always(reply(says("COMMIT")))) as server:
+        answers, _ = asked(
+            CheckWorker({"orders": Group((server.url,), include_body=True)}, 5, None, concurrency=4), [given]
+        )
+    assert [row["outcome"] for row in answers] == ["COMMIT", "COMMIT"]
+    bodies = [json.loads(each.body) for each in server.received]
+    assert [body["tags"] for body in bodies if body.get("tags")] == [REPLACED]
+
+
+def test_requests_whose_names_are_not_utf8() -> None:
+    """Whichever name it is; the others are not touched."""
+    names: list[tuple[str | None, str, str]]
+    names = [("tx", "orders", "pay"), ("bad", "orders", "pay"), ("tx", "bad", "pay"), ("tx", "orders", "bad")]
+    names += [("tx", "\ufffd\ufffdd", "pay"), (None, "orders", "pay")]
+    columns = ("transaction_id", "producer_group", "real_topic")
+    rows = pa.Table.from_pylist([dict(zip(columns, row, strict=True)) for row in names], arrow_schema("check_requests"))
+    assert has_valid_names(rows).to_pylist() == [True] * 6
+    found = has_valid_names(bad_texts(rows)).to_pylist()
+    assert found == [True, False, False, False, True, True]
 
 
 @pytest.mark.slow

@@ -33,8 +33,10 @@ from checkback.consumer.group.group_table import GroupTable
 from checkback.errors import SettingsError, StorageError
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.schemas import arrow_schema
+from checkback.storage.timestamps import time_of
 from consumer.heard import Heard, until
 from consumer.test_push_consumer import FAST, dead_letters, start
+from support.odd_rows import REPLACED, bad_texts
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -408,6 +410,28 @@ def test_text_that_is_not_utf8_holds_up_nothing(lake: Published, running: list[P
     heard.wait_for(0, 1, 2)
     keys = {message.half_queue_offset: message.keys for message in heard.messages}
     assert keys == {0: "\ufffd\ufffd", 1: "ok", 2: None}
+
+
+def test_text_that_is_not_utf8_is_filtered_and_becomes_a_dead_letter(
+    lake: Published, running: list[PushConsumer]
+) -> None:
+    """Another writer's: a filter by number meets it, and a retry that fails."""
+    rows = lake.messages(1, tags="bad", properties=[("number", "bad")]) + lake.messages(2)
+    lake.publish({"pay": []}, concluded=False)
+    named = {"batch_id": lake.batch_id, "committed_at": time_of(lake.time)}
+    lake.write("topics/pay", bad_texts(pa.Table.from_pylist([row | named for row in rows], arrow_schema("topics/pay"))))
+    lake.conclude({"topics/pay": lake.log("topics/pay").version()})
+    heard = Heard()
+    numbers = PushConsumer("numbers", lake.tables.root, heard)
+    numbers.subscribe("pay", MessageSelector.by_sql("number > 1"))
+    numbers.start()
+    running.append(numbers)
+    heard.wait_for(2)
+    assert {message.half_queue_offset for message in heard.messages} == {2}
+    start(lake, running, lambda _: ConsumeResult.RECONSUME_LATER, max_reconsume_times=1, retry_levels=[0.02])
+    until(lambda: len(dead_letters(lake)) == 3)
+    (dead,) = (row for row in dead_letters(lake) if row["half_queue_offset"] == rows[0]["half_queue_offset"])
+    assert (dead["tags"], dead["properties"]) == (REPLACED, [("number", REPLACED)])
 
 
 def test_a_group_table_that_was_made_anew_is_joined_again(lake: Published, running: list[PushConsumer]) -> None:

@@ -25,6 +25,7 @@ from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.timestamps import LEAST
+from support.odd_rows import append_odd
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -276,3 +277,26 @@ assert len(older.find({(0, n) for n in range(96)})) == 96
 assert older.named("orders", "t-7") is not None
 print(pa.default_memory_pool().max_memory(), python, tracemalloc.get_traced_memory()[1])
 """
+
+
+def test_rows_with_text_that_is_not_utf8_hold_up_nothing(tmp_path: Path) -> None:
+    """Another writer's: neither a start, nor a look-up of an op, nor a query of the others."""
+    land(tmp_path, "half", half(0, "first"))
+    odd = {"transaction_id": "bad", "producer_group": "bad", "tags": "bad", "properties": [("bad", "bad")]}
+    append_odd(str(tmp_path), "half", [half(1) | odd, half(0, second=9) | odd, half(2)])
+    land(tmp_path, "op", op(0, "COMMIT", transaction_id="first"))
+    append_odd(str(tmp_path), "op", [op(0, "ROLLBACK", -1, transaction_id="bad"), op(2, "ROLLBACK", remark="bad")])
+    named = {"queue_id": 0, "queue_offset": 2, "transaction_id": "tx", "producer_group": "orders"}
+    land(tmp_path, "decisions", named | {"state": "ROLLBACK", "decided_at": T0})
+    append_odd(str(tmp_path), "decisions", [named | {"transaction_id": "bad", "state": "COMMIT", "decided_at": T0}])
+    append_odd(str(tmp_path), "check_requests", [named | {"transaction_id": "bad", "check_times": 7}])
+    history = DeduplicationHistory(str(tmp_path))
+    assert [one.queue_offset for one in recent(history, [0], T0 - timedelta(days=1), 10)] == [0, 1, 2, 0]
+    found = history.find([(0, 0), (0, 1), (0, 2)])
+    assert [(found[0, offset].name, found[0, offset].state) for offset in (0, 2)] == [
+        (name_of("orders", "first"), "COMMIT"),
+        (name_of("orders", "tx"), "ROLLBACK"),
+    ]
+    named_half = history.named("orders", "tx")
+    assert named_half is not None
+    assert (named_half.queue_offset, history.check_times(named_half)) == (2, 0)

@@ -14,6 +14,7 @@ from checkback.operate.lookup import find
 from checkback.operate.transaction import AmbiguousError, Asked, Place
 from checkback.storage.schemas import arrow_schema
 from operate.fixtures import QUEUE, Lakehouse
+from support.odd_rows import append_odd
 
 
 def found_one(lake: Lakehouse, **more: Any) -> Any:
@@ -103,3 +104,14 @@ def test_row_with_a_time_beyond_pythons_is_found(lake: Lakehouse, column: str) -
     write_deltalake(lake.tables.location("half"), rows, mode="append")
     for transaction_id in ("tx", "far"):
         assert lake.resolve("COMMIT", Asked(transaction_id)).operation.transaction_id == transaction_id
+
+
+@pytest.mark.parametrize("column", ["transaction_id", "producer_group", "real_topic", "properties"])
+def test_row_with_text_that_is_not_utf8_holds_up_no_other(lake: Lakehouse, column: str) -> None:
+    """Another writer's, in `half` at the next offset, and in `op`, `decisions` and the ledger beside the others'."""
+    lake.half(11)
+    row = lake.rows("half")[0]
+    odd = {column: [("bad", "bad")] if column == "properties" else "bad"}
+    append_odd(lake.root, "half", [row | {"queue_offset": 12} | odd])
+    append_odd(lake.root, "op", [{"queue_id": 0, "half_offset": 11, "transaction_id": "bad", "state": "bad"}])
+    assert lake.resolve("COMMIT", Asked("tx", place=Place(0, 11))).operation.transaction_id == "tx"

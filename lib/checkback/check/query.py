@@ -29,8 +29,10 @@ from checkback.spark.connect import parallelism, query_id
 from checkback.storage.checkpoints.seen_commits import SeenCommits
 from checkback.storage.first_read import first_read
 from checkback.storage.queue_owners import log_of_half, operators_queues
+from checkback.storage.row_texts import NOT_UTF8
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.spark_schemas import CHECK_REQUESTS
+from checkback.storage.valid_texts import is_valid, valid_texts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
 NAME = "check"
 #: state of an op that marks a check as counted: internal to this query, `messages` refuses it from producers
 DELIVERED = "DELIVERED"
+#: the names in a request that are sent
+_NAMES = ["transaction_id", "producer_group", "real_topic"]
 #: Bytes of requests in a batch, including the file that exceeds them (`parquet_files.MOST_ROWS`): at 18 to 50 bytes
 #: each, 30,000 to 60,000 requests. Answers are written when all have come; at 2,000/s that is within check.batch_time.
 _BATCH_BYTES = str(896 << 10)
@@ -209,12 +213,15 @@ class CheckBatches:
         """Send or skip each of ``requests`` (CHECK_REQUESTS); append the answers (CHECK_ANSWERS) and return them."""
         why = self._overtaken(spark, requests)
         fresh, overtaken = requests.filter(pc.is_null(why)), requests.filter(pc.is_valid(why))
+        named = has_valid_names(fresh)
+        fresh, nameless = fresh.filter(named), fresh.filter(pc.invert(named))
         reached = pc.is_in(fresh.column("producer_group"), self._reached)
         fresh, nobody = fresh.filter(reached), fresh.filter(pc.invert(reached))
         now = datetime.now(timezone.utc)
         answers = pa.concat_tables(
             [
                 not_sent(overtaken, why.drop_null(), now, batch_id),
+                not_sent(nameless, pa.repeat(NOT_UTF8, nameless.num_rows), now, batch_id, NO_ANSWER),
                 not_sent(nobody, has_no_endpoints(nobody.column("producer_group")), now, batch_id, NO_ANSWER),
             ]
         )
@@ -277,6 +284,21 @@ def has_no_endpoints(groups: pa.ChunkedArray) -> pa.ChunkedArray:
     """Why a request of each of the ``groups`` is not sent: it has no endpoints."""
     coded = groups.combine_chunks().dictionary_encode()
     return pa.chunked_array([pa.array(map(nobody_of, coded.dictionary.to_pylist()), pa.string()).take(coded.indices)])
+
+
+def has_valid_names(requests: pa.Table) -> pa.Array:
+    """Whether the names of each of ``requests`` (CHECK_REQUESTS) are UTF-8: others are another writer's.
+
+    They are not replaced: no producer has a transaction of another name, and an op for it would end none.
+    """
+    names = requests.select(_NAMES)
+    if all(is_valid(chunk) for column in names.columns for chunk in column.chunks):
+        return pa.repeat(True, requests.num_rows)
+    same = (
+        pc.equal(names.column(name).cast(pa.binary()), valid.cast(pa.binary())).fill_null(True)
+        for name, valid in zip(_NAMES, valid_texts(names).columns, strict=True)
+    )
+    return reduce(pc.and_, same)
 
 
 def op_rows(answers: pa.Table, now: datetime, last: int | None) -> pa.Table:

@@ -16,6 +16,7 @@ from checkback.check.endpoint_health import EndpointHealth
 from checkback.check.scheduler import CheckScheduler
 from checkback.check.wire import SKIPPED, CheckAnswer, CheckRequest, Message
 from checkback.messages.half import FIRST_PLACE, RESUMED_FROM
+from checkback.storage.valid_texts import valid_texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -134,7 +135,7 @@ def _portions(batches: Iterable[pa.RecordBatch], resumed: Collection[int]) -> It
 
 def _requests(batch: pa.RecordBatch) -> Iterator[CheckRequest]:
     columns = [batch.column(name).to_pylist() for name in (*_IDENTITY, "born_ms")]
-    messages = batch.column("message")
+    messages = valid_texts(pa.table([batch.column("message")], ["message"])).column(0)
     if messages.null_count == len(messages):
         columns.append([None] * len(messages))  # to_pylist would convert each
     else:

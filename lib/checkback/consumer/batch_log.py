@@ -24,7 +24,7 @@ from checkback.storage.files.object_store import is_registered
 from checkback.storage.followed_log import FollowedLog
 from checkback.storage.log.commit_reader import actions_of_kind
 from checkback.storage.schemas import TOPIC_PREFIX
-from checkback.storage.timestamps import python_times
+from checkback.storage.valid_texts import python_values
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -151,7 +151,7 @@ class BatchLog:
         found: list[ListedBatch] = []
         for source in table_files.sources(files):
             read = pq.read_table(source, columns=_COLUMNS, partitioning=None)
-            found += _listed(python_times(read))
+            found += _listed(python_values(read))
         return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -42,7 +42,7 @@ class MessageExt(NamedTuple):
 
 
 def messages_of(topic: str, rows: pa.Table, reconsume_times: Sequence[int] | None = None) -> list[MessageExt]:
-    """The rows of a topic's table as messages."""
+    """The rows of a topic's table, with `valid_texts`, as messages."""
     count = len(rows)
     column = rows.column
     return list(
@@ -50,7 +50,7 @@ def messages_of(topic: str, rows: pa.Table, reconsume_times: Sequence[int] | Non
             MessageExt,
             [topic] * count,
             pc.fill_null(column("queue_id"), 0).to_pylist(),
-            *(_texts(column(name)) for name in ("transaction_id", "producer_group", "tags", "keys")),
+            *(column(name).to_pylist() for name in ("transaction_id", "producer_group", "tags", "keys")),
             _dicts(column("properties")),
             pc.fill_null(column("body"), b"").to_pylist(),
             _ms(column("born_timestamp")),
@@ -61,16 +61,6 @@ def messages_of(topic: str, rows: pa.Table, reconsume_times: Sequence[int] | Non
             reconsume_times or [0] * count,
         )
     )
-
-
-def _texts(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """The strings; another writer's that are not UTF-8 with replacement characters, so that they hold up nothing."""
-    try:
-        found: list[Any] = column.to_pylist()
-    except UnicodeDecodeError:
-        raw = column.cast(pa.binary()).to_pylist()
-        found = [None if each is None else each.decode("utf-8", "replace") for each in raw]
-    return found
 
 
 def _ms(times: pa.ChunkedArray) -> list[int]:
@@ -84,8 +74,8 @@ def _dicts(column: pa.ChunkedArray) -> list[dict[str, str]]:
     for chunk in column.chunks:
         offsets = chunk.offsets.to_pylist()
         first = offsets[0]
-        keys = _texts(chunk.keys.slice(first, offsets[-1] - first))
-        values = _texts(chunk.items.slice(first, offsets[-1] - first))
+        keys = chunk.keys.slice(first, offsets[-1] - first).to_pylist()
+        values = chunk.items.slice(first, offsets[-1] - first).to_pylist()
         for begin, end in pairwise(offsets):
             pairs = keys[begin - first : end - first], values[begin - first : end - first]
             made = dict(zip(*pairs, strict=True))

@@ -9,6 +9,7 @@ from checkback.inspect.engines.question import Question
 from checkback.inspect.newest_answers import BROKEN_GROUPS, NEWEST_ANSWERS
 from checkback.inspect.no_answer import hint_sql, no_answer_sql
 from checkback.inspect.versions.view import View
+from checkback.storage.row_texts import NOT_UTF8
 from checkback.storage.timestamps import MOST
 
 if TYPE_CHECKING:
@@ -137,6 +138,7 @@ _WHY = f"""CASE
 END"""
 _SAID = f"""CASE
     WHEN last_outcome = 'UNKNOWN' THEN 'answered UNKNOWN'
+    WHEN last_outcome = 'NO_ANSWER' AND last_error = '{NOT_UTF8}' THEN last_error
     WHEN last_outcome = 'NO_ANSWER' AND last_endpoint IS NULL THEN 'no endpoint is set for the group'
     WHEN last_outcome = 'NO_ANSWER' AND NOT asked THEN 'a breaker, closed now, held it back: its next check asks'
     WHEN last_outcome = 'NO_ANSWER' THEN {no_answer_sql("last_error")} || {hint_sql("last_error", "producer_group")}

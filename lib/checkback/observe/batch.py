@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from checkback.reconcile.records.records import Action
+from checkback.storage.valid_texts import valid_texts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +47,8 @@ def lateness(actions: Actions) -> float:
 
 def outcomes(answers: pa.Table) -> dict[tuple[str, str], int]:
     """Number of ``answers`` (CHECK_ANSWERS) by (outcome, producer_group)."""
-    found = answers.group_by(["outcome", "producer_group"]).aggregate([([], "count_all")])
+    about = valid_texts(answers.select(["outcome", "producer_group"]))
+    found = about.group_by(about.column_names).aggregate([([], "count_all")])
     columns = (found.column(name).to_pylist() for name in ("outcome", "producer_group", "count_all"))
     return {(outcome, group): count for outcome, group, count in zip(*columns, strict=True)}
 

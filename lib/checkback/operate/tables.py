@@ -18,7 +18,7 @@ from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.parquet.parquet_reader import read_rows
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
-from checkback.storage.timestamps import python_times
+from checkback.storage.valid_texts import python_values
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -154,7 +154,7 @@ class SparkStore:
             return schema.empty_table()
         wanted = reduce(and_, [F.col(column).isin(list(values)) for column, values in equal.items()], F.lit(True))
         rows = self._tables.read(self._spark, name).where(wanted).select(*names).toArrow()
-        return python_times(rows.cast(schema))
+        return python_values(rows.cast(schema))
 
     def append(self, name: str, rows: pa.Table, app: str, first: int) -> bool:
         """As OperatorTables. Spark silently skips a committed version: reading the row back tells who was first."""

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
 
 #: the error of an attempt of a check, in `check_answers`, that a circuit breaker prevented
 NOT_TRIED = "not tried: "
+#: the error of a check that cannot be sent: another writer's half message
+NOT_UTF8 = "not asked: its transaction id, group or topic is not UTF-8"
 #: shown in place of such an error, which differs with each check
 BREAKER_OPEN = f"{NOT_TRIED}breaker open"
 #: the reason of a dead letter's RESUME_DEAD_LETTER, in `operations`: this, the consumer group, and `CONSUMER_GROUP_END`

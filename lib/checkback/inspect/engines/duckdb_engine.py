@@ -9,6 +9,7 @@ import tempfile
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -19,6 +20,7 @@ from duckdb.func import ARROW, SPECIAL
 from checkback.errors import SettingsError, StorageError, printable
 from checkback.inspect.engines.check_jitter import NAME, own_jitter
 from checkback.inspect.engines.engine import PARAMETER, Rows
+from checkback.inspect.engines.valid_copies import ValidCopies
 from checkback.inspect.engines.version_at import TOO_LONG_AGO
 from checkback.storage.files import table_files
 from checkback.storage.files.local_copies import LocalCopies
@@ -29,7 +31,8 @@ from checkback.storage.log.commit_reader import Added, CommitReader, added_by
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.row_texts import NOT_TRIED
 from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema
-from checkback.storage.timestamps import LEAST, MOST, python_times
+from checkback.storage.timestamps import LEAST, MOST
+from checkback.storage.valid_texts import python_values
 from checkback.urls import MASK, SECRETS
 
 if TYPE_CHECKING:
@@ -116,6 +119,8 @@ class DuckDBEngine:
     _made: int = 0
     _logs: dict[str, DeltaLog] = field(default_factory=dict, repr=False)
     _views: dict[object, str] = field(default_factory=dict, repr=False)
+    #: by view the function that makes its SQL
+    _made_of: dict[str, Callable[[], str]] = field(default_factory=dict, repr=False)
     _objects: WholeObjects = field(default_factory=WholeObjects, repr=False)
     _running: Future[Any] | None = field(default=None, repr=False)
     _old: bool = False
@@ -125,6 +130,7 @@ class DuckDBEngine:
         """Open the database."""
         self._spill = tempfile.TemporaryDirectory(prefix="checkback-")
         self._copies = LocalCopies(f"{self._spill.name}/copies")
+        self._valid = ValidCopies(f"{self._spill.name}/valid")
         self._database = duckdb.connect(
             config={
                 "memory_limit": _MEMORY,
@@ -240,7 +246,8 @@ class DuckDBEngine:
             self._old = self._old or version < log.seen_version
             key = name, version, where, file, within
             if key not in self._views:
-                self._views[key] = self._view(name, self._source(name, log, version, file, within), where, file)
+                source = self._source(name, log, version, file, within)
+                self._views[key] = self._view(name, source, where, file)
         return self._views[key]
 
     def empty(self, name: str, *, file: bool = False) -> str:
@@ -267,14 +274,14 @@ class DuckDBEngine:
     def offset_cuts(self, rows: str, brief: bool) -> list[int]:
         """See Engine."""
         with self._errors():
-            ((count,),) = self._evaluated(self._run(f"SELECT count(*) FROM {rows}").fetchall)
+            ((count,),) = self._answered(lambda: self._run(f"SELECT count(*) FROM {rows}").fetchall)
         parts = -(-count // (_BRIEF_PART if brief else _PART))
         if parts <= 1:
             return []
         shares = [number / parts for number in range(1, parts)]
         sample = f"SELECT reservoir_quantile(queue_offset, {shares}, {_SAMPLE}) FROM {rows}"
         with self._errors():
-            ((cuts,),) = self._evaluated(self._run(sample).fetchall)
+            ((cuts,),) = self._answered(lambda: self._run(sample).fetchall)
         return sorted(set(cuts or ()))
 
     def among(self, rows: str, key: tuple[str, str], transactions: str) -> str:
@@ -305,8 +312,8 @@ class DuckDBEngine:
             self._logs[name] = self.tables.log(name)
         return self._logs[name]
 
-    def _source(self, name: str, log: DeltaLog, version: int, file: bool, within: Span | None) -> str:
-        """The table's rows at a version as something to select from."""
+    def _source(self, name: str, log: DeltaLog, version: int, file: bool, within: Span | None) -> Callable[[], str]:
+        """What gives the table's rows at a version as something to select from."""
         sizes = log.files.parquet(version, within)
         files = None if sizes is None else list(sizes)
         if sizes is None and self.copies:
@@ -318,20 +325,30 @@ class DuckDBEngine:
                 self._views[key] = self._registered(_with_files(dataset) if file else dataset)
             rows = self._views[key]
         elif not files:
-            return self.empty(name, file=file)
+            empty = self.empty(name, file=file)
+            return lambda: empty
         else:
-            path = ", filename = '__filename'" if file else ""
-            rows = f"read_parquet([{', '.join(map(_quoted, files))}], union_by_name = true{path})"
-            if self.several and not file and within is None and sizes is not None and _is_better_copied(sizes):
-                rows = self._temporary(f"SELECT * FROM {rows}")
-        return f"(SELECT *, parse_filename(__filename) AS _file FROM {rows})" if file else rows
+            listed = list(files)
+            if not (self.several and not file and within is None and sizes is not None and _is_better_copied(sizes)):
+                return lambda: self._parquet(listed, file)
+            rows = self._temporary(lambda: f"SELECT * FROM {self._parquet(listed, file)}")
+        return lambda: _file_names(rows) if file else rows
 
-    def _temporary(self, text: str, values: Mapping[str, Value] | None = None) -> str:
+    def _parquet(self, files: Sequence[str], file: bool) -> str:
+        """The rows of these files, or of their copies, as something to select from."""
+        paths = ", ".join(_quoted(self._valid.of(path)) for path in files)
+        name = ", filename = '__filename'" if file else ""
+        rows = f"read_parquet([{paths}], union_by_name = true{name})"
+        return _file_names(rows) if file else rows
+
+    def _temporary(self, text: Callable[[], str], values: Mapping[str, Value] | None = None) -> str:
         """The name of a temporary table with the rows of an SQL text; beyond _MEMORY it spills."""
         name = f"kept_{self._made}"
         self._made += 1
         with self._errors():
-            self._evaluated(lambda: self._database.execute(f"CREATE TEMP TABLE {name} AS {text}", values or {}))
+            self._answered(
+                lambda: partial(self._database.execute, f"CREATE TEMP TABLE {name} AS {text()}", values or {})
+            )
         return name
 
     def _registered(self, rows: object) -> str:
@@ -340,15 +357,17 @@ class DuckDBEngine:
         self._database.register(name, rows)
         return name
 
-    def _view(self, name: str, source: str, where: str | None, file: bool) -> str:
+    def _view(self, name: str, source: Callable[[], str], where: str | None, file: bool) -> str:
         """A view of the table's columns: those that its files do not have are null."""
         view = f"table_{len(self._views)}"
         columns = [column for column in arrow_schema(name).names if not (file and column == "body")]
         shown = _SHOWN.get(name, {})
         selected = ", ".join(shown.get(column, f'"{column}"') for column in ([*columns, "_file"] if file else columns))
-        rows = f"SELECT * FROM {self.empty(name, file=file)} UNION ALL BY NAME SELECT * FROM {source}"
+        rows = f"SELECT * FROM {self.empty(name, file=file)} UNION ALL BY NAME SELECT * FROM"
         condition = "" if where is None else f" WHERE {where}"
-        self._run(f"CREATE VIEW {view} AS SELECT {selected} FROM ({rows}){condition}")
+        made = f"CREATE OR REPLACE VIEW {view} AS SELECT {selected} FROM"
+        self._made_of[view] = lambda: f"{made} ({rows} {source()}){condition}"
+        self._run(self._made_of[view]())
         return view
 
     def query(self, text: str, tables: Mapping[str, Rows], values: Mapping[str, Value]) -> pa.Table:
@@ -357,19 +376,30 @@ class DuckDBEngine:
             if part in text:
                 text = text.replace(part, f"SELECT * FROM {self._kept_as(part, tables, values)}")
         with self._errors():
-            return self._evaluated(self._run(*_bound(text, tables, values)).to_arrow_table)
+            return self._answered(lambda: self._run(*_bound(text, tables, values)).to_arrow_table)
 
     def _kept_as(self, part: str, tables: Mapping[str, Rows], values: Mapping[str, Value]) -> str:
         """The name of the temporary table with the rows of an SQL text that several questions contain."""
         text, used = _bound(part, tables, values)
         key = text, *used.items()
         if key not in self._kept:
-            self._kept[key] = self._temporary(text, used)
+            self._kept[key] = self._temporary(lambda: text, used)
         return self._kept[key]
 
     def _run(self, text: str, values: Mapping[str, Value] | None = None) -> Any:
         with self._errors():
             return self._database.sql(text, params=dict(values or {}))
+
+    def _answered(self, begin: Callable[[], Callable[[], _Result]]) -> _Result:
+        """`_evaluated`; once more with copies of files whose text DuckDB refuses."""
+        while True:
+            try:
+                return self._evaluated(begin())
+            except duckdb.InvalidInputException as error:
+                if not self._valid.refused(error):
+                    raise
+            for made in self._made_of.values():
+                self._run(made())
 
     def _evaluated(self, evaluate: Callable[[], _Result]) -> _Result:
         """What DuckDB evaluates, in a thread of its own: DuckDB hears neither Ctrl-C nor, before it begins, `stop`."""
@@ -407,7 +437,7 @@ class DuckDBEngine:
 
     def arrow(self, rows: pa.Table) -> pa.Table:
         """See Engine."""
-        return python_times(rows)
+        return python_values(rows)
 
 
 def _bound(text: str, tables: Mapping[str, Rows], values: Mapping[str, Value]) -> tuple[str, dict[str, Value]]:
@@ -423,6 +453,10 @@ def _with_files(rows: Any) -> Any:
 
 def _is_better_copied(sizes: Mapping[str, int]) -> bool:
     return len(sizes) >= _COPIED_FILES and sum(sizes.values()) <= len(sizes) * _COPIED_SIZE
+
+
+def _file_names(rows: str) -> str:
+    return f"(SELECT *, parse_filename(__filename) AS _file FROM {rows})"
 
 
 def _quoted(text: str) -> str:

@@ -20,7 +20,7 @@ from checkback.inspect.topic_scan import read_topics
 from checkback.storage.log.commit_reader import Added, CommitReader, added_by
 from checkback.storage.row_texts import NOT_TRIED
 from checkback.storage.spark_schemas import schema_of
-from checkback.storage.timestamps import python_times
+from checkback.storage.valid_texts import python_values
 from checkback.urls import MASK, SECRETS
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ class SparkEngine:
 
     def arrow(self, rows: DataFrame) -> pa.Table:
         """See Engine."""
-        return python_times(rows.toArrow())
+        return python_values(rows.toArrow())
 
 
 def _jitter(ids: pd.Series, offsets: pd.Series, asked: pd.Series, most: pd.Series) -> pd.Series:

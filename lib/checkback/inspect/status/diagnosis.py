@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from checkback.inspect.no_answer import hint, no_answer
-from checkback.storage.row_texts import NOT_TRIED
+from checkback.storage.row_texts import NOT_TRIED, NOT_UTF8
 from checkback.storage.timestamps import time_of
 
 _NONE_YET = "no batch of reconcile has run yet"
@@ -124,7 +124,8 @@ def _of_outcomes(group: Group, now: int) -> str:
         if group.skipped >= 1:
             return f"checks are skipped: {group.skipped_error or 'no reason given'}"
         if not group.any_endpoint:
-            return f"no endpoint is set for the group{_since(group.silent_since, now)}"
+            why = NOT_UTF8 if group.error == NOT_UTF8 else "no endpoint is set for the group"
+            return f"{why}{_since(group.silent_since, now)}"
         said = no_answer(_error(group))
         return f"{said}{_since(group.silent_since, now)}{_breaker(group)}{hint(group.error, group.name)}"
     if group.unknown >= 1:

@@ -14,7 +14,7 @@ from pyarrow.fs import LocalFileSystem
 from checkback.errors import StorageError
 from checkback.storage.files import table_files
 from checkback.storage.schemas import ADDED, arrow_schema
-from checkback.storage.timestamps import python_times
+from checkback.storage.valid_texts import python_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -28,7 +28,7 @@ _PIECE, _READ_ROWS, _PIECE_ROWS, _STREAMED = 4 << 20, 2048, 16_384, 1 << 20
 def read_rows(
     path: str, name: str, columns: Sequence[str] | None, wanted: pc.Expression, source: Any = None
 ) -> pa.Table:
-    """The rows of one file of table ``name`` that match ``wanted``, with `python_times`; any writer's file will do.
+    """The rows of one file of table ``name`` that match ``wanted``, with `python_values`; any writer's file will do.
 
     ``columns``: None = all. ``source``: the file's `table_files.source`, if there is one. Raises StorageError if the
     file cannot be read.
@@ -44,7 +44,7 @@ def read_rows(
         rows = pq.read_table(read, columns=known, filters=wanted, partitioning=None)
     except (OSError, pa.ArrowException) as error:
         raise StorageError(f"cannot be read: {str(error).partition(chr(10))[0]}", path) from error
-    return python_times(_in_schema(rows, pa.schema([schema.field(name) for name in names])))
+    return python_values(_in_schema(rows, pa.schema([schema.field(name) for name in names])))
 
 
 def row_batches(
@@ -63,7 +63,7 @@ def row_batches(
                 for batches in _pieces(file.iter_batches(rows, [number], columns, use_threads=False)):
                     piece = _filtered(_in_schema(pa.Table.from_batches(batches).combine_chunks(), schema), wanted)
                     if piece.num_rows:
-                        yield python_times(piece)
+                        yield python_values(piece)
     except (OSError, pa.ArrowException) as error:
         raise StorageError(f"cannot be read: {str(error).partition(chr(10))[0]}", path) from error
 

@@ -1,0 +1,57 @@
+"""Text that is UTF-8. Parquet, Arrow and Spark pass on what another writer has stored; Python and DuckDB refuse it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from checkback.storage.timestamps import python_times
+
+
+def python_values(rows: pa.Table) -> pa.Table:
+    """The rows as Python can hold them, which `to_pylist` needs: `python_times`, and `valid_texts`."""
+    return python_times(valid_texts(rows))
+
+
+def valid_texts(rows: pa.Table) -> pa.Table:
+    """The rows with replacement characters for what is not UTF-8, as Spark shows it: a row holds up no other."""
+    for place, field in enumerate(rows.schema):
+        column = rows.column(place)
+        if not all(map(is_valid, column.chunks)):
+            chunks = [chunk if is_valid(chunk) else _replaced(chunk) for chunk in column.chunks]
+            rows = rows.set_column(place, field, pa.chunked_array(chunks, field.type))
+    return rows
+
+
+def is_valid(values: pa.Array) -> bool:
+    """Whether all text in them is UTF-8."""
+    try:
+        values.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _replaced(values: Any) -> Any:
+    kind = values.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        raw = values.cast(pa.large_binary()).to_pylist()
+        return pa.array([None if each is None else each.decode("utf-8", "replace") for each in raw], kind)
+    if pa.types.is_struct(kind):
+        fields = [kind.field(place) for place in range(kind.num_fields)]
+        children = [_replaced(values.field(place)) for place in range(kind.num_fields)]
+        return pa.StructArray.from_arrays(children, fields=fields, mask=values.is_null())
+    if pa.types.is_map(kind):
+        pairs = pa.StructArray.from_arrays(
+            [_replaced(values.keys), _replaced(values.items)], fields=[kind.key_field, kind.item_field]
+        )
+        return _with_children(values, pairs)
+    if pa.types.is_list(kind):
+        return _with_children(values, _replaced(values.values))
+    return values
+
+
+def _with_children(values: Any, children: Any) -> Any:
+    buffers = values.buffers()[:2]
+    return pa.Array.from_buffers(values.type, len(values), buffers, offset=values.offset, children=[children])
