@@ -39,6 +39,18 @@ def test_what_is_broken_stands_last_and_is_named() -> None:
     ]
 
 
+def test_figures_add_up_with_what_waits_for_its_table() -> None:
+    """It is a warning, too."""
+    found = tuple(Found(FINDINGS[name], count, ()) for name, count in (("halves", 7), ("published", 4), ("pending", 1)))
+    for waiting in ((), (Found(FINDINGS["unpublished"], 2, ((0, 4),)),)):
+        report = Report((*found, *waiting), None, (), None)
+        told = as_json(report)
+        assert told["figures"] == {"halves": 7, "published": 4, "unpublished": 2 if waiting else 0, "pending": 1}
+        assert [one["finding"] for one in told["findings"]] == ["unpublished"] * len(waiting)
+        levels = [row[0] for row in table_rows(report) if row[2] == "unpublished"]
+        assert levels == ["figure", "warning"][: 1 + len(waiting)]
+
+
 def test_warnings_break_nothing() -> None:
     report = Report((_FOUND[0], _FOUND[2]), None, (), None, _DONE)
     assert not report.broken

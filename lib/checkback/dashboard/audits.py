@@ -38,5 +38,8 @@ def audit(pages: Pages, request: Request) -> Response:
     finally:
         _running.release()
     found = audit_report.as_json(report)
-    conclusion = audit_report.conclusion(report, datetime.now(timezone.utc))
-    return pages.answer(request, "audit.html", found if wants_json(request) else {"found": found, "lines": conclusion})
+    if wants_json(request):
+        return pages.answer(request, "audit.html", found)
+    about = audit_report.circumstances(report, datetime.now(timezone.utc))
+    data = {"found": found, "about": about, "verdict": audit_report.verdict(report)}
+    return pages.answer(request, "audit.html", data | {"sums": audit_report.ENDS})

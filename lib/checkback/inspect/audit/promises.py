@@ -128,5 +128,7 @@ _ALL = (
     Finding("half_not_rejected", "warning", "", "a later half message took the offset, not (yet) in `rejected`"),
     Finding("id_published_twice", "warning", "", "its transaction_id was sent and published under another offset, too"),
 )
+#: The warning's figure: without it the others do not add up to `halves`.
+UNPUBLISHED = Finding("unpublished", "figure", "", "decided COMMIT, not published yet; see the warning")
 #: By name, in display order.
 FINDINGS = {finding.name: finding for finding in _ALL}

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from checkback.inspect.audit.promises import PROMISES
+from checkback.inspect.audit.promises import PROMISES, UNPUBLISHED
+from checkback.inspect.audit.run import Found
 from checkback.storage.timestamps import time_of
 
 if TYPE_CHECKING:
-    from checkback.inspect.audit.run import Found, Report
+    from checkback.inspect.audit.run import Report
     from checkback.storage.checkpoints.checkpoint import Batch
 
 COLUMNS = ("level", "promise", "finding", "count", "meaning", "samples")
 _SHOWN = ("broken", "warning", "figure")
+#: the figures that add up to `halves`, unless a promise is broken
+ENDS = ("published", "unpublished", "rolled_back", "discarded", "pending", "scheduled", "cancelled")
 
 
 def table_rows(report: Report) -> list[tuple[str, ...]]:
     """The rows of the table, in COLUMNS: figures, then warnings, then broken promises."""
-    found = sorted(report.found, key=lambda found: -_SHOWN.index(found.finding.level))
+    found = sorted(_with_unpublished(report), key=lambda found: -_SHOWN.index(found.finding.level))
     return [
         (
             each.finding.level,
@@ -34,6 +38,11 @@ def table_rows(report: Report) -> list[tuple[str, ...]]:
 
 def conclusion(report: Report, now: datetime) -> list[str]:
     """The lines below the table: as of when, what was left out, and whether a promise is broken."""
+    return [*circumstances(report, now), *verdict(report)]
+
+
+def circumstances(report: Report, now: datetime) -> list[str]:
+    """As of when it is, and what was left out."""
     lines = []
     if report.done is not None:
         lines.append(f"as of batch {report.done.batch_id}, {_time(report.done.time)}")
@@ -46,9 +55,13 @@ def conclusion(report: Report, now: datetime) -> list[str]:
         lines.append("no batch has a row in `batches`: checks and discards are judged without the rules of their time")
     elif report.past:
         lines.append(f"batches before {_time(report.first.time)} have no row in `batches`: judged without their rules")
-    broken = sorted({found.finding.promise for found in report.found if found.finding.level == "broken"})
-    lines += [f"{promise} is broken: {PROMISES[promise]}" for promise in broken] or ["No promise is broken."]
     return lines
+
+
+def verdict(report: Report) -> list[str]:
+    """Each promise that is broken, or that none is."""
+    broken = sorted({found.finding.promise for found in report.found if found.finding.level == "broken"})
+    return [f"{promise} is broken: {PROMISES[promise]}" for promise in broken] or ["No promise is broken."]
 
 
 def as_json(report: Report) -> dict[str, Any]:
@@ -59,7 +72,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "under_way": [_batch(batch) for batch in report.under_way],
         "judged_from": None if report.first is None else _batch(report.first),
         "oldest_pending": None if report.oldest_pending is None else _time(report.oldest_pending),
-        "figures": {found.finding.name: found.count for found in report.found if found.finding.level == "figure"},
+        "figures": {found.finding.name: found.count for found in _with_unpublished(report) if _is_figure(found)},
         "findings": [
             {
                 "level": found.finding.level,
@@ -70,9 +83,20 @@ def as_json(report: Report) -> dict[str, Any]:
                 "samples": _samples(found),
             }
             for found in report.found
-            if found.finding.level != "figure"
+            if not _is_figure(found)
         ],
     }
+
+
+def _with_unpublished(report: Report) -> list[Found]:
+    """What is found, and the figure of the warning `unpublished`, after that of what is published."""
+    waiting = next((one for one in report.found if one.finding.name == UNPUBLISHED.name), None)
+    figure = Found(UNPUBLISHED, 0, ()) if waiting is None else replace(waiting, finding=UNPUBLISHED)
+    return [one for each in report.found for one in ((each, figure) if each.finding.name == "published" else (each,))]
+
+
+def _is_figure(found: Found) -> bool:
+    return found.finding.level == "figure"
 
 
 def _samples(found: Found) -> list[str]:
