@@ -132,6 +132,23 @@ def test_too_many_conditions_for_a_column() -> None:
     assert selector.mask(rows).to_pylist() == [selector.matches(properties=entries) for entries in some]
 
 
+@pytest.mark.parametrize("innermost", ["-a IS NULL", "-a > 5", "a IS NULL", "a > 5"])
+def test_deep_comparisons_take_no_longer_than_their_size(innermost: str) -> None:
+    """Each asks true, false and error of its operands several times: 5 ** 90 without a memory of what was asked."""
+    text = innermost
+    for _ in range(90):
+        text = f"({text}) = TRUE"
+    selector = MessageSelector.by_sql(text)
+    rows = table([(None, None, {"a": "7"}), (None, None, {"a": "x"}), (None, None, None)])
+    expected = [selector.matches(properties=properties) for properties in ({"a": "7"}, {"a": "x"}, {})]
+    assert selector.mask(rows).to_pylist() == expected
+    if innermost.startswith("-"):
+        assert rows.filter(selector.expression()).num_rows == sum(expected)
+    else:
+        with pytest.raises(SelectorError, match="conditions"):
+            selector.expression()
+
+
 def test_it_is_a_value() -> None:
     assert pickle.loads(pickle.dumps(EU)) == EU  # noqa: S301 - ours
     assert hash(EU) == hash(MessageSelector.by_sql(EU.text))

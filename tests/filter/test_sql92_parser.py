@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from checkback.errors import SelectorError
 from checkback.filter import MessageSelector
-from checkback.filter.sql92_parser import DEPTH_MAX, parse
+from checkback.filter.sql92_parser import DEPTH_MAX, TEXT_MAX, parse
 
 if TYPE_CHECKING:
     from checkback.filter.expressions import Condition
@@ -25,6 +25,8 @@ SAME = [
     ("a = 0", "a = 0x1F"),
     ("a = 1", "a = 1 -- no line break, so no comment"),
     ("a = 1", "a /* x ** / */ = -- y\r 1"),
+    ("a = 'x--\n'", "a = 'x--\n' -- it's a comment\n -- and another\r"),
+    ("a = 'it''s --\n'", "a /* -- \n ' */ = -- /*\n 'it''s --\n' -- no line break, so no comment"),
     ("a = 5", "a = 5L"),
     ("a = 1 AND b = 2 OR c = 3", "(a = 1 AND b = 2) OR c = 3"),
     ("NOT a = 1", "(NOT a) = 1"),
@@ -107,6 +109,28 @@ def test_nested_too_deeply() -> None:
     for text in ("NOT " * DEPTH_MAX + "(a = 1)", "a = " + "- " * 20_000 + "1"):
         with pytest.raises(SelectorError, match="nested"):
             parse(text)
+
+
+def test_nested_between_that_repeats_its_value() -> None:
+    """Evaluated twice at each level, as in RocketMQ: 33 levels take hours."""
+    text = "a"
+    for level in range(33):
+        text = f"-({text}) BETWEEN 1 AND 5"
+        if level == 8:
+            assert not MessageSelector.by_sql(text).matches(properties={"a": "1"})
+    with pytest.raises(SelectorError, match="BETWEEN"):
+        parse(text)
+
+
+def test_time_is_proportional_to_the_length() -> None:
+    """Without a line break no -- begins a comment; 20,000 minuses took half a minute."""
+    for text in ("a > " + "-" * (TEXT_MAX - 5) + "5", "\na > " + "-- " * (TEXT_MAX // 3 - 2) + "5"):
+        assert len(text) <= TEXT_MAX
+        with pytest.raises(SelectorError, match="nested"):
+            parse(text)
+    with pytest.raises(SelectorError, match=f"more than {TEXT_MAX} characters") as caught:
+        parse("a = 1 OR " * TEXT_MAX)
+    assert len(str(caught.value)) < 200
 
 
 @given(text=st.text() | st.text("ab01.eEL'()<>=-+ ,*/\n\t$_NOTINSULxX"))

@@ -25,7 +25,7 @@ from checkback.filter.expressions import (
     Ordered,
     Property,
     Searched,
-    names,
+    parts,
 )
 from checkback.filter.numbers import NumberType, Whole
 from checkback.filter.values import EvaluationError, Value, is_true
@@ -110,7 +110,7 @@ class Conditions(Generic[V]):
         self._columns = columns
         self._text = text
         self._size = 0
-        self._known: dict[tuple[str, int], V | bool] = {}
+        self._known: dict[tuple[str, int], tuple[V | bool, int]] = {}
 
     def delivered(self, condition: Condition) -> V:
         """True where the filter is true. Raises SelectorError if it would be too large."""
@@ -130,12 +130,19 @@ class Conditions(Generic[V]):
         return self._once("error", node, self._error)
 
     def _once(self, kind: str, node: Expression, make: Callable[[Any], V | bool]) -> V | bool:
-        if not self._columns.shares:
-            return make(node)
+        """Made once, since what is above asks several times: each level would double the time, or more.
+
+        In a translation that does not share, what it consists of counts at each use.
+        """
         key = (kind, id(node))
-        if key not in self._known:
-            self._known[key] = make(node)
-        return self._known[key]
+        if key in self._known:
+            known, size = self._known[key]
+            self._count(size)
+            return known
+        before = self._size
+        made = make(node)
+        self._known[key] = made, self._size - before
+        return made
 
     def _true(self, node: Expression) -> V | bool:  # noqa: PLR0911 - one for each node
         constant = _constant(node)
@@ -363,7 +370,11 @@ class Conditions(Generic[V]):
         return not condition if isinstance(condition, bool) else ~condition
 
     def _leaf(self, condition: V) -> V:
-        self._size += 1
+        self._count(1)
+        return condition
+
+    def _count(self, size: int) -> None:
+        self._size += size
         if self._size > SIZE_MAX and not self._columns.shares:
             raise SelectorError(
                 f"more than {SIZE_MAX} conditions",
@@ -371,7 +382,6 @@ class Conditions(Generic[V]):
                 "use fewer levels, or mask()",
                 text=self._text,
             )
-        return condition
 
 
 _OPPOSITE = {
@@ -386,12 +396,17 @@ def _constant(node: Expression) -> Constant | _Failing | None:
     """The constant that an expression without properties is; None: it reads properties."""
     if isinstance(node, Constant):
         return node
-    if names(node):
+    if _reads(node):
         return None
     try:
         return Constant(node.evaluate(lambda _: None))
     except EvaluationError:
         return _Failing()
+
+
+def _reads(node: Expression) -> bool:
+    """True if it reads a property; stops at the first, unlike `names`."""
+    return isinstance(node, Property) or any(map(_reads, parts(node)))
 
 
 def _value_of(node: Expression) -> Value:

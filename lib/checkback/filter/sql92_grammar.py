@@ -1,7 +1,8 @@
 """The grammar of RocketMQ's SQL92 filters, for lark (LALR). Its rules are those of RocketMQ's SelectorParser.
 
-A line comment must end in a line break, ``0`` is a number of its own (``017`` is ``0`` and ``17``), an identifier is
-ASCII. Matched with re.ASCII: without it Python's `[a-z]`, whatever the case, has the Kelvin sign and the long s, too.
+Line comments are blanked before (`sql92_parser`), ``0`` is a number of its own (``017`` is ``0`` and ``17``), an
+identifier is ASCII. Matched with re.ASCII: without it Python's `[a-z]`, whatever the case, has the Kelvin sign and the
+long s, too.
 """
 
 GRAMMAR = r"""
@@ -61,10 +62,8 @@ STRING: /'(?:''|[^'])*'/
 NAME: /[a-z_$][a-z0-9_$]*/i
 
 SPACE: /[ \t\n\r\f]+/
-LINE_COMMENT.2: /--[^\n\r]*[\n\r]/
 BLOCK_COMMENT.2: /\/\*(?:[^*]|\*+[^*\/])*\*+\//
 %ignore SPACE
-%ignore LINE_COMMENT
 %ignore BLOCK_COMMENT
 """
 

@@ -35,26 +35,44 @@ from checkback.filter.expressions import (
 from checkback.filter.numbers import LONG_BITS, Whole, fits
 from checkback.filter.sql92_grammar import GRAMMAR, WORDS
 
+#: Characters of a text. RocketMQ has no limit but that of a request.
+TEXT_MAX = 100_000
 #: Nested operators. RocketMQ's own limit is Java's stack, and ours would be Python's.
 DEPTH_MAX = 100
+#: Operators, constants and properties that one evaluation may visit: BETWEEN evaluates its value twice.
+SIZE_MAX = 100_000
 _SHOWN = 30
 _DIGITS_MAX = 19
+#: texts and block comments, as far as they go, and line comments
+_OPAQUE = re.compile(r"'[^']*+(?:'|\Z)|/\*(?s:.)*?(?:\*/|\Z)|--[^\n\r]*+[\n\r]")
 
 
 def parse(text: str) -> Condition:
     """The condition that a SQL92 text states. Raises SelectorError."""
+    if len(text) > TEXT_MAX:
+        raise _refused(text, TEXT_MAX, f"more than {TEXT_MAX} characters", "use fewer of them")
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise _refused(text, error.start, "half of a surrogate pair") from None
     try:
-        parsed = _parse(text)
+        parsed = _parse(_without_line_comments(text))
         condition = _condition(parsed)
     except _Refusal as refusal:
         raise _refused(text, refusal.at, refusal.what, refusal.fix) from None
-    if _depth(condition) > DEPTH_MAX:
-        raise _refused(text, 0, f"more than {DEPTH_MAX} operators are nested", "use fewer levels")
+    what = _excess(condition)
+    if what:
+        raise _refused(text, 0, what, "use fewer levels")
     return condition
+
+
+def _without_line_comments(text: str) -> str:
+    """The text with blanks in their place; one must end in a line break.
+
+    Not the lexer's: after the last line break it would search the rest of the text at each ``--``.
+    """
+    end = max(text.rfind("\n"), text.rfind("\r")) + 1
+    return _OPAQUE.sub(lambda found: " " * len(found[0]) if found[0][0] == "-" else found[0], text[:end]) + text[end:]
 
 
 class _Part(NamedTuple):
@@ -254,13 +272,19 @@ def _kind(node: Expression) -> str:
     return {Property: "a property", Negate: "a negative value"}.get(type(node), "a condition")
 
 
-def _depth(node: Expression) -> int:
-    deepest, pending = 0, [(node, 1)]
-    while pending:
-        node, depth = pending.pop()
-        deepest = max(deepest, depth)
-        pending += [(part, depth + 1) for part in parts(node)]
-    return deepest
+def _excess(node: Expression) -> str:
+    """What is too much of it; "": nothing. Level by level: a node that two others share is in a level once."""
+    level, size = {id(node): (node, 1)}, 0
+    for _ in range(DEPTH_MAX):
+        size += sum(uses for _, uses in level.values())
+        below: dict[int, tuple[Expression, int]] = {}
+        for above, uses in level.values():
+            for part in parts(above):
+                below[id(part)] = part, below.get(id(part), (part, 0))[1] + uses
+        level = below
+    if level:
+        return f"more than {DEPTH_MAX} operators are nested"
+    return f"more than {SIZE_MAX} operators, with those that BETWEEN repeats" if size > SIZE_MAX else ""
 
 
 def _shown(text: str) -> str:
