@@ -18,7 +18,6 @@ from sqlalchemy import create_engine, text
 
 from checkback.consumer import MessageSelector, create_views, read, read_stream
 from checkback.consumer.spark_reader import options_since
-from checkback.consumer.spark_views import view_names
 from checkback.errors import SettingsError, StorageError
 from checkback.producer import MessageApply, consumed
 from checkback.settings import Settings
@@ -232,15 +231,6 @@ def test_views_in_a_schema(spark: SparkSession, settings: Settings, published: P
         (None, None),
     ]
     assert _offsets(spark.table(made["Order-events"])) == [[4]]
-
-
-@given(st.sets(st.text("aAbB-_|1", min_size=1, max_size=4)), st.booleans())
-def test_views_have_names_of_their_own(topics: set[str], lasting: bool) -> None:
-    names = view_names(topics, lasting)
-    assert set(names) == topics
-    assert len({name.casefold() for name in names.values()}) == len(topics)
-    if not lasting and len({topic.casefold() for topic in topics}) == len(topics):
-        assert all(topic == name for topic, name in names.items())
 
 
 def test_tables_in_a_catalog(spark: SparkSession, tmp_path: Path, published: Published, schema: str) -> None:

@@ -53,14 +53,15 @@ def create_views(spark: SparkSession, settings: Settings, database: str | None =
 def view_names(topics: Iterable[str], lasting: bool) -> dict[str, str]:
     """The views' names by topic; unique if case is ignored, as Spark does.
 
-    Temporary: the topic, except for topics that differ in case only. Those, and names of ``lasting`` views, have the
-    form of tables in a catalog (`catalog_names`) without the prefix: of lower-case letters, digits and underscores.
+    Temporary: the topic, except for topics that differ in case only, or have ``__``. Those, and names of ``lasting``
+    views, have the form of tables in a catalog (`catalog_names`) without the prefix: of lower-case letters, digits and
+    underscores. Two such names differ, and all but plain topics' have ``__``.
     """
     topics = list(topics)
     alike = Counter(topic.casefold() for topic in topics)
     return {
         topic: table_name(TOPIC_PREFIX + topic).removeprefix(TABLE_PREFIX)
-        if lasting or alike[topic.casefold()] > 1
+        if lasting or alike[topic.casefold()] > 1 or "__" in topic
         else topic
         for topic in topics
     }
