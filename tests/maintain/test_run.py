@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 
 from checkback.errors import FencedError
 from checkback.maintain import compaction as compacting
-from checkback.maintain.run import LOCK, LOST, REBUILDING
+from checkback.maintain.removal_hold import LOST, OTHERS, REBUILDING
+from checkback.maintain.run import LOCK
 from checkback.reconcile.checkpoint_owner import claim
 from checkback.storage.lock import exclusive_lock
 from checkback.storage.log.delta_log import DeltaLog
@@ -292,7 +293,7 @@ def test_damaged_topic_stops_no_other_table(tmp_path: Path) -> None:
 
 
 def test_nothing_goes_where_reconcile_cannot_be_seen(tmp_path: Path) -> None:
-    """Its checkpoint lies in a folder that the settings do not name, or is being built anew."""
+    """Its checkpoint lies in a folder that the settings do not name, is not the last one, or is being built anew."""
     sender = Sender(tmp_path)
     for _ in range(5):
         sender.commit()
@@ -304,6 +305,9 @@ def test_nothing_goes_where_reconcile_cannot_be_seen(tmp_path: Path) -> None:
     done = maintained(settings, long_after)["half"]
     assert (done.removed_files, done.kept) == (0, (LOST,))
     (tmp_path / "_checkpoints/reconcile").mkdir(parents=True)
+    (tmp_path / "_checkpoints/reconcile/metadata").write_text('{"id": "a-query-before"}')
+    done = maintained(settings, long_after)["half"]
+    assert (done.removed_files, done.kept) == (0, (OTHERS,))
     (tmp_path / "_checkpoints/reconcile/metadata").write_text('{"id": "some-query"}')
     (tmp_path / "_checkpoints/reconcile.rebuilding").mkdir()
     done = maintained(settings, long_after)["half"]

@@ -13,8 +13,10 @@ from pyspark.errors import StreamingQueryException
 
 from checkback.application.run import reconcile
 from checkback.gateway.tables import op_rows
+from checkback.maintain.removal_hold import LOST
 from checkback.maintain.spark_maintenance import hours_kept, maintain_by_spark
 from checkback.messages.op import Op
+from checkback.reconcile.checkpoint_owner import claim
 from checkback.settings import Settings
 from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.spark_schemas import schema_of
@@ -135,7 +137,7 @@ def _land(sender: Sender, root: Path, commits: int) -> list[pa.Table]:
 
 
 def test_tables_of_a_catalog_by_spark(spark: SparkSession, tmp_path: Path) -> None:
-    """Fewer files, the same rows; a stream that stands still in the past keeps VACUUM from all."""
+    """Fewer files, the same rows; no VACUUM while the checkpoint of `reconcile` is somewhere else."""
     spark.sql("CREATE SCHEMA IF NOT EXISTS spark_catalog.maintained")
     storage = {
         "root": str(tmp_path),
@@ -156,8 +158,20 @@ def test_tables_of_a_catalog_by_spark(spark: SparkSession, tmp_path: Path) -> No
         (done,) = maintain_by_spark(spark, settings, tables, dry_run=False, progress=Quiet())
         assert (done.files_before, done.files_after, done.rewritten) == (8, 1, 8)
         assert done.version_after > done.version_before
+        history = spark.sql(f"DESCRIBE HISTORY {tables.in_sql('half')}").where("operation LIKE 'VACUUM%'")
+        vacuumed = history.count()
         rows = tables.read(spark, "half")
         assert rows.count() == rows.select("queue_offset").distinct().count() == 12
+        # reconcile runs with a checkpoint that cannot be seen here
+        tables.create(spark, "decisions")
+        claim(spark, tables, "some-query", 64)
+        held = maintain_by_spark(spark, settings, tables, dry_run=False, progress=Quiet())
+        assert {one.table: one.kept for one in held} == {"half": (LOST,), "decisions": (LOST,)}
+        assert history.count() == vacuumed > 0
+        (tmp_path / "_checkpoints/reconcile").mkdir(parents=True)
+        (tmp_path / "_checkpoints/reconcile/metadata").write_text('{"id": "some-query"}')
+        seen = maintain_by_spark(spark, settings, tables, dry_run=False, progress=Quiet())
+        assert {one.table: one.kept for one in seen} == {"half": (), "decisions": ()}
     finally:
         spark.sql("DROP SCHEMA spark_catalog.maintained CASCADE")
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Protocol
 from checkback.errors import StorageError, of_machine
 from checkback.maintain import table_folder
 from checkback.maintain.compaction import compact, planned
+from checkback.maintain.removal_hold import removal_hold
 from checkback.maintain.report import TableReport
 from checkback.maintain.retention import keep, removable
-from checkback.maintain.stream_positions import readers, rebuilding
-from checkback.reconcile.checkpoint_owner import NAME, OWNERS
-from checkback.storage.files import filesystem, table_files
+from checkback.maintain.stream_positions import readers
+from checkback.storage.files import table_files
 from checkback.storage.files.lease import store_time
 from checkback.storage.files.object_store import is_registered
 from checkback.storage.lock import exclusive_lock
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 #: lock held by the process that maintains the tables
 LOCK = "_maintain.lock"
 _OTHERS = "somebody has clustered, partitioned or altered it; stop Checkback, then run OPTIMIZE and VACUUM in Spark"
-REBUILDING = "a rebuild of the checkpoint is under way, or was broken off: nothing is removed until it is done"
-LOST = "reconcile's checkpoint is not in storage.checkpoints, so nothing is removed: name its folder, or rebuild it"
 
 
 class Progress(Protocol):
@@ -77,7 +75,7 @@ def maintain(
     """
     with exclusive_lock(tables, LOCK):
         # Before everything else: streams only move forward.
-        found, held = readers(tables, spark), _held(tables, spark)
+        found, held = readers(tables, spark), removal_hold(tables, spark)
         started = _now(tables) if now is None else now
         run = Run(tables, settings, started, dry_run, progress, found, held)
         return [_turn(run, name) for name in names(tables.root)]
@@ -102,17 +100,6 @@ def names(root: str) -> list[str]:
     return [
         name for name in found if table_files.names(f"{root}/{name}/_delta_log") and DeltaLog.exists(f"{root}/{name}")
     ]
-
-
-def _held(tables: Tables, spark: SparkSession | None) -> str | None:
-    """Why nothing may be removed: the position of `reconcile` is unknown."""
-    if rebuilding(tables, spark):
-        return REBUILDING
-    lost = not filesystem.exists(spark, f"{tables.checkpoint(NAME)}/metadata")
-    place = tables.location("decisions")
-    if lost and DeltaLog.exists(place) and DeltaLog("decisions", place, tables.sync).versions([OWNERS])[OWNERS]:
-        return LOST
-    return None
 
 
 def _turn(run: Run, name: str) -> TableReport:

@@ -14,9 +14,10 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from checkback.errors import StorageError, one_line
+from checkback.maintain.removal_hold import removal_hold
 from checkback.maintain.report import TableReport
-from checkback.maintain.run import LOCK, REBUILDING
-from checkback.maintain.stream_positions import readers, rebuilding
+from checkback.maintain.run import LOCK
+from checkback.maintain.stream_positions import readers
 from checkback.settings.values import SHORTEST_RETENTION
 from checkback.storage.lock import exclusive_lock
 from checkback.storage.schemas import SCHEMAS
@@ -49,9 +50,10 @@ def maintain_by_spark(
         "spark.databricks.delta.retentionDurationCheck.enabled": "false",
     }
     with exclusive_lock(tables, LOCK), _set(spark, conf):
-        found = None if rebuilding(tables, spark) else readers(tables, spark)
+        # Before everything else: streams only move forward.
+        found, held = readers(tables, spark), removal_hold(tables, spark)
         names = [name for name in (*SCHEMAS, *tables.topics(spark)) if tables.exists(spark, name)]
-        return [_maintained(spark, settings, tables, name, found, dry_run, progress) for name in names]
+        return [_maintained(spark, settings, tables, name, found, held, dry_run, progress) for name in names]
 
 
 def hours_kept(reader_times: Sequence[int | None], now: int, retention: timedelta) -> int | None:
@@ -71,7 +73,8 @@ def _maintained(
     settings: Settings,
     tables: Tables,
     name: str,
-    found: Mapping[str, Sequence[tuple[str, Reader]]] | None,
+    found: Mapping[str, Sequence[tuple[str, Reader]]],
+    held: str | None,
     dry_run: bool,
     progress: Progress,
 ) -> TableReport:
@@ -86,8 +89,8 @@ def _maintained(
         if before["numFiles"] >= settings.maintain.min_files and not dry_run:
             metrics = spark.sql(f"OPTIMIZE {place}").select("metrics.*").first()
             done.rewritten = None if metrics is None else metrics["numFilesRemoved"]
-        if found is None:
-            done.kept = (REBUILDING,)
+        if held is not None:
+            done.kept = (held,)
         else:
             mine = [reader for table, reader in found.get(name, ()) if table == before["id"]]
             _vacuum(spark, settings, tables, name, place, mine, done, dry_run)
