@@ -39,9 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except SystemExit as error:
-        if isinstance(error.__context__, BrokenPipeError):  # of which Typer makes 1
-            return _closed(0)
-        return error.code if isinstance(error.code, int) else 1
+        return _exit_code(error)
     except CheckbackError as error:
         return _failed(str(error), error.exit_code, arguments)
     except Exception as error:  # noqa: BLE001 - the last line of defence
@@ -87,6 +85,12 @@ def _run(arguments: list[str], own_process: bool) -> int:
     except ModuleNotFoundError as error:
         raise _missing(error) from error
     return code
+
+
+def _exit_code(error: SystemExit) -> int:
+    if isinstance(error.__context__, BrokenPipeError):  # of which Typer makes 1
+        return _closed(0)
+    return error.code if isinstance(error.code, int) else 1
 
 
 def _closed(code: int) -> int:

@@ -1,0 +1,121 @@
+"""What a person on call types, and mistypes: forms of output, names that nobody has, times, closed pipes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from checkback.cli import main
+from checkback.settings import Settings
+from checkback.storage.tables import Tables
+from support.stories import Transaction, checkpoint, in_batches, write
+
+ODD = Transaction(1)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Tables with a transaction that was published twice, a pending one, and 60 that were discarded."""
+    twice = Transaction(0)
+    rows = [*twice.committed(), twice.published(), ODD.half()]
+    for offset in range(60):
+        one = Transaction(2, offset)
+        rows += [one.half(), one.decision("DISCARD", reason="CHECK_MAX"), one.discarded()]
+    rows, done = in_batches(rows)
+    write(None, Tables.of(Settings.model_validate({"storage": {"root": str(tmp_path)}}).storage), rows)
+    checkpoint(tmp_path, batch_id=done)
+    return tmp_path
+
+
+def _run(root: Path, *arguments: str) -> int:
+    return main([*arguments, "--set", f"storage.root={root}"])
+
+
+def test_status_and_audit_as_csv_say_what_they_say_as_json(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert _run(root, "status", "--csv") == 0
+    status = dict(csv.reader(capfd.readouterr().out.splitlines()))
+    assert _run(root, "status", "--json") == 0
+    said = json.loads(capfd.readouterr().out)
+    assert status.pop("name") == "value"
+    assert status["pending"] == str(said["pending"]) == "1"
+    assert status["groups.0.producer_group"] == said["groups"][0]["producer_group"]
+    assert status["groups.0.stuck"] == json.dumps(said["groups"][0]["stuck"])
+    assert status["batch.batch_id"] == str(said["batch"]["batch_id"])
+    assert _run(root, "audit", "--csv") == 1
+    findings = list(csv.DictReader(capfd.readouterr().out.splitlines()))
+    assert _run(root, "audit", "--json") == 1
+    said = json.loads(capfd.readouterr().out)
+    assert {row["finding"] for row in findings} == {*said["figures"], *(one["finding"] for one in said["findings"])}
+    assert {row["finding"]: int(row["count"]) for row in findings if row["level"] == "figure"} == said["figures"]
+    for command in ("status", "audit"):
+        assert _run(root, command, "--csv", "--json") == 2
+        assert "exclude each other" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["pending", "scheduled", "unpublished", "discarded", "decisions"])
+def test_a_group_that_nobody_has_is_no_all_clear(root: Path, capfd: pytest.CaptureFixture[str], command: str) -> None:
+    assert _run(root, command, "--group", "ordres") == 0
+    said = capfd.readouterr().out
+    assert said.startswith("Nothing")
+    assert said.endswith(f"No half message is of the group ordres; there are {ODD.half()[1]['producer_group']}.\n")
+    assert _run(root, "scheduled", "--group", ODD.half()[1]["producer_group"]) == 0
+    assert "No half message" not in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("every", ["5", "0s", "-1m", "soon"])
+def test_what_is_no_interval_is_told_with_its_option(root: Path, capfd: pytest.CaptureFixture[str], every: str) -> None:
+    assert _run(root, "decisions", "--every", every) == 2
+    assert capfd.readouterr().err == f"checkback: --every: '{every}' is no interval; write 10s, 5m or 1h\n"
+
+
+def test_a_transaction_that_nobody_has_is_to_be_looked_for_where_it_may_be(
+    root: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert _run(root, "resume", "nosuch", "--actor", "me", "--reason", "why") == 2
+    assert "`checkback pending`, `discarded` and `scheduled` show those there are" in capfd.readouterr().err
+
+
+def test_an_option_before_its_command(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["--config", "x.yml", "status"]) == 2
+    told = "checkback: No such option: --config; options follow the command: checkback status --config ...\n"
+    assert capfd.readouterr().err == told
+
+
+def test_a_table_of_others_in_a_topics_place_is_told(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Not what Arrow says of its columns."""
+    write_deltalake(f"{root}/topics/taken", pa.table({"id": [1], "body": [0.5]}))
+    assert _run(root, "consume", "taken") == 1
+    said = capfd.readouterr().err
+    assert said.startswith(
+        f"checkback: {root}/topics/taken: is not the table of a topic: it has no columns half_queue_"
+    )
+    assert "move it away" in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["discarded"], 0),
+        (["discarded", "--json"], 0),
+        (["discarded", "--csv"], 0),
+        (["audit"], 1),
+        (["audit", "--csv"], 1),
+    ],
+)
+def test_a_reader_that_has_seen_enough_is_no_error(root: Path, arguments: list[str], code: int) -> None:
+    """The pipe is closed before anything is written; the exit code of `audit` tells what it found all the same."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "checkback", *arguments, "--set", f"storage.root={root}"]
+    run = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (run.returncode, run.stderr) == (code, "")
