@@ -295,8 +295,8 @@ def test_hostile_names_are_escaped_and_formats_agree(tmp_path: Path, capfd: pyte
 def test_neither_spark_nor_java(tmp_path: Path) -> None:
     """In a process that has no java, and may not import pyspark."""
     write(None, Tables.of(_settings(str(tmp_path)).storage), _story())
-    commands = [["status"], ["stuck"], ["pending"], ["decisions"], ["scheduled"], ["lineage", "tx-1-0"], ["audit"]]
-    commands += [["unpublished"], ["discarded", "--reason", "CHECK_MAX"]]
+    commands = [["status"], ["stuck"], ["pending"], ["decisions"], ["scheduled"], ["audit"]]
+    commands += [["unpublished"], ["discarded", "--reason", "CHECK_MAX"], ["lineage", f"{NUMBER['published twice']}/0"]]
     code = f"""
 import sys
 import tempfile

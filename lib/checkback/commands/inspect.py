@@ -1,4 +1,4 @@
-"""Read-only views of the tables: `pending`, `scheduled`, `unpublished`, `discarded`, `stuck`, `lineage`, `audit` ..."""
+"""Read-only views of the tables: `pending`, `scheduled`, `unpublished`, `discarded`, `stuck`, `audit` ..."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from checkback.commands.options import (
     Overrides,
     Since,
     SinceEver,
-    Tx,
     Why,
     app,
     prepared_for_tables,
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 #: Maximum rows in the table of `pending`; --json shows all.
 SHOWN = 50
-#: Maximum events of a transaction id in the table of `lineage`; --json shows all.
+#: Maximum intervals and groups in the table of `decisions`; --json shows all.
 EVENTS = 500
 
 
@@ -181,42 +180,6 @@ def _discarded_table(rows: list[dict[str, Any]]) -> None:
             *(str(row[name]) for name in ("queue_id", "queue_offset", "transaction_id", "producer_group")),
             *(shown(row[name]) for name in ("real_topic", "discarded_at")),
             *(why, _last_answer(row), shown(row["resumed_as"])),
-        )
-    console().print(table)
-
-
-@app.command()
-def lineage(
-    transaction_id: Tx,
-    group: Group = None,
-    as_of: AsOf = None,
-    as_json: Json = False,
-    as_csv: Csv = False,
-    config: Config = None,
-    overrides: Overrides = None,
-    debug: Debug = False,
-) -> None:
-    """Show all that the tables know of a transaction, in the order of time."""
-    settings = prepared_for_tables(config, overrides, debug)
-    with answering(settings, "lineage") as answers:
-        rows = answers.lineage(transaction_id, as_of, group=group)
-    print_answer(rows, as_json, as_csv, EVENTS, _lineage_table, f"No table knows the transaction {transaction_id}.")
-
-
-def _lineage_table(rows: list[dict[str, Any]]) -> None:
-    table = table_of("at", "event", "queue/offset", "group", "table", "version", "batch", "detail")
-    for row in rows:
-        version = "-" if row["table_version"] is None else str(row["table_version"])
-        place = "-" if row["queue_id"] is None else f"{row['queue_id']}/{row['queue_offset']}"
-        table.add_row(
-            shown(row["at"]),
-            str(row["event"]),
-            place,
-            shown(row["producer_group"]),
-            str(row["table"]),
-            version if row["version_exact"] in (True, None) else f"<={version}",
-            shown(row["batch_id"]),
-            shown(row["detail"]),
         )
     console().print(table)
 

@@ -217,6 +217,7 @@ class Answers:
         *,
         transaction_id: str | None = None,
         key: str | None = None,
+        group: str | None = None,
         topic: str | None = None,
         place: tuple[int, int] | None = None,
         bodies: bool = False,
@@ -231,6 +232,7 @@ class Answers:
         named by its half_queue_id and half_queue_offset.
         """
         question = transactions_question(transaction_id, key, topic, place, bodies=bodies)
+        question = question.where("producer_group", group)
         return self._ask(question.page(limit, offset), as_of)
 
     def scheduled(
