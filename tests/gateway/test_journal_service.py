@@ -6,11 +6,13 @@ import asyncio
 import os
 import shutil
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from checkback.errors import CheckbackError, SettingsError, StorageError
+from checkback.gateway.journal.segments import LARGE
 from checkback.gateway.metrics import Metrics
 from checkback.gateway.ownership import changed_hands
 from checkback.gateway.problems import Problem
@@ -31,15 +33,15 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 
-def settings_of(root: Path, **gateway: object) -> Settings:
-    return Settings.model_validate({"storage": {"root": str(root), "sync": False}, "gateway": gateway})
+def settings_of(root: Path, sync: bool = False, **gateway: object) -> Settings:
+    return Settings.model_validate({"storage": {"root": str(root), "sync": sync}, "gateway": gateway})
 
 
-def started(root: Path, take_over: bool = False, **gateway: object) -> GatewayService:
+def started(root: Path, take_over: bool = False, sync: bool = False, **gateway: object) -> GatewayService:
     def stop(error: CheckbackError) -> None:
         raise AssertionError(str(error))
 
-    return GatewayService(settings_of(root, **gateway), Metrics(), stop, take_over)
+    return GatewayService(settings_of(root, sync, **gateway), Metrics(), stop, take_over)
 
 
 def run(
@@ -111,6 +113,39 @@ def test_what_a_killed_gateway_has_acknowledged_is_committed_by_the_next_start(t
 
     assert run(service, again) is None
     assert [row["transaction_id"] for row in rows(tmp_path, "op")] == ["t-0"]
+
+
+@pytest.mark.parametrize("flushed", [True, False])
+def test_file_that_is_gone_matters_only_to_what_is_not_in_the_tables(tmp_path: Path, flushed: bool) -> None:
+    """As an earlier release left it after a commit that failed: rows that came back, without the files they name."""
+    body = b"b" * LARGE
+
+    async def stored(service: GatewayService, name: str) -> None:
+        message = Half(0, 0, name, "orders", "payments", 0, None, None, {}, body, 1000, None)
+        assert code((await service.halves.take([message], None))[0]) is None
+
+    async def many(service: GatewayService) -> None:
+        # more rows than an append deletes
+        for number in range(30):
+            await stored(service, f"t-{number}")
+        if flushed:
+            assert service._flushing is not None
+            await asyncio.to_thread(service._flushing._flusher.flush)
+
+    run(started(tmp_path, sync=True, flush="1h"), many, kill=True)
+    (tmp_path / "_journal/journal-1.bin").unlink()
+    if not flushed:
+        for _ in range(2):
+            with pytest.raises(StorageError, match=r"journal-1.bin is not there, or not as it was"):
+                started(tmp_path, sync=True)
+        return
+    for number in range(30, 33):
+        service = started(tmp_path, sync=True, flush="1h")
+        assert service.recovered == (number > 30)
+        # to another file: rows still name the one that is gone
+        assert run(service, partial(stored, name=f"t-{number}"), kill=number < 32) is None
+    assert offsets(tmp_path) == {f"t-{number}": number for number in range(33)}
+    assert len(rows(tmp_path, "half")) == 33
 
 
 def test_what_is_not_in_the_tables_yet_is_known_all_the_same(tmp_path: Path) -> None:

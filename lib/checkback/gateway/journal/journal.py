@@ -25,7 +25,7 @@ from checkback.gateway.tables import OutcomeUnknownError
 from checkback.storage.files.fsync import flush_parents
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from checkback.gateway.deduplication.history import Place
 
@@ -95,11 +95,19 @@ class Journal:
     ``id`` identifies the journal, from 1 on. Two tables at different places never share a journal.
     """
 
-    def __init__(self, folder: str, tables: Sequence[str], most: int, sync: bool = True) -> None:
+    def __init__(
+        self,
+        folder: str,
+        tables: Sequence[str],
+        most: int,
+        sync: bool = True,
+        in_tables: Callable[[int], tuple[int, int]] = lambda _: (0, 0),
+    ) -> None:
         """Open the journal in this folder, or create it. Blocks.
 
         ``tables``: the Delta ids of the tables that its records belong to; ``most``: bytes above which `full`;
-        ``sync``: flush each append to disk.
+        ``sync``: flush each append to disk; ``in_tables``: the positions that the tables have of the journal of this
+        id, as in `begin`.
 
         Raises SettingsError if another process has it open, if it belongs to other tables, or cannot be created;
         StorageError if it cannot be read.
@@ -122,7 +130,8 @@ class Journal:
                 self._writer = undo.enter_context(closing(_connect(self.path, sync)))
                 self._reader = undo.enter_context(closing(_connect(self.path, sync)))
                 self._prepare(",".join(tables))
-                self._segments = Segments(folder, self.id, self._writer.execute(_NAMED))
+                named = self._writer.execute(_NAMED)
+                self._segments = Segments(folder, self.id, named, lambda: self._landed(*in_tables(self.id)))
                 flush_parents(self.path)
             except (sqlite3.Error, OSError) as error:
                 raise _damaged(self.path, error) from error
@@ -198,7 +207,16 @@ class Journal:
     def begin(self, half: int, op: int) -> None:
         """The tables have the half messages up to the position ``half``, the ops up to ``op``."""
         self.position = max(self.position, half, op)
-        self.flushed(min(half, op))
+        self.flushed(self._landed(half, op))
+
+    def _landed(self, half: int, op: int) -> int:
+        """Up to which position all records are in their tables, which have them up to these."""
+        landed = min(half, op)
+        for record in self._pending:
+            if record.position > (half if record.kind is Kind.HALF else op):
+                break
+            landed = max(landed, record.position)
+        return landed
 
     def append(self, records: Sequence[Record], now: int) -> None:
         """Add the records and flush them to disk. ``now``: steady ms.

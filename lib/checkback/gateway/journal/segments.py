@@ -17,7 +17,7 @@ from checkback.gateway.journal.files import incomplete
 from checkback.storage.files.fsync import flush_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from io import FileIO
 
 #: bytes of a content from which on it goes to a file: a smaller one costs less than the file's flush
@@ -34,11 +34,14 @@ _flush = getattr(os, "fdatasync", os.fsync)
 class Segments:
     """The files of an open journal. `write` and `remove` belong to one thread, `read` to another."""
 
-    def __init__(self, folder: str, journal: int, named: Iterable[tuple[int, int, int]]) -> None:
+    def __init__(
+        self, folder: str, journal: int, named: Iterable[tuple[int, int, int]], in_tables: Callable[[], int]
+    ) -> None:
         """Removes what a crash has left over. ``journal``: its id.
 
         ``named``: by the rows: the number of each file, where its last content ends, and the position of the last row
-        that names it.
+        that names it. ``in_tables``: up to which position the tables have all records: nobody reads those rows again,
+        and they may be there without their files since a commit that failed to delete them.
 
         Raises StorageError if such a file is not there, or shorter; OSError.
         """
@@ -51,10 +54,13 @@ class Segments:
         #: the same before the last `write`
         self._before: dict[int, int] = {}
         for number, end, position in named:
-            if not (self._is_own(number) and os.path.getsize(self._path(number)) >= end):
+            if self._is_own(number) and os.path.getsize(self._path(number)) >= end:
+                self._last[number] = position
+            elif position <= in_tables():
+                self._number = max(self._number, number)  # not used again: rows name it
+            else:
                 why = f"{os.path.basename(self._path(number))} is not there, or not as it was"
                 raise incomplete(os.path.join(folder, "journal.db"), why)
-            self._last[number] = position
         for name in os.listdir(folder):
             found = _NAME.fullmatch(name)
             if found is None:

@@ -61,7 +61,10 @@ def open_journal(settings: Settings, half: Appender, op: Appender) -> Journal | 
     if is_registered(folder):
         raise SettingsError("is no local folder", "gateway.journal", "name a folder on a durable local disk")
     tables = (half.table_id(), op.table_id())
-    journal = Journal(os.path.abspath(folder), tables, settings.gateway.journal_max, settings.storage.sync)
+    most, sync = settings.gateway.journal_max, settings.storage.sync
+    journal = Journal(
+        os.path.abspath(folder), tables, most, sync, in_tables=lambda number: (half.use(number), op.use(number))
+    )
     try:
         half.use(journal.id)
         op.use(journal.id)
