@@ -8,18 +8,19 @@ names, and records no origins.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource
 
 from checkback.errors import SettingsError
-from checkback.settings.model import BASE_FILE
+from checkback.settings.model import BASE_FILE, Settings
+from checkback.settings.secret_paths import is_secret
 from checkback.settings.validation_errors import OPTIONS, KeyPath, dotted, explained, where_of
-from checkback.settings.values import ENV_REFERENCE, SECRET_OPTION, SECRETS
+from checkback.settings.values import ENV_REFERENCE, SECRET_OPTION
+from checkback.settings.yaml_values import InvalidYamlError, parsed
 
 ENV_PREFIX = "CHECKBACK__"
 OVERRIDE = "--set"
@@ -35,19 +36,6 @@ class Leaf(NamedTuple):
     path: KeyPath
     value: Any
     origin: str
-
-
-class _Loader(yaml.SafeLoader):
-    """A safe YAML loader that refuses duplicate keys: the first of two sections would be lost silently."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen = set()
-        for key_node, _ in node.value:
-            if isinstance(key_node, yaml.ScalarNode):
-                if key_node.value in seen:
-                    raise yaml.MarkedYAMLError(problem="duplicate key", problem_mark=key_node.start_mark)
-                seen.add(key_node.value)
-        return super().construct_mapping(node, deep)
 
 
 def read_layers(
@@ -97,7 +85,8 @@ def _leaves(path: KeyPath, value: Any, origin: str) -> Iterator[Leaf]:
     elif isinstance(value, Mapping) and value:
         for key, below in value.items():
             if not isinstance(key, str):
-                raise SettingsError(f"the key {key!r} is not text", where_of(path, origin), "put it in quotes")
+                named = "a key" if path else f"the key {key!r}"  # below a section it may be a misplaced secret
+                raise SettingsError(f"{named} is not text", where_of(path, origin), "put it in quotes")
             yield from _leaves((*path, key), below, origin)
     elif value is None and (len(path) == 1 or (len(path) == 2 and path[0] == "producers")):
         # `orders:` with nothing below it is an empty section or group.
@@ -109,17 +98,13 @@ def _leaves(path: KeyPath, value: Any, origin: str) -> Iterator[Leaf]:
 def _file(path: Path) -> list[Leaf]:
     name = str(path)
     try:
-        content = _Loader(path.read_text(encoding="utf-8")).get_single_data()
+        content = parsed(path.read_text(encoding="utf-8"))
     except OSError as error:
         what, fix = f"cannot be read: {error.strerror}", "check the path and its permissions"
     except UnicodeDecodeError:
         what, fix = "is not UTF-8 text", "save it as UTF-8"
-    except yaml.YAMLError as error:
-        # Only the position: PyYAML's message quotes the text, which may be a secret.
-        mark = getattr(error, "problem_mark", None)
-        twice = "has a duplicate key" if getattr(error, "problem", "") == "duplicate key" else "is not valid YAML"
-        what = f"{twice}, line {mark.line + 1}, column {mark.column + 1}" if mark else twice
-        fix = "correct it there"
+    except InvalidYamlError as error:
+        what, fix = str(error), error.fix or "correct it there"
     else:
         if content is None or isinstance(content, dict):
             return list(_leaves((), content, name))
@@ -173,17 +158,15 @@ def _value(path: KeyPath, text: str, origin: str) -> Any:
     if _is_secret(path):
         return text
     try:
-        return _Loader(text).get_single_data()
-    except yaml.YAMLError:
-        raise SettingsError("is not valid YAML", where_of(path, origin), "put the value in quotes") from None
+        return parsed(text)
+    except InvalidYamlError as error:
+        raise SettingsError(error.what, where_of(path, origin), error.fix or "put the value in quotes") from None
 
 
 def _is_secret(path: KeyPath) -> bool:
     if path[:2] in OPTIONS:
         return len(path) == 3 and SECRET_OPTION.search(path[2]) is not None
-    if path == ("dashboard", "token"):
-        return True
-    return len(path) == 3 and path[0] == "producers" and path[2] in SECRETS
+    return is_secret(Settings, path)
 
 
 def _is_reference(leaf: Leaf) -> bool:

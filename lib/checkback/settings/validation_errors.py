@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from pydantic import BaseModel
 
 from checkback.errors import SettingsError
 from checkback.settings.model import Producer
+from checkback.settings.secret_paths import is_secret
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -59,9 +61,10 @@ def explained(
         what, fix = error["msg"].replace("Input should be", "must be"), _FIX.get(kind, "correct it")
         for long, short in (("greater than or equal to", "at least"), ("less than or equal to", "at most")):
             what = what.replace(long, short)
-        hidden = path[0] in ("producers", "spark") or path[:2] in OPTIONS
+        # An endpoint, and any of Spark's, may hold a secret, too.
+        hidden = path[0] in ("producers", "spark") or is_secret(model, path)
         if isinstance(value, bool | int | float | str) and not hidden:
-            what = f"is {value!r}, {what}"
+            what = f"is {reprlib.repr(value)}, {what}"
     if more:
         fix += f" ({more} more wrong)"
     return SettingsError(what, where_of(path, _origin(path, origins)), fix)
