@@ -55,7 +55,8 @@ producers:
 A `secret` or `token` is only allowed in the environment, never in a file or on the command line: `env:NAME` refers to
 the variable. Both are masked wherever settings are printed."""
 _SPARK = """Spark configuration properties, e.g. `spark.executor.memory: 4g`. Values are text, numbers, true or false.
-Secrets are masked in `config show`. [deploy.md](deploy.md) lists those that a cluster needs."""
+`config show` shows numbers, sizes, true and false, classes, and names and places by their keys; it masks all others,
+which may be secrets. [deploy.md](deploy.md) lists those that a cluster needs."""
 
 
 def page() -> str:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_
 from typing_extensions import Self
 
 from checkback.messages.limits import INT_MAX
+from checkback.settings.spark_values import shown_value
 from checkback.settings.values import (
     SECRETS,
     ConfKey,
@@ -23,7 +24,9 @@ from checkback.settings.values import (
     Count,
     DurationFromZero,
     Endpoint,
+    Folder,
     GroupName,
+    Location,
     PositiveDuration,
     QueueId,
     Retention,
@@ -40,8 +43,6 @@ BASE_FILE = "conf/base.yml"
 _SCHEMA = r"^[^.]+\.[^.]+$"
 #: object stores in which Checkback commits itself (`checkback.storage.files.object_store`)
 _OBJECT_STORE = re.compile(r"(?i)(?:s3a?|gs|abfss?)://")
-# Spark's spark.redaction.regex, and the account keys of Azure storage.
-_SECRET_CONF = re.compile(r"(?i)secret|password|token|access[.]?key|account[.]?key")
 
 
 class _Section(BaseModel):
@@ -50,7 +51,7 @@ class _Section(BaseModel):
 
 
 class Storage(_Section):
-    """Location of the tables: paths under ``root``, or tables in ``catalog``.``schema``.
+    """Location of the tables: paths under ``root``, or tables in ``catalog``.``schema``. URIs hold no credentials.
 
     ``writer``: what appends to them. ``auto``: in local folders and object stores (s3://, abfss://, gs://) the tasks
     write the files and Checkback commits them, elsewhere Spark does both; ``spark``: always Spark. ``sync``: in local
@@ -61,10 +62,10 @@ class Storage(_Section):
     masked.
     """
 
-    root: Text = "./data"
+    root: Location = "./data"
     catalog: Text | None = None
     schema_: Text | None = Field(default=None, alias="schema")
-    checkpoints: Text | None = None
+    checkpoints: Location | None = None
     writer: Literal["auto", "spark"] = "auto"
     sync: StrictBool = True
     register_: Annotated[str, Field(pattern=_SCHEMA)] | None = Field(default=None, alias="register")
@@ -167,7 +168,7 @@ class Gateway(_Section):
     port: Annotated[StrictInt, Field(ge=0, le=65535)] = 8900
     queues: Annotated[list[QueueId], Field(min_length=1, max_length=64)] = [0]
     acknowledge: Literal["auto", "journal", "table"] = "auto"
-    journal: str = ""
+    journal: Folder = ""
     flush: PositiveDuration = timedelta(milliseconds=500)
     journal_max: Annotated[StrictInt, Field(ge=1 << 20, le=1 << 40)] = 256 << 20
     gather: DurationFromZero = timedelta(milliseconds=30)
@@ -328,7 +329,7 @@ def flatten(settings: Settings) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for section, fields in settings.model_dump(mode="json", by_alias=True).items():
         if section == "spark":
-            flat |= {key: MASK if _SECRET_CONF.search(key) else value for key, value in fields.items()}
+            flat |= {key: shown_value(key, value) for key, value in fields.items()}
         elif section == "kafka":
             options, groups = fields.pop("options"), fields.pop("groups")
             flat |= {f"kafka.{key}": value for key, value in fields.items()}

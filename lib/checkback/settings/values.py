@@ -24,6 +24,9 @@ SECRETS = ("secret", "token")
 #: Options (of Kafka, of an object store) whose values are only allowed in the environment.
 SECRET_OPTION = re.compile(r"(?i)password|secret|token|jaas|[._]key$|access_key")
 
+_AZURE = ("abfs", "abfss", "wasb", "wasbs")
+# or several, as the name nodes of HDFS; a bucket may have an underscore
+_HOST = re.compile(r"(?:[^:@\[\]\\]*|\[[0-9A-Fa-f:.%]*\])(?::[0-9]*)?(?:,[^:@\[\]\\]+(?::[0-9]*)?)*")
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 # RFC 6750's b64token, as after "Bearer" in a header.
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,512}=*")
@@ -93,6 +96,19 @@ def _endpoint(url: str) -> str:
     return url
 
 
+def _location(text: str) -> str:
+    """A folder or URI: it is shown and logged, so it may hold no key. Azure's ``container@account`` is none."""
+    scheme, is_uri, rest = text.partition("://")
+    authority = rest.partition("/")[0]
+    if is_uri and scheme.lower() in _AZURE:
+        authority = re.sub(r"\A[^@:]*@", "", authority)
+    if is_uri and ("@" in authority or not _HOST.fullmatch(authority)):
+        refuse("has a user name, key or password, or no valid host", "give credentials in the environment")
+    if is_uri and "=" in rest.partition("?")[2]:
+        refuse("has a query", "leave out ? and what follows it; give credentials in the environment")
+    return text
+
+
 def _resolved(value: object, noun: str) -> str | None:
     """The text of a secret value; None if it is not text, which pydantic refuses."""
     text = value.get_secret_value() if isinstance(value, SecretStr) else value
@@ -147,6 +163,8 @@ Retention = Annotated[_Duration, AfterValidator(_retention)]
 Count = Annotated[StrictInt, Field(ge=1, le=INT_MAX)]
 QueueId = Annotated[StrictInt, Field(ge=0, le=INT_MAX)]
 Text = Annotated[str, Field(min_length=1)]
+Folder = Annotated[str, AfterValidator(_location)]
+Location = Annotated[Folder, Field(min_length=1)]
 GroupName = Annotated[str, AfterValidator(_group)]
 Endpoint = Annotated[str, AfterValidator(_endpoint)]
 Secret = Annotated[SecretStr | None, BeforeValidator(_secret)]
