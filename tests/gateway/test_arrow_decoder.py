@@ -17,6 +17,7 @@ from checkback.gateway.problems import Problem
 from checkback.gateway.requests import json_decoder
 from checkback.gateway.requests.arrow_decoder import HalfColumns, halves_of_stream, ops_of_stream
 from checkback.gateway.tables import half_rows
+from checkback.messages.limits import PROPERTIES_MAX
 from gateway.arrow import HALVES, OPS, SHAPE, columns, stream
 from gateway.process import half, op
 
@@ -189,3 +190,23 @@ def test_text_that_is_no_utf8_is_malformed() -> None:
     assert refused(halves_of_stream(body, NOW, MOST))[0] == "malformed"
     body = stream(columns([op(0, "abcdefgh")])).replace(b"abcdefgh", b"abc\xffefgh")
     assert refused(ops_of_stream(body, NOW, MOST))[0] == "malformed"
+
+
+def test_very_many_properties_are_refused_before_they_are_objects() -> None:
+    """A stream of 13 MB may have a million of them, for which the event loop would wait."""
+    rows = [{f"p{number}": "" for number in range(count)} for count in (2000, 500_000, PROPERTIES_MAX // 2)]
+    pairs = pa.array([list(row.items()) for row in rows], pa.map_(pa.string(), pa.string()))
+    body = stream({**columns([half()] * 3), "properties": pairs})
+    tracemalloc.start()
+    try:
+        taken = halves_of_stream(body, NOW, 16 * MOST)
+        assert tracemalloc.get_traced_memory()[1] < 24 * MOST
+    finally:
+        tracemalloc.stop()
+    assert isinstance(taken, HalfColumns)
+    assert taken.numbers.tolist() == [0]
+    slowly = json_decoder.half(said(half() | {"properties": rows[2]}), NOW)
+    assert isinstance(slowly, Problem)
+    assert taken.problems[2] == slowly
+    assert taken.problems[1].detail == f"properties: 500000 of them, over {PROPERTIES_MAX // 2}"
+    assert refused(taken.problems[1]) == refused(slowly)

@@ -88,6 +88,7 @@ SAID = st.sampled_from([COMMIT, ROLLBACK, UNKNOWN, None, ERROR, True, "COMMIT"])
 @given(halves=FAULTY, ops=FAULTY, said=SAID)
 @example(halves=[*[DROPPED] * 4, FULL, DROPPED], ops=[], said=COMMIT)
 @example(halves=[], ops=[*[BROKEN, FULL] * 4], said=ROLLBACK)
+@example(halves=[], ops=[DROPPED] * 6, said=COMMIT)
 def test_transaction_whatever_fails_keeps_its_promises(kind: str, halves: list[str], ops: list[str], said: Any) -> None:
     """The local transaction runs once, after the half is stored, or not at all; its op is what the listener said."""
     with StubGateway(halves, ops) as gateway:
@@ -130,9 +131,9 @@ def test_transaction_whatever_fails_keeps_its_promises(kind: str, halves: list[s
         # It is handed over; that it does not land is told.
         assert result.op_sent
         assert result.op_error is None
-        assert [lost[:2] for lost in sender.lost] == (
-            [] if final(ops, kept=True) == OK else [(result.transaction_id, state)]
-        )
+        assert [lost[:2] for lost in sender.lost] == [(result.transaction_id, state)][: len(sender.lost)]
+        # Whether its first try goes over the half's connection is libcurl's choice.
+        assert (not sender.lost) in {final(ops, kept) == OK for kept in (True, False)}
         assert sender.lost or len(gateway.ops) == 1
         assert len(gateway.requests("/v1/ops")) <= TRIES + _sent_again(ops, kept=True)
 

@@ -64,7 +64,9 @@ OP: dict[str, Kind] = {
 }
 _PARSED = frozenset({IMMUNITY_PROPERTY, *delay.PROPERTIES})
 #: bytes of tags, keys and properties, and properties of a message, that are far below the limit
-_SMALL, _FEW = PROPERTIES_MAX // 4, PROPERTIES_MAX // 64
+_SMALL, _FEW = PROPERTIES_MAX // 4, PROPERTIES_MAX // 8
+#: properties of a message that are over the limit however short they are: each takes two separators
+_MANY = PROPERTIES_MAX // 2
 _US = 1000
 _NOTHING = np.zeros(1, np.int64)
 
@@ -215,12 +217,15 @@ def _simple(properties: pa.MapArray, size: NDArray[np.int64]) -> Mask:
     if first == last:
         return np.ones(len(properties), np.bool_)
     keys, items = properties.keys[first:last], properties.items[first:last]
-    code = keys.dictionary_encode()
-    names, codes = code.dictionary.to_pylist(), np.asarray(code.indices)
     total = np.concatenate([_NOTHING, np.cumsum(_lengths(keys) + _lengths(items), dtype=np.int64)])
     size += total[offsets[1:] - first] - total[offsets[:-1] - first]
     simple = counts <= _FEW
-    if counts.max() == 1 and not items.null_count and _PARSED.isdisjoint(names):
+    if not simple.all():  # the names of the others may be a million
+        few = pa.array(np.repeat(simple, counts))
+        keys, items, counts = keys.filter(few), items.filter(few), np.where(simple, counts, 0)
+    code = keys.dictionary_encode()
+    names, codes = code.dictionary.to_pylist(), np.asarray(code.indices)
+    if counts.max() <= 1 and not items.null_count and _PARSED.isdisjoint(names):
         return simple
     row = np.repeat(np.arange(len(properties)), counts)
     bad = np.array([name in _PARSED for name in names])[codes] | _true(items.is_null())
@@ -291,10 +296,17 @@ def _no_properties(count: int) -> pa.MapArray:
     return pa.MapArray.from_arrays(pa.array(np.zeros(count + 1, np.int32)), nothing, nothing)
 
 
-def _half_fields(columns: Columns, number: int) -> dict[str, Any]:
-    fields = _fields(columns, number)
-    if "properties" in fields:
-        fields["properties"] = dict(fields["properties"])
+def _half_fields(columns: Columns, number: int) -> dict[str, Any] | Problem:
+    texts = columns.get("properties")
+    fields = _fields({name: column for name, column in columns.items() if name != "properties"}, number)
+    if texts is not None:
+        first, last = np.asarray(texts.offsets[number : number + 2]).tolist()
+        if last - first > _MANY:  # before each becomes an object
+            detail = f"properties: {last - first} of them, over {_MANY}"
+            return Problem("unfit", detail, {"field": "properties"})
+        # Of a map as one value each entry would take ten times as long.
+        pairs = zip(texts.keys[first:last].to_pylist(), texts.items[first:last].to_pylist(), strict=True)
+        fields["properties"] = dict(pairs)
     if "body" in fields:
         fields["body"] = base64.b64encode(fields["body"]).decode()
     return fields
