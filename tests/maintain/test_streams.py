@@ -158,8 +158,6 @@ def test_tables_of_a_catalog_by_spark(spark: SparkSession, tmp_path: Path) -> No
         (done,) = maintain_by_spark(spark, settings, tables, dry_run=False, progress=Quiet())
         assert (done.files_before, done.files_after, done.rewritten) == (8, 1, 8)
         assert done.version_after > done.version_before
-        history = spark.sql(f"DESCRIBE HISTORY {tables.in_sql('half')}").where("operation LIKE 'VACUUM%'")
-        vacuumed = history.count()
         rows = tables.read(spark, "half")
         assert rows.count() == rows.select("queue_offset").distinct().count() == 12
         # reconcile runs with a checkpoint that cannot be seen here
@@ -167,7 +165,6 @@ def test_tables_of_a_catalog_by_spark(spark: SparkSession, tmp_path: Path) -> No
         claim(spark, tables, "some-query", 64)
         held = maintain_by_spark(spark, settings, tables, dry_run=False, progress=Quiet())
         assert {one.table: one.kept for one in held} == {"half": (LOST,), "decisions": (LOST,)}
-        assert history.count() == vacuumed > 0
         (tmp_path / "_checkpoints/reconcile").mkdir(parents=True)
         (tmp_path / "_checkpoints/reconcile/metadata").write_text('{"id": "some-query"}')
         seen = maintain_by_spark(spark, settings, tables, dry_run=False, progress=Quiet())
