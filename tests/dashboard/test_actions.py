@@ -32,7 +32,7 @@ def test_an_operator_resolves_a_transaction_after_a_preview(root: Path) -> None:
     form = form_of(page, action="commit", **place)
     preview = browser.post("/actions", data=form, headers=SAME)
     assert preview.status_code == 200, preview.text
-    assert "An op COMMIT of source operator is appended" in preview.text
+    assert "Your COMMIT is appended to `op`" in preview.text
     for written in ("ann", "paid by hand"):  # what operations will tell
         assert f"<dd><bdi>{written}</bdi></dd>" in preview.text
     ops = DeltaLog("op", f"{root}/op").version()

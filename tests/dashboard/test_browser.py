@@ -405,7 +405,7 @@ def test_an_operator_enters_and_acts_by_keyboard(operator: Browser, root: Path) 
     operator.press("<b>paid</b> by hand")
     operator.press_until("action")
     operator.leave(lambda: operator.press(Keys.ENTER))
-    assert "An op COMMIT of source operator is appended" in operator.text
+    assert "Your COMMIT is appended to `op`" in operator.text
     assert ops.version() == before
     operator.press_until("Do it")
     operator.leave(lambda: operator.press(Keys.ENTER))

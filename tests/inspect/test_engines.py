@@ -16,12 +16,15 @@ from pyspark.sql import functions as F
 from checkback.inspect.audit.labels import labelled
 from checkback.inspect.audit.run import account, summary_question
 from checkback.inspect.breaker_states import breakers_question
-from checkback.inspect.discarded_messages import discarded_question
+from checkback.inspect.discarded_messages import discard_counts_question, discarded_question
 from checkback.inspect.engines.check_jitter import xxhash64
 from checkback.inspect.engines.duckdb_engine import DuckDBEngine
 from checkback.inspect.engines.spark_engine import SparkEngine
+from checkback.inspect.last_words import last_words_question
+from checkback.inspect.message_keys import keys_of
 from checkback.inspect.pending_transactions import pending_question
-from checkback.inspect.scheduled_messages import SCHEDULED
+from checkback.inspect.resumed_messages import resumes_question
+from checkback.inspect.scheduled_messages import SCHEDULED, SCHEDULED_COUNTS
 from checkback.inspect.status.groups import group_rows
 from checkback.inspect.status.status import read_status
 from checkback.inspect.timeline import (
@@ -151,7 +154,12 @@ def _questions(settings: Settings) -> dict[str, Callable[[View], Any]]:
         "groups": lambda view: group_rows(view, settings),
         "breakers": asked(breakers_question(settings)),
         "scheduled": asked(SCHEDULED),
+        "scheduled counts": asked(SCHEDULED_COUNTS),
         "discarded": asked(discarded_question()),
+        "discard counts": asked(discard_counts_question().where("reason", "EXPIRED")),
+        "resumes": asked(resumes_question("tx")),
+        "last words": asked(last_words_question("orders")),
+        "keys": lambda view: keys_of(view, [{"queue_id": 0, "queue_offset": at} for at in (0, 1, None)]),
         "discarded since": asked(discarded_question(since).where("producer_group", "orders").page(3, 1)),
         "decisions": asked(decisions_question(since, every)),
         "decisions by an operator": asked(decisions_question(since, every, "operator")),

@@ -30,7 +30,7 @@ def test_scheduled_message_is_cancelled_once(lake: Lakehouse) -> None:
     lake.decide(place, "CANCEL", "operator")
     with pytest.raises(RefusedError, match="is cancelled already: CANCEL since"):
         lake.cancel(signed=BOB)
-    with pytest.raises(RefusedError, match=r"is decided: CANCEL since .* `checkback resume` makes"):
+    with pytest.raises(RefusedError, match=r"is decided: CANCEL since .* resume it: that makes"):
         lake.resolve("COMMIT")
     resumed = lake.resume().operation.new_place
     assert resumed is not None
@@ -39,7 +39,7 @@ def test_scheduled_message_is_cancelled_once(lake: Lakehouse) -> None:
 
 def test_what_is_not_scheduled_is_not_cancelled(lake: Lakehouse) -> None:
     place = lake.half(12)
-    with pytest.raises(RefusedError, match="is not scheduled but pending; `checkback resolve --rollback` ends it"):
+    with pytest.raises(RefusedError, match="is not scheduled but pending; a ROLLBACK ends it"):
         lake.cancel()
     lake.decide(place, "ROLLBACK")
     with pytest.raises(RefusedError, match="is not scheduled but decided: ROLLBACK since"):

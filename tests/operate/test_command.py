@@ -97,7 +97,7 @@ def test_with_yes_it_is_shown_and_done(lake: Lakehouse, capfd: pytest.CaptureFix
     out, err = capfd.readouterr()
     assert err == ""
     assert out.splitlines()[0].split() == ["transaction", "tx"]
-    assert out.splitlines()[-1].startswith("RESOLVE_ROLLBACK 0/12: the op is appended. `checkback reconcile` decides")
+    assert out.splitlines()[-1].startswith("ROLLBACK 0/12: the op is appended. `checkback reconcile` decides")
     assert [(row["state"], row["remark"]) for row in lake.rows("op")] == [("ROLLBACK", "alice: the database says so")]
     out, err = fails(capfd, "resolve", "tx", "--commit", *SIGNED, "--yes", code=1)
     assert out == ""

@@ -31,7 +31,7 @@ RESUMED = replace(PENDING, place=Place(QUEUE, 0), resumed_from=Place(0, 12), res
             COMMITTED,
             "transaction 0/12: is decided: COMMIT since 2026-01-01T00:00:00.000Z by check; a decision is final",
         ),
-        (DISCARDED, "is decided: DISCARD since 2026-01-01T00:00:00.000Z by checkback; `checkback resume` makes"),
+        (DISCARDED, "is decided: DISCARD since 2026-01-01T00:00:00.000Z by checkback; resume it: that makes"),
         (replace(DISCARDED, resumed_as=Place(QUEUE, 0)), "it goes on as 2000000000/0"),
         (replace(PENDING, ops=(OP,)), "COMMIT by producer has landed at 2026-01-01T00:00:00.000Z; `checkback reconc"),
         (replace(PENDING, ops=(OPERATORS, OP)), "ROLLBACK by operator (alice) has landed at"),

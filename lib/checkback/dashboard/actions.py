@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from checkback.consumer import reconsume_command
 from checkback.consumer.reconsume import AGAIN
+from checkback.dashboard.fate import fate_of
 from checkback.dashboard.pages import ROWS, link
-from checkback.errors import SettingsError
+from checkback.dashboard.pages import time as shown_time
+from checkback.errors import CheckbackError, SettingsError, printable
+from checkback.inspect.answers import records
+from checkback.inspect.no_answer import hint, no_answer
 from checkback.operate.action import act, look
 from checkback.operate.cancel import cancelling
 from checkback.operate.command import Request as Operation
@@ -31,10 +35,21 @@ if TYPE_CHECKING:
 
     from checkback.consumer.reconsume import Judged
     from checkback.dashboard.pages import Pages
+    from checkback.operate.transaction import Transaction
 
 #: what a form asks for -> the state of the operator's op; None = the message is resumed
 ACTIONS: dict[str, str | None] = {"commit": "COMMIT", "rollback": "ROLLBACK", "cancel": CANCEL, "resume": None}
 RECONSUME = "reconsume"
+#: what a page calls them
+TITLES = {
+    "commit": "Commit",
+    "rollback": "Roll back",
+    "cancel": "Cancel",
+    "resume": "Resume",
+    RECONSUME: "Consume again",
+}
+#: options of the commands -> what a page calls their values
+_FIELDS = {"--actor": "Who", "--reason": "Why", "TX": "the transaction"}
 #: dead letters that a preview lists
 _LISTED = 500
 
@@ -44,6 +59,7 @@ class Preview:
     """What an action would do, or has done. ``rows``: its messages, if it has several, in SHOWN of `reconsume`.
 
     ``seen``: names what is shown, if it may change until it is confirmed; ``nothing``: there is nothing to do.
+    ``warning``: why it may be in vain; ``new``: the half message that was made, as a row that `link` takes.
     """
 
     action: str
@@ -53,6 +69,8 @@ class Preview:
     rows: tuple[tuple[str, ...], ...] = ()
     seen: str = ""
     nothing: bool = False
+    warning: str = ""
+    new: Mapping[str, Any] | None = None
 
 
 def handle(pages: Pages, request: Request, form: Mapping[str, str]) -> Response:
@@ -67,11 +85,54 @@ def handle(pages: Pages, request: Request, form: Mapping[str, str]) -> Response:
     kept = {key: value for key, value in form.items() if key not in ("csrf", "confirmed", "seen")}
     data: dict[str, Any] = {
         "preview": found.__dict__,
+        "title": TITLES[name],
         "columns": reconsume_command.SHOWN,
         "form": kept | ({"seen": found.seen} if found.seen else {}),
         "back": _back(form),
     }
     return pages.answer(request, "action.html", data)
+
+
+def refused(pages: Pages, request: Request, form: Mapping[str, str], error: CheckbackError) -> Response:
+    """Why nothing was done; the form as it was, to be mended, or what may be done instead."""
+    name, status = form.get("action", ""), 400 if isinstance(error, SettingsError) else 409
+    half, acts = _instead(pages, form) if name in ACTIONS else (None, ())
+    kept = {key: value for key, value in form.items() if key not in ("csrf", "confirmed", "seen", "action")}
+    data = {
+        "what": printable(_said(error)),
+        "status": status,
+        "title": TITLES.get(name, "Action"),
+        "again": name if status == 400 and name in TITLES else None,
+        "form": kept,
+        "half": half,
+        "acts": acts,
+        "back": _back(form),
+    }
+    return pages.answer(request, "refused.html", data, status)
+
+
+def _instead(pages: Pages, form: Mapping[str, str]) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
+    """The half message that a form names, and what may be done with it."""
+    try:
+        place = _number(form, "queue_id"), _number(form, "queue_offset")
+        if None in place:
+            return None, ()
+        with pages.asking() as answers:
+            found = records(answers.transactions(place=(place[0] or 0, place[1] or 0)))
+            half = next((one for one in found if one["transaction_id"] == form.get("transaction_id")), None)
+            return half, () if half is None else fate_of(answers, None, half).acts
+    except CheckbackError:  # what is shown is why the action was refused
+        return None, ()
+
+
+def _said(error: CheckbackError) -> str:
+    """An error of a command, without its options."""
+    where, fix = _FIELDS.get(error.where, error.where), error.fix
+    if where.startswith("--transaction-id "):
+        where = f"dead letter {where.removeprefix('--transaction-id ')}"
+    if fix.startswith(("see `checkback ", "name one: --")):
+        fix = ""
+    return str(CheckbackError(error.what, where, fix))
 
 
 def _operate(pages: Pages, form: Mapping[str, str], name: str, do: bool) -> Preview:
@@ -99,23 +160,52 @@ def _operate(pages: Pages, form: Mapping[str, str], name: str, do: bool) -> Prev
         view = look(store, asked.asked, queue, action)
         card = transaction_card(view.transaction, _now())
         if do:
-            return Preview(action.name, card, outcome_text(act(store, asked.asked, queue, action)), done=True)
+            outcome = act(store, asked.asked, queue, action)
+            at, key = outcome.operation.new_place, outcome.transaction.key
+            names = {"transaction_id": key.transaction_id, "producer_group": key.producer_group}
+            new = None if at is None else {"queue_id": at.queue_id, "queue_offset": at.queue_offset} | names
+            return Preview(action.name, card, outcome_text(outcome), done=True, new=new)
         what = consequence(action.name, view.transaction, queue) if view.done is None else missing(view.done)
-        return Preview(action.name, card, what)
+        in_vain = "" if state is not None or view.transaction.committed else _doubt(pages, view.transaction)
+        return Preview(action.name, card, what, warning=in_vain)
+
+
+def _doubt(pages: Pages, transaction: Transaction) -> str:
+    """Why a message that is resumed now may be discarded again: what its group's checks brought last; "" = nothing."""
+    group = transaction.producer_group
+    with pages.asking() as answers:
+        last = answers.last_words(group)
+    if last["silent_since"] is not None:
+        why = f"{no_answer(last['last_error'])}{hint(last['last_error'], group)}"
+        return (
+            f"The group does not answer since {shown_time(last['silent_since'])} UTC: {why} "
+            "If that lasts, the message is discarded again."
+        )
+    if last["last_answer"] == "UNKNOWN":
+        return (
+            f"The group answered UNKNOWN last, at {shown_time(last['last_answer_at'])} UTC. "
+            "If that lasts, the message is discarded again: ask its team, or resolve it by hand."
+        )
+    return ""
 
 
 def _reconsume(pages: Pages, form: Mapping[str, str], do: bool) -> Preview:
     tables = Tables.of(pages.settings.storage)
+    ids = _lines(form.get("transaction_id", ""))
+    if bool(ids) == (form.get("everything") == "yes"):
+        raise SettingsError("tick some, or all of the group's", "dead letters")
     asked = reconsume_command.Request.of(
         form.get("group", ""),
         form.get("topic") or None,
-        _lines(form.get("transaction_id", "")),
+        ids,
         form.get("everything") == "yes",
         form.get("actor", ""),
         form.get("reason", ""),
     )
     chosen = reconsume_command.chosen_of(asked, reconsume_command.look(tables, asked))
-    card = [("consumer group", asked.group), ("topic", asked.topic or "all"), ("dead letters", str(len(chosen)))]
+    which = f"{len(chosen)}, by transaction id" if ids else f"{len(chosen)}, all of the group"
+    card = [("consumer group", asked.group), ("topic", asked.topic or ""), ("dead letters", which)]
+    card = [row for row in card if row[1]]
     seen = _seen(chosen)
     if do and form.get("seen") == seen:
         done = reconsume_command.act(tables, asked, chosen[: reconsume_command.MOST], round(time.time() * 1000))
@@ -168,12 +258,11 @@ def _number(form: Mapping[str, str], name: str) -> int | None:
 
 
 def _back(form: Mapping[str, str]) -> str:
-    if form.get("action") == RECONSUME:
-        return "/consumers"
     queue, offset = form.get("queue_id", ""), form.get("queue_offset", "")
+    again = form.get("action") == RECONSUME
     if not (queue.isdecimal() and offset.isdecimal()):
-        return "/"
-    names = {"transaction_id": form.get("transaction_id"), "producer_group": form.get("group")}
+        return "/consumers" if again else "/"
+    names = {"transaction_id": form.get("transaction_id"), "producer_group": None if again else form.get("group")}
     return link({"queue_id": queue, "queue_offset": offset} | names)
 
 

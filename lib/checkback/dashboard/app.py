@@ -17,7 +17,7 @@ from starlette.routing import Route
 from checkback.dashboard import actions, audits, lists, transactions
 from checkback.dashboard.access import COOKIE, VALID_S, is_foreign, is_same_origin
 from checkback.dashboard.overview import overview
-from checkback.dashboard.pages import BusyError
+from checkback.dashboard.pages import ROWS, BusyError
 from checkback.errors import CheckbackError, SettingsError, printable
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("checkback.dashboard")
 #: bytes of a form, and fields in it
-FORM_MAX, FIELDS_MAX = 64 << 10, 20
+FORM_MAX, FIELDS_MAX = 64 << 10, ROWS + 20
 STATIC = {
     "style.css": "text/css; charset=utf-8",
     "dashboard.js": "text/javascript; charset=utf-8",
@@ -135,9 +135,18 @@ def _action(pages: Pages) -> Callable[[Request], Awaitable[Response]]:
         same = is_same_origin(request.headers.get("origin"), request.headers.get("host", ""))
         if not same or not pages.access.is_session(cookie) or not pages.access.is_csrf(cookie, form.get("csrf", "")):
             return pages.error(request, 403, "the form is not of this session: open the page again")
-        return await _answered(pages, request, lambda: actions.handle(pages, request, form))
+        return await _answered(pages, request, lambda: _acted(pages, request, form))
 
     return action
+
+
+def _acted(pages: Pages, request: Request, form: dict[str, str]) -> Response:
+    try:
+        return actions.handle(pages, request, form)
+    except BusyError:
+        raise
+    except CheckbackError as error:
+        return actions.refused(pages, request, form, error)
 
 
 def _login(pages: Pages) -> Callable[[Request], Awaitable[Response]]:
@@ -158,7 +167,7 @@ def _login(pages: Pages) -> Callable[[Request], Awaitable[Response]]:
 
 
 async def _form(request: Request) -> dict[str, str] | None:
-    """The fields of a form; None if it is larger than any of ours."""
+    """The fields of a form, the values of several of one name as lines; None if it is larger than any of ours."""
     body = b""
     try:
         async for part in request.stream():
@@ -168,9 +177,13 @@ async def _form(request: Request) -> dict[str, str] | None:
     except ClientDisconnect:  # nobody reads the answer
         return None
     try:
-        return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=FIELDS_MAX))
+        fields = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=FIELDS_MAX)
     except ValueError:
         return None
+    form: dict[str, str] = {}
+    for name, value in fields:
+        form[name] = f"{form[name]}\n{value}" if name in form else value
+    return form
 
 
 async def _static(request: Request) -> Response:

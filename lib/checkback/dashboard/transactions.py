@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from starlette.responses import RedirectResponse
 
 from checkback.dashboard.charts import positions
+from checkback.dashboard.fate import dead_letters_of, fate_of
 from checkback.dashboard.pages import ROWS, given, link, page_of
 from checkback.errors import SettingsError
 from checkback.inspect.answers import records
 from checkback.messages.limits import INT_MAX, LONG_MAX
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from starlette.requests import Request
     from starlette.responses import Response
 
@@ -66,34 +69,41 @@ def transaction(pages: Pages, request: Request) -> Response:
         if half is None:
             what = "this transaction has no half message" if any(named.values()) else "there is no half message"
             return pages.error(request, 404, f"{what} at queue {queue}, offset {offset}")
-        taken, group = half["taken"], half["producer_group"]
-        events = records(answers.lineage(half["transaction_id"], then, group=group))
-        waiting, parked, check_max = [], [], None
-        if taken and not half["state"]:
-            waiting, check_max = records(answers.pending(then, group=group, place=place)), answers.check_max(then)
-        elif "UNPUBLISHED" in {event["event"] for event in events}:
-            parked = records(answers.unpublished(then, group=group, place=place))
-    delivered = {(event["queue_id"], event["queue_offset"]) for event in events if event["event"] == "DELIVERED"}
+        fate = fate_of(answers, then, half)
+        events = records(answers.lineage(half["transaction_id"], then, group=half["producer_group"]))
+        of = {event["event"] for event in events}
+        parked = []
+        if half["taken"] and half["state"] and "UNPUBLISHED" in of:
+            parked = records(answers.unpublished(then, group=half["producer_group"], place=place))
+    dead = dead_letters_of(answers.tables, half) if "DEAD_LETTER" in of else []
     events = events[:EVENTS]
     at = positions([event["at"] for event in events])
+    known = [event["at"] for event in events if event["at"] is not None]
     return pages.answer(
         request,
         "transaction.html",
         {
             "as_of": form,
-            "taken": taken,
-            "delivered": place in delivered,
+            "taken": half["taken"],
+            "fate": fate.__dict__,
+            "dead_letters": dead,
             "half": {name: value for name, value in half.items() if name not in ("body", "taken")},
             "body": half["body"][:BODY] if bodies and half.get("body") is not None else None,
             "may_body": pages.settings.dashboard.bodies,
-            "events": [event | {"x": x} for event, x in zip(events, at, strict=True)],
-            "why": waiting[0]["why"] if waiting else None,
-            "next_check_at": waiting[0]["next_check_at"] if waiting else None,
-            "pending": waiting[0] if waiting else None,
-            "check_max": check_max,
+            "events": [event | {"x": x, "own": _own(event, place)} for event, x in zip(events, at, strict=True)],
+            "span": (min(known), max(known)) if known else None,
+            "why": fate.pending["why"] if fate.pending else None,
+            "next_check_at": fate.pending["next_check_at"] if fate.pending else None,
+            "pending": fate.pending,
+            "check_max": fate.check_max,
             "unpublished": parked[0] if parked else None,
         },
     )
+
+
+def _own(event: Mapping[str, Any], place: tuple[int, int] | None) -> bool:
+    """Whether it is about the half message, not about one that was made of it, or of which it was made."""
+    return event["queue_offset"] is None or (event["queue_id"], event["queue_offset"]) == place
 
 
 def place_of(request: Request) -> tuple[int, int] | None:

@@ -26,11 +26,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from checkback.errors import SettingsError, StorageError
 from checkback.inspect.audit.run import Report, audit_on, findings_on
 from checkback.inspect.breaker_states import breakers_question
-from checkback.inspect.discarded_messages import discarded_question
+from checkback.inspect.discarded_messages import discard_counts_question, discarded_question
 from checkback.inspect.engines.duckdb_engine import DuckDBEngine, Mark
 from checkback.inspect.engines.question import Question
+from checkback.inspect.last_words import last_words_question
+from checkback.inspect.message_keys import Name, keys_of
 from checkback.inspect.pending_transactions import pending_question
-from checkback.inspect.scheduled_messages import SCHEDULED
+from checkback.inspect.resumed_messages import resumes_question
+from checkback.inspect.scheduled_messages import SCHEDULED, SCHEDULED_COUNTS
 from checkback.inspect.status.groups import group_rows
 from checkback.inspect.status.status import Status, read_status
 from checkback.inspect.timeline import (
@@ -43,14 +46,14 @@ from checkback.inspect.timeline import (
     pick_interval,
 )
 from checkback.inspect.transaction_lineage import lineage_rows, transactions_question
-from checkback.inspect.unpublished_messages import unpublished_rows
+from checkback.inspect.unpublished_messages import Topic, topics, unpublished_rows
 from checkback.inspect.versions.batch_stops import ORDER, stops_question
 from checkback.inspect.versions.view import View, microseconds
 from checkback.storage.tables import Tables
 from checkback.storage.timestamps import python_times
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import pyarrow as pa
     from pyspark.sql import SparkSession
@@ -207,6 +210,11 @@ class Answers:
         """The messages that wait for their topic's table, the oldest first; columns as `inspect.unpublished`."""
         return self._view(lambda view: unpublished_rows(view, group, topic, limit, offset, place), as_of)
 
+    def count_unpublished(self, as_of: AsOf = None) -> list[Topic]:
+        """How many wait for each topic's table, since when and why; the longest waiting first."""
+        found: list[Topic] = self._view(topics, as_of)
+        return found
+
     def lineage(self, transaction_id: str, as_of: AsOf = None, *, group: str | None = None) -> pa.Table:
         """All that the tables record of a transaction id, in order; columns as `inspect.lineage`."""
         return self._view(lambda view: lineage_rows(view, transaction_id, group), as_of)
@@ -235,18 +243,38 @@ class Answers:
         question = question.where("producer_group", group)
         return self._ask(question.page(limit, offset), as_of)
 
+    def resumes(self, transaction_id: str, as_of: AsOf = None, *, group: str | None = None) -> pa.Table:
+        """As what an id's half messages were resumed, the first first; columns as `resumes_question`."""
+        return self._ask(resumes_question(transaction_id, group), as_of)
+
+    def keys(self, rows: Iterable[Mapping[str, Any]], as_of: AsOf = None) -> dict[Name, str]:
+        """The keys of some half messages, by queue_id, queue_offset, transaction_id and producer_group."""
+        found: dict[Name, str] = self._view(lambda view: keys_of(view, rows), as_of)
+        return found
+
+    def last_words(self, group: str, as_of: AsOf = None) -> dict[str, Any]:
+        """What the checks of a group brought last; columns as `last_words_question`."""
+        return records(self._ask(last_words_question(group), as_of))[0]
+
     def scheduled(
         self,
         as_of: AsOf = None,
         *,
         group: str | None = None,
         topic: str | None = None,
+        place: tuple[int, int] | None = None,
         limit: int | None = None,
         offset: int = 0,
     ) -> pa.Table:
         """The scheduled messages, the next to be delivered first; columns as `inspect.scheduled`."""
         question = SCHEDULED.where("producer_group", group).where("real_topic", topic)
+        if place is not None:
+            question = question.where("queue_id", place[0]).where("queue_offset", place[1])
         return self._ask(question.page(limit, offset), as_of)
+
+    def count_scheduled(self, as_of: AsOf = None) -> pa.Table:
+        """How many are scheduled: real_topic, messages BIGINT, overdue (by a minute), next_at; the next first."""
+        return self._ask(SCHEDULED_COUNTS, as_of)
 
     def discarded(
         self,
@@ -262,6 +290,18 @@ class Answers:
         """The discarded messages, the last first; columns as `inspect.discarded`."""
         question = discarded_question(since).where("producer_group", group).where("real_topic", topic)
         return self._ask(question.where("reason", reason).page(limit, offset), as_of)
+
+    def count_discarded(
+        self,
+        as_of: AsOf = None,
+        *,
+        group: str | None = None,
+        topic: str | None = None,
+        reason: str | None = None,
+    ) -> pa.Table:
+        """How many were discarded; columns as `discard_counts_question`, the most first."""
+        question = discard_counts_question().where("producer_group", group).where("real_topic", topic)
+        return self._ask(question.where("reason", reason), as_of)
 
     def decisions(
         self,

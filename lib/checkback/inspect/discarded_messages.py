@@ -51,6 +51,15 @@ def discarded(
     return frame
 
 
+def discard_counts_question() -> Question:
+    """How many were discarded: producer_group, real_topic, reason, messages BIGINT, first_ and last_discarded_at."""
+    sql = """
+        SELECT producer_group, real_topic, reason, count(*) AS messages, min(discarded_at) AS first_discarded_at,
+            max(discarded_at) AS last_discarded_at
+        FROM {discarded} GROUP BY producer_group, real_topic, reason"""
+    return Question(sql, "messages DESC, producer_group, real_topic, reason")
+
+
 def discarded_question(since: datetime | str | None = None) -> Question:
     """The question of `discarded`."""
     return Question(_DISCARDED, "discarded_at DESC, queue_id, queue_offset", {"since": None}, since=since)

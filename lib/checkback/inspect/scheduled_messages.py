@@ -31,6 +31,12 @@ WHERE state = 'COMMIT' AND deliver_at IS NOT NULL
             AND e.producer_group IS NOT DISTINCT FROM d.producer_group)
 """
 SCHEDULED = Question(_SCHEDULED, "deliver_at, queue_id, queue_offset")
+SCHEDULED_COUNTS = Question(
+    f"""
+SELECT real_topic, count(*) AS messages, count(*) FILTER (WHERE due_in_s < -60) AS overdue, min(deliver_at) AS next_at
+FROM ({_SCHEDULED}) AS scheduled GROUP BY real_topic""",
+    "next_at, real_topic",
+)
 
 
 def scheduled(spark: SparkSession, settings: Settings, as_of: datetime | str | None = None) -> DataFrame:

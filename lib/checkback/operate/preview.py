@@ -56,13 +56,13 @@ def consequence(action: str, transaction: Transaction, queue: int) -> str:
         )
     if action == CANCEL:
         return (
-            "An op CANCEL of source operator is appended. When `checkback reconcile` next runs, before it publishes "
-            "what is due, the message is moved to `discarded`, and never published. `checkback resume` sends it anew."
+            "Your CANCEL is appended to `op`. When `checkback reconcile` next runs, before it publishes "
+            "what is due, the message is moved to `discarded`, and never published. It may be resumed."
         )
     state = action.rpartition("_")[2]
     fate = f"publishes the message in topics/{transaction.real_topic}" if state == "COMMIT" else "never publishes it"
     return (
-        f"An op {state} of source operator is appended. When `checkback reconcile` next runs, it decides by it and "
+        f"Your {state} is appended to `op`. When `checkback reconcile` next runs, it decides by it and "
         f"{fate}; no further check is sent. Nothing undoes it."
     )
 
@@ -77,7 +77,8 @@ def outcome_text(outcome: Outcome) -> str:
         )
     if one.new_place is not None:
         return f"Resumed as {one.new_place}. `checkback reconcile` does the rest when it next runs."
-    return f"{one.action} {one.place}: the op is appended. `checkback reconcile` decides by it when it next runs."
+    said = f"{one.action.rpartition('_')[2]} {one.place}"
+    return f"{said}: the op is appended. `checkback reconcile` decides by it when it next runs."
 
 
 def transaction_json(transaction: Transaction, now: datetime) -> Json:

@@ -33,7 +33,7 @@ def judge_resolve(transaction: Transaction) -> None:
         if transaction.resumed_as is not None:
             fix = f"it goes on as {transaction.resumed_as}"
         elif transaction.decision.state in _KEPT:
-            fix = "`checkback resume` makes a new half message of it"
+            fix = "resume it: that makes a new half message of it"
         raise RefusedError(f"is decided: {_decision(transaction)}", where, fix)
     if transaction.committed:
         raise _own_commit(transaction)
@@ -53,7 +53,7 @@ def judge_cancel(transaction: Transaction) -> None:
     if decision is None and transaction.committed:
         raise _own_commit(transaction)
     if decision is None:
-        raise RefusedError("is not scheduled but pending", where, "`checkback resolve --rollback` ends it")
+        raise RefusedError("is not scheduled but pending", where, "a ROLLBACK ends it")
     if decision.state == "CANCEL":
         raise RefusedError(f"is cancelled already: {_decision(transaction)}", where, "a decision is final")
     if decision.state != "COMMIT" or transaction.deliver_at is None:
@@ -74,19 +74,19 @@ def judge_resume(transaction: Transaction) -> None:
     """Verify that it may be resumed. Raises RefusedError unless it is discarded and not resumed yet."""
     where = _name(transaction)
     if transaction.resumed_as is not None:
-        fix = "leave out the place to take the newest one"
+        fix = "that one goes on"
         raise RefusedError(f"was discarded, and resumed as {transaction.resumed_as}", where, fix)
     if transaction.decision is None and transaction.resumed_from is not None:
         by = OperatorSignature.parse(transaction.resumed_by).actor
         raise RefusedError(
             f"was resumed from {transaction.resumed_from} at {stamp(transaction.stored)} by {by}, and is pending",
             where,
-            "wait for its decision, or `checkback resolve` it",
+            "wait for its decision, or resolve it by hand",
         )
     if transaction.decision is None and transaction.committed:
         raise _own_commit(transaction)
     if transaction.decision is None:
-        raise RefusedError("is not discarded but pending", where, "wait for its decision, or `checkback resolve` it")
+        raise RefusedError("is not discarded but pending", where, "wait for its decision, or resolve it by hand")
     if transaction.decision.state in _KEPT and (why := reserved(transaction.real_topic)) is not None:
         what = f"is meant for the topic {transaction.real_topic}, which {why}"
         raise RefusedError(what, where, "no table can be created for it")
@@ -98,7 +98,7 @@ def _own_commit(transaction: Transaction) -> RefusedError:
     return RefusedError(
         "is a message without a transaction: it is its own COMMIT (rule 12), whatever op lands",
         _name(transaction),
-        "`checkback reconcile` publishes or schedules it when it next runs; `checkback cancel` ends it once scheduled",
+        "`checkback reconcile` publishes or schedules it when it next runs; it may be cancelled once it is scheduled",
     )
 
 
