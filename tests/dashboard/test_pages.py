@@ -412,7 +412,7 @@ _PARAMETERS = {
     "/": ("as_of", "batch"),
     "/pending": ("group", "topic", "why", "older_than", "page"),
     "/unpublished": ("group",),
-    "/transactions": ("transaction_id", "key", "topic", "queue_id", "queue_offset"),
+    "/transactions": ("find", "transaction_id", "key", "topic", "queue_id", "queue_offset"),
     "/transactions/0/6": ("body",),
     "/login": ("as_of",),
 }
@@ -461,7 +461,7 @@ def consumers_line(browser: TestClient) -> dict[str, Any]:
 def test_new_dead_letters_are_red_until_they_are_consumed_again(evening: tuple[Path, datetime], tmp_path: Path) -> None:
     root = shutil.copytree(evening[0], tmp_path / "copy")
     told = consumers_line(client(root))
-    assert (told["bad"], "dead letters 1, 1 of them new" in told["text"]) == (True, True)
+    assert (told["bad"], "given up 1 time, new dead letters 1" in told["text"]) == (True, True)
     tables = Tables.of(Storage(root=str(root)))
     asked = Request.of("ledger", None, (), True, "ann", "mended")
     act(tables, asked, look(tables, asked), ms(evening[1]))

@@ -122,8 +122,8 @@ def test_what_waits_for_its_topics_table_has_a_line_each() -> None:
     waiting = (Topic("orders", 12, _NOW - 300_000, "no such column"), Topic("a\x1b[2J", 1, _NOW, "no name"))
     status = replace(_STATUS, facts=replace(_LEDGER, unpublished=waiting))
     assert [line for line in lines(status) if line.name == "unpublished"] == [
-        Line("unpublished", "12 for orders, 14:10:00, 5m ago: no such column", bad=True),
-        Line("unpublished", "1 for a?[2J, 14:15:00, 0s ago: no name", bad=True),
+        Line("unpublished", "12 for orders, since 14:10:00, 5m ago: no such column", bad=True),
+        Line("unpublished", "1 for a?[2J, since 14:15:00, 0s ago: no name", bad=True),
     ]
     told = json.loads(json.dumps(as_json(status)))["unpublished"]
     assert told[0] == {
@@ -142,19 +142,19 @@ def test_each_consumer_group_has_a_line_and_one_that_nobody_consumes_is_marked()
     )
     status = replace(_STATUS, consumers=(*groups, ConsumerFacts("old", 0, 7, 60, 0, 0), *killed))
     assert [line for line in lines(status) if line.name == "consumers"] == [
-        Line("consumers", "credits: members 2, lag 12, 3m 20s behind, retries 1, dead letters 3"),
-        Line("consumers", "mail: members 0, lag 0, retries 0, dead letters 0"),
-        Line("consumers", "old: members 0, lag 7, 1m behind, retries 0, dead letters 0", bad=True),
+        Line("consumers", "credits: members 2, lag 12, 3m 20s behind, retries 1, given up 3 times"),
+        Line("consumers", "mail: members 0, lag 0, retries 0, given up 0 times"),
+        Line("consumers", "old: members 0, lag 7, 1m behind, retries 0, given up 0 times", bad=True),
         Line(
             "consumers",
-            "killed: members 0 (1 not heard of for 1h), lag 7, 1m behind, retries 0, dead letters 0",
+            "killed: members 0 (1 not heard of for 1h), lag 7, 1m behind, retries 0, given up 0 times",
             bad=True,
         ),
-        Line("consumers", "idle: members 0 (1 not heard of for 1h), lag 0, retries 0, dead letters 0"),
+        Line("consumers", "idle: members 0 (1 not heard of for 1h), lag 0, retries 0, given up 0 times"),
     ]
     new = replace(status, facts=replace(_LEDGER, dead_letters={"credits": 2}))
     assert next(line for line in lines(new) if line.name == "consumers") == Line(
-        "consumers", "credits: members 2, lag 12, 3m 20s behind, retries 1, dead letters 3, 2 of them new", bad=True
+        "consumers", "credits: members 2, lag 12, 3m 20s behind, retries 1, given up 3 times, new dead letters 2", bad=True
     )
     assert [each["new_dead_letters"] for each in as_json(new)["consumers"]] == [2, 0, 0, 0, 0]
     assert as_json(status)["consumers"][0] == {

@@ -151,7 +151,7 @@ def test_ledger_that_lacks_an_action_is_shown_and_completed(lake: Lakehouse, cap
     lake.op(lake.half(12), "COMMIT", source="operator", remark="bob: before the crash")
     before = lake.versions()
     assert main(["resolve", "tx", "--commit", *SIGNED]) == 0
-    assert "was done already, at 2026-01-01T00:00:02.000Z by bob; its row in `operations` is missing" in (
+    assert "was done already, at 2026-01-01 00:00:02 UTC by bob; its row in `operations` is missing" in (
         capfd.readouterr().out
     )
     assert lake.versions() == before

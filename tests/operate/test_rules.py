@@ -29,11 +29,11 @@ RESUMED = replace(PENDING, place=Place(QUEUE, 0), resumed_from=Place(0, 12), res
     [
         (
             COMMITTED,
-            "transaction 0/12: is decided: COMMIT since 2026-01-01T00:00:00.000Z by check; a decision is final",
+            "transaction 0/12: is decided: COMMIT since 2026-01-01 00:00:00 UTC by check; a decision is final",
         ),
-        (DISCARDED, "is decided: DISCARD since 2026-01-01T00:00:00.000Z by checkback; resume it: that makes"),
+        (DISCARDED, "is decided: DISCARD since 2026-01-01 00:00:00 UTC by checkback; resume it: that makes"),
         (replace(DISCARDED, resumed_as=Place(QUEUE, 0)), "it goes on as 2000000000/0"),
-        (replace(PENDING, ops=(OP,)), "COMMIT by producer has landed at 2026-01-01T00:00:00.000Z; `checkback reconc"),
+        (replace(PENDING, ops=(OP,)), "COMMIT by producer has landed at 2026-01-01 00:00:00 UTC; `checkback reconc"),
         (replace(PENDING, ops=(OPERATORS, OP)), "ROLLBACK by operator (alice) has landed at"),
         (replace(PENDING, committed=True), "is a message without a transaction: it is its own COMMIT (rule 12)"),
     ],
@@ -57,9 +57,9 @@ def test_pending_transaction_may_be_resolved(transaction: Transaction) -> None:
     [
         (PENDING, "is not discarded but pending"),
         (replace(PENDING, ops=(OP,)), "is not discarded but pending"),
-        (COMMITTED, "is not discarded but decided: COMMIT since 2026-01-01T00:00:00.000Z by check"),
+        (COMMITTED, "is not discarded but decided: COMMIT since 2026-01-01 00:00:00 UTC by check"),
         (replace(PENDING, committed=True), "is a message without a transaction: it is its own COMMIT (rule 12)"),
-        (RESUMED, "was resumed from 0/12 at 2026-01-01T00:00:00.000Z by alice, and is pending"),
+        (RESUMED, "was resumed from 0/12 at 2026-01-01 00:00:00 UTC by alice, and is pending"),
         (replace(DISCARDED, resumed_as=Place(QUEUE, 0)), "was discarded, and resumed as 2000000000/0"),
         (
             replace(DISCARDED, real_topic="_delta_log"),

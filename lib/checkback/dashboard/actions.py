@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from checkback.dashboard.pages import time as shown_time
 from checkback.errors import CheckbackError, SettingsError, printable
 from checkback.inspect.answers import records
 from checkback.inspect.no_answer import hint, no_answer
+from checkback.inspect.status.screen import span
 from checkback.operate.action import act, look
 from checkback.operate.cancel import cancelling
 from checkback.operate.command import Request as Operation
@@ -158,7 +160,9 @@ def _operate(pages: Pages, form: Mapping[str, str], name: str, do: bool) -> Prev
         if state is None:
             refuse_foreign(log_of_half(Tables.of(settings.storage)), [queue], QueueOwner.OPERATOR, "operator.queue")
         view = look(store, asked.asked, queue, action)
-        card = transaction_card(view.transaction, _now())
+        now = _now()
+        age = span(view.transaction.age_s(now))
+        card = [(name, age if name == "age" else value) for name, value in transaction_card(view.transaction, now)]
         if do:
             outcome = act(store, asked.asked, queue, action)
             at, key = outcome.operation.new_place, outcome.transaction.key
@@ -209,15 +213,23 @@ def _reconsume(pages: Pages, form: Mapping[str, str], do: bool) -> Preview:
     seen = _seen(chosen)
     if do and form.get("seen") == seen:
         done = reconsume_command.act(tables, asked, chosen[: reconsume_command.MOST], round(time.time() * 1000))
-        rows = tuple(map(reconsume_command.cells, done[:_LISTED]))
+        rows = tuple(map(_cells, done[:_LISTED]))
         return Preview(RECONSUME, card, reconsume_command.outcome(asked, done, len(chosen)), done=True, rows=rows)
     follows = reconsume_command.follows(asked, len(chosen))
     if do:
         follows = f"Not done: these are other dead letters than those shown before. {follows}"
     if len(chosen) > _LISTED:
         follows += f" The first {_LISTED} are listed; the command lists all with --json."
-    rows = tuple(map(reconsume_command.cells, chosen[:_LISTED]))
+    rows = tuple(map(_cells, chosen[:_LISTED]))
     return Preview(RECONSUME, card, follows, rows=rows, seen=seen, nothing=not chosen)
+
+
+def _cells(one: Judged) -> tuple[str, ...]:
+    """As `reconsume_command.cells`, its time as on all pages."""
+    return tuple(
+        shown_time(one.buried.dead_at) if name == "given up" else cell
+        for name, cell in zip(reconsume_command.SHOWN, reconsume_command.cells(one), strict=True)
+    )
 
 
 def _lines(text: str) -> list[str]:
@@ -230,22 +242,33 @@ def _seen(chosen: Sequence[Judged]) -> str:
     return hashlib.sha256(repr([*places]).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def dead_letters(tables: Tables, group: str) -> list[dict[str, Any]]:
-    """The dead letters of a consumer group that were given up last, the last first; ``fate``: what became of each."""
-    return [
+def dead_letters(tables: Tables, group: str) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """The dead letters of a consumer group that were given up last, the last first; ``fate``: what became of each.
+
+    And of all of them how many have each fate: messages, of which some may have been given up several times.
+    """
+    found = reconsume_command.dead_letters(tables, group)
+    fates = Counter(_fate(one) for one in found)
+    listed = [
         {
             "transaction_id": one.buried.transaction_id,
             "queue_id": one.buried.half_queue_id,
             "queue_offset": one.buried.half_queue_offset,
+            "producer_group": one.buried.producer_group,
             "topic": one.buried.queue.topic,
             "reconsume_times": one.buried.times,
             "reason": one.buried.reason,
             "dead_at": one.buried.dead_at,
-            # AGAIN is what reconsume would do.
-            "fate": "given up" if one.fate == AGAIN else one.fate,
+            "fate": _fate(one),
         }
-        for one in reversed(reconsume_command.dead_letters(tables, group)[-ROWS:])
+        for one in reversed(found[-ROWS:])
     ]
+    return listed, dict(fates)
+
+
+def _fate(one: Judged) -> str:
+    """AGAIN is what reconsume would do."""
+    return "given up" if one.fate == AGAIN else one.fate
 
 
 def _number(form: Mapping[str, str], name: str) -> int | None:

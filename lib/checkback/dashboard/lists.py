@@ -6,19 +6,21 @@ import time
 from collections import Counter
 from datetime import datetime, timedelta, timezone
 from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from checkback.consumer.group.lag import LagReader
 from checkback.consumer.reconsume_command import command_of
 from checkback.dashboard import charts
 from checkback.dashboard.actions import dead_letters
-from checkback.dashboard.pages import ROWS, given, page_of
+from checkback.dashboard.pages import ROWS, given, mended, page_of
 from checkback.errors import SettingsError
 from checkback.inspect.answers import Answers, records
 from checkback.inspect.plot_intervals import interval_for
 from checkback.inspect.status.screen import STATES
 from checkback.inspect.versions.as_of import parse_as_of
 from checkback.messages.durations import parse_duration
+from checkback.storage.schemas import TOPIC_PREFIX
 from checkback.storage.timestamps import time_of
 from checkback.urls import masked_each
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from checkback.dashboard.pages import Pages
+    from checkback.inspect.answers import AsOf
 
 #: whose op may have decided; checkback: no op came (docs/tables.md)
 SOURCES = ("producer", "check", "operator", "checkback")
@@ -41,21 +44,25 @@ def pending(pages: Pages, request: Request) -> Response:
     """The pending half messages, the oldest first; filtered by group, topic, reason and age."""
     page = page_of(request)
     group, topic, why = (given(request, name) for name in ("group", "topic", "why"))
+    age, wrong = mended(request, lambda: _age(given(request, "older_than")), None)
     with pages.asking(pending=True) as answers:
         then, form = pages.as_of(request, answers)
-        rows = answers.pending(
-            then,
-            group=group,
-            topic=topic,
-            why=why,
-            older_than=_age(given(request, "older_than")),
-            limit=ROWS + 1,
-            offset=page * ROWS,
+        found = answers.pending(
+            then, group=group, topic=topic, why=why, older_than=age, limit=ROWS + 1, offset=page * ROWS
         )
+        rows = with_keys(answers, records(found.slice(0, ROWS)), then)
         counts = records(answers.count_pending(then).slice(0, 200))
         check_max = answers.check_max(then)
-    data = {"as_of": form, "rows": records(rows.slice(0, ROWS)), "more": rows.num_rows > ROWS, "page": page}
-    return pages.answer(request, "pending.html", data | {"counts": counts, "check_max": check_max})
+    data = {"as_of": form, "rows": rows, "more": found.num_rows > ROWS, "page": page, "wrong": wrong}
+    data |= {"counts": counts, "check_max": check_max}
+    return pages.answer(request, "pending.html", data, 400 if wrong else 200)
+
+
+def with_keys(answers: Answers, rows: list[dict[str, Any]], then: AsOf = None) -> list[dict[str, Any]]:
+    """The rows of a page with the keys of their half messages: people know an order's number, not its transaction."""
+    found = answers.keys(rows, then)
+    name = itemgetter("queue_id", "queue_offset", "transaction_id", "producer_group")
+    return [row | {"keys": found.get(name(row))} for row in rows]
 
 
 def decisions(pages: Pages, request: Request) -> Response:
@@ -65,14 +72,15 @@ def decisions(pages: Pages, request: Request) -> Response:
     with pages.asking() as answers:
         then, form = pages.as_of(request, answers)
         end = parse_as_of(then) or datetime.now(timezone.utc)
-        since = parse_as_of(said, end, "since") or end
+        since, wrong = mended(request, lambda: parse_as_of(said, end, "since") or end, end)
         every = interval_for(max(end - since, timedelta(0)))
         counts = records(answers.decisions(then, since=since, every=every, **of))
         rows = answers.decided(then, since=since, **of, limit=ROWS + 1, offset=page * ROWS)
     data = {"as_of": form, "rows": records(rows.slice(0, ROWS)), "more": rows.num_rows > ROWS, "page": page}
     chart = charts.stacked(counts, "state", "decisions", every)
     about = {"since": said, "chart": chart, "every_s": every.total_seconds(), "counts": _by_group(counts)}
-    return pages.answer(request, "decisions.html", data | about | {"states": STATES, "sources": SOURCES})
+    about |= {"states": STATES, "sources": SOURCES, "wrong": wrong}
+    return pages.answer(request, "decisions.html", data | about, 400 if wrong else 200)
 
 
 def _by_group(counts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -85,29 +93,48 @@ def _by_group(counts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def scheduled(pages: Pages, request: Request) -> Response:
-    """The scheduled messages, the next to be delivered first."""
-    return _messages(pages, request, Answers.scheduled, "scheduled.html")
+    """The scheduled messages, the next to be delivered first, and how many of each topic."""
+
+    def counts(answers: Answers, then: AsOf, **_: str | None) -> list[dict[str, Any]]:
+        return records(answers.count_scheduled(then))
+
+    return _messages(pages, request, Answers.scheduled, counts, "scheduled.html")
 
 
 def unpublished(pages: Pages, request: Request) -> Response:
-    """The committed messages that wait for their topic's table, the oldest first."""
-    return _messages(pages, request, Answers.unpublished, "unpublished.html")
+    """The committed messages that wait for their topic's table, the oldest first; of each topic why, and its table."""
+
+    def counts(answers: Answers, then: AsOf, **_: str | None) -> list[dict[str, Any]]:
+        topics = [one._asdict() for one in answers.count_unpublished(then)]
+        place = answers.tables.location
+        return [of | {"table": None if of["topic"] is None else place(TOPIC_PREFIX + of["topic"])} for of in topics]
+
+    return _messages(pages, request, Answers.unpublished, counts, "unpublished.html")
 
 
 def discarded(pages: Pages, request: Request) -> Response:
-    """The messages that were given up or cancelled, the last first."""
-    return _messages(pages, request, Answers.discarded, "discarded.html")
+    """The messages that were given up or cancelled, the last first, and how many of each group, topic and reason."""
+
+    def counts(answers: Answers, then: AsOf, **of: str | None) -> list[dict[str, Any]]:
+        return records(answers.count_discarded(then, **of))
+
+    return _messages(pages, request, Answers.discarded, counts, "discarded.html")
 
 
-def _messages(pages: Pages, request: Request, ask: Callable[..., pa.Table], template: str) -> Response:
-    """A page of the messages of a question; filtered by group and topic."""
+def _messages(
+    pages: Pages, request: Request, ask: Callable[..., pa.Table], count: Callable[..., list[dict[str, Any]]], name: str
+) -> Response:
+    """A page of the messages of a question; filtered by group and topic. ``count``: gives rows with ``messages``."""
     page = page_of(request)
     with pages.asking() as answers:
         then, form = pages.as_of(request, answers)
         of = {"group": given(request, "group"), "topic": given(request, "topic")}
-        rows = ask(answers, then, **of, limit=ROWS + 1, offset=page * ROWS)
-    data = {"as_of": form, "rows": records(rows.slice(0, ROWS)), "more": rows.num_rows > ROWS, "page": page}
-    return pages.answer(request, template, data)
+        found = ask(answers, then, **of, limit=ROWS + 1, offset=page * ROWS)
+        rows = with_keys(answers, records(found.slice(0, ROWS)), then)
+        counts = count(answers, then, **of)
+    data = {"as_of": form, "rows": rows, "more": found.num_rows > ROWS, "page": page}
+    data |= {"counts": counts[:ROWS], "total": sum(one["messages"] for one in counts)}
+    return pages.answer(request, name, data)
 
 
 def group(pages: Pages, request: Request) -> Response:
@@ -120,7 +147,7 @@ def group(pages: Pages, request: Request) -> Response:
         outcomes = records(answers.check_outcomes(then, every=every, group=name))
         decisions = records(answers.decisions(then, every=every, group=name))
         breakers = {row["endpoint"]: row for row in records(answers.breakers(then, group=name))}
-        oldest = records(answers.pending(then, group=name, limit=ROWS))
+        oldest = with_keys(answers, records(answers.pending(then, group=name, limit=ROWS)), then)
         check_max = answers.check_max(then)
     known = pages.settings.producers.get(name)
     named = None if known is None else masked_each(known.endpoints)
@@ -155,7 +182,11 @@ def consumers(pages: Pages, request: Request) -> Response:
     now = round(time.time() * 1000)
     with pages.asking() as answers:
         found = LagReader(answers.tables).read(now)
-        dead = {one.group: dead_letters(answers.tables, one.group) for one in found if one.dead_letters}
+        dead = {}
+        for one in found:
+            if one.dead_letters:
+                listed, fates = dead_letters(answers.tables, one.group)
+                dead[one.group] = with_keys(answers, listed), fates
     rows = [
         {
             "group": one.group,
@@ -174,7 +205,8 @@ def consumers(pages: Pages, request: Request) -> Response:
                 }
                 for topic in one.topics
             ],
-            "dead_letters": dead.get(one.group, []),
+            "dead_letters": dead.get(one.group, ([], {}))[0],
+            "fates": dead.get(one.group, ([], {}))[1],
             "reconsume": command_of(one.group),
         }
         for one in found

@@ -7,13 +7,13 @@ import logging
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from threading import BoundedSemaphore
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse, JSONResponse
 
-from checkback.errors import CheckbackError, StorageError, printable
+from checkback.errors import CheckbackError, SettingsError, StorageError, printable
 from checkback.inspect.answers import Answers, records
 from checkback.inspect.status.screen import span
 from checkback.inspect.versions.as_of import parse_as_of
@@ -21,7 +21,7 @@ from checkback.messages.limits import TRANSACTION_ID_MAX
 from checkback.storage.timestamps import time_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from starlette.requests import Request
     from starlette.responses import Response
@@ -35,6 +35,7 @@ ROWS, CUT, NEAR, FAR = 50, 120, 100, 100
 #: questions that are answered at a time: each may need hundreds of MiB
 _AT_ONCE = 2
 _PATIENCE_S = 30.0
+_Read = TypeVar("_Read")
 #: what of a page's query is the time that it shows
 _TIME = ("as_of", "batch")
 
@@ -194,6 +195,19 @@ def _json(value: object) -> object:
     if hasattr(value, "__dataclass_fields__"):
         return {name: getattr(value, name) for name in value.__dataclass_fields__}
     return str(value)
+
+
+def mended(request: Request, read: Callable[[], _Read], otherwise: _Read) -> tuple[_Read, str]:
+    """A value that was typed into a page's form; if it is wrong, another, and why: the form stays to be mended.
+
+    Raises SettingsError for JSON.
+    """
+    try:
+        return read(), ""
+    except SettingsError as error:
+        if wants_json(request):
+            raise
+        return otherwise, printable(str(error))
 
 
 def page_of(request: Request) -> int:

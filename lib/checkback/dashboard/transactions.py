@@ -8,7 +8,7 @@ from starlette.responses import RedirectResponse
 
 from checkback.dashboard.charts import positions
 from checkback.dashboard.fate import dead_letters_of, fate_of
-from checkback.dashboard.pages import ROWS, given, link, page_of
+from checkback.dashboard.pages import ROWS, given, link, mended, page_of
 from checkback.errors import SettingsError
 from checkback.inspect.answers import records
 from checkback.messages.limits import INT_MAX, LONG_MAX
@@ -26,28 +26,37 @@ EVENTS, BODY = 500, 4096
 
 
 def search(pages: Pages, request: Request) -> Response:
-    """The half messages with an id, a key, or of a topic. The only one is shown at once."""
+    """The half messages with an id, a key, at a place, or of a topic. The only one is shown at once."""
     page = page_of(request)
-    transaction_id, key, topic = (given(request, name) for name in ("transaction_id", "key", "topic"))
-    asked = place_of(request) is not None or any((transaction_id, key, topic))
+    wanted, wrong = mended(request, lambda: _wanted(request), [])
     rows, more = [], False
     with pages.asking() as answers:
         then, form = pages.as_of(request, answers)
-        if asked:
-            found = answers.transactions(
-                then,
-                transaction_id=transaction_id,
-                key=key,
-                topic=topic,
-                place=place_of(request),
-                limit=ROWS + 1,
-                offset=page * ROWS,
-            )
+        for by in wanted:
+            found = answers.transactions(then, **by, limit=ROWS + 1, offset=page * ROWS)
             rows, more = records(found.slice(0, ROWS)), found.num_rows > ROWS
+            if rows:
+                break
     if len(rows) == 1 and not page and not request.scope["path"].endswith(".json"):
         return RedirectResponse(link(rows[0], form["time"]), 303)
-    data = {"as_of": form, "rows": rows, "more": more, "page": page, "asked": asked}
-    return pages.answer(request, "transactions.html", data)
+    data = {"as_of": form, "rows": rows, "more": more, "page": page, "asked": bool(wanted), "wrong": wrong}
+    return pages.answer(request, "transactions.html", data, 400 if wrong else 200)
+
+
+def _wanted(request: Request) -> list[dict[str, Any]]:
+    """What is searched for: the arguments of questions, of which the first that finds something is shown.
+
+    ``find`` is an id, a key, or a place as pages show it. Raises SettingsError.
+    """
+    find = given(request, "find")
+    if find is not None:
+        queue, between, offset = find.strip().partition("/")
+        is_place = bool(between) and queue.isdecimal() and offset.isdecimal()
+        places: list[dict[str, Any]] = [{"place": _place(queue, offset)}] if is_place else []
+        return [{"transaction_id": find}, {"key": find.strip()}, *places]
+    by: dict[str, Any] = {name: given(request, name) for name in ("transaction_id", "key", "topic")}
+    by["place"] = place_of(request)
+    return [by] if any(value is not None for value in by.values()) else []
 
 
 def transaction(pages: Pages, request: Request) -> Response:

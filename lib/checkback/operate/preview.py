@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from checkback.operate.operations import CANCEL, RESUME
-from checkback.operate.transaction import stamp
+from checkback.operate.transaction import readable, stamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -28,7 +28,7 @@ def transaction_card(transaction: Transaction, now: datetime) -> list[tuple[str,
         ("queue/offset", str(transaction.place)),
         ("group", transaction.producer_group),
         ("topic", transaction.real_topic),
-        ("born", stamp(transaction.born)),
+        ("born", readable(transaction.born)),
         ("age", f"{int(transaction.age_s(now))}s"),
         ("checks", str(transaction.check_times)),
         ("last answer", answer or "-"),
@@ -72,7 +72,7 @@ def outcome_text(outcome: Outcome) -> str:
     one = outcome.operation
     if outcome.repeated:
         return (
-            f"{one.action} {one.place} was done already, at {stamp(one.at)} by {one.signed.actor}; its row in "
+            f"{one.action} {one.place} was done already, at {readable(one.at)} by {one.signed.actor}; its row in "
             f"`operations` was missing, and is there now."
         )
     if one.new_place is not None:
@@ -131,7 +131,7 @@ def outcome_json(outcome: Outcome, now: datetime) -> Json:
 def missing(done: Operation) -> str:
     """States that only the ledger's row is missing."""
     return (
-        f"{done.action} {done.place} was done already, at {stamp(done.at)} by {done.signed.actor}; "
+        f"{done.action} {done.place} was done already, at {readable(done.at)} by {done.signed.actor}; "
         f"its row in `operations` is missing, and will be added."
     )
 

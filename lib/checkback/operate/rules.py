@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from checkback.errors import CheckbackError
 from checkback.messages.names import reserved
 from checkback.operate.operator_signature import OperatorSignature
-from checkback.operate.transaction import stamp
+from checkback.operate.transaction import readable
 
 if TYPE_CHECKING:
     from checkback.operate.transaction import Transaction
@@ -41,7 +41,7 @@ def judge_resolve(transaction: Transaction) -> None:
         op = transaction.ops[0]
         signed = f" ({OperatorSignature.parse(op.remark).actor})" if op.source == "operator" else ""
         raise RefusedError(
-            f"{op.state} by {op.source}{signed} has landed at {stamp(op.stored)}",
+            f"{op.state} by {op.source}{signed} has landed at {readable(op.stored)}",
             where,
             "`checkback reconcile` decides by it when it next runs",
         )
@@ -59,12 +59,12 @@ def judge_cancel(transaction: Transaction) -> None:
     if decision.state != "COMMIT" or transaction.deliver_at is None:
         raise RefusedError(f"is not scheduled but decided: {_decision(transaction)}", where, "a decision is final")
     if transaction.delivered_at is not None:
-        what = f"was published at {stamp(transaction.delivered_at)}, when its time had come"
+        what = f"was published at {readable(transaction.delivered_at)}, when its time had come"
         raise RefusedError(what, where, "tell its consumers")
     if transaction.cancels:
         op = transaction.cancels[0]
         raise RefusedError(
-            f"CANCEL by {OperatorSignature.parse(op.remark).actor} has landed at {stamp(op.stored)}",
+            f"CANCEL by {OperatorSignature.parse(op.remark).actor} has landed at {readable(op.stored)}",
             where,
             "`checkback reconcile` applies it when it next runs",
         )
@@ -79,7 +79,7 @@ def judge_resume(transaction: Transaction) -> None:
     if transaction.decision is None and transaction.resumed_from is not None:
         by = OperatorSignature.parse(transaction.resumed_by).actor
         raise RefusedError(
-            f"was resumed from {transaction.resumed_from} at {stamp(transaction.stored)} by {by}, and is pending",
+            f"was resumed from {transaction.resumed_from} at {readable(transaction.stored)} by {by}, and is pending",
             where,
             "wait for its decision, or resolve it by hand",
         )
@@ -108,4 +108,4 @@ def _name(transaction: Transaction) -> str:
 
 def _decision(transaction: Transaction) -> str:
     decision = transaction.decision
-    return "" if decision is None else f"{decision.state} since {stamp(decision.decided_at)} by {decision.source}"
+    return "" if decision is None else f"{decision.state} since {readable(decision.decided_at)} by {decision.source}"

@@ -119,26 +119,31 @@ class Transaction:
         if self.decision is not None:
             why = f", {self.decision.reason}" if self.decision.reason else ""
             resumed = f"; resumed as {self.resumed_as}" if self.resumed_as else ""
-            since = f"{self.decision.state} since {stamp(self.decision.decided_at)} by {self.decision.source}"
+            since = f"{self.decision.state} since {readable(self.decision.decided_at)} by {self.decision.source}"
             return f"{since}{why}{self._delivery()}{resumed}"
         if self.committed:
             return "a message without a transaction, which is its own COMMIT; not yet decided"
         if self.ops:
             op = self.ops[0]
-            return f"pending; {op.state} by {op.source} landed at {stamp(op.stored)}, not yet decided"
+            return f"pending; {op.state} by {op.source} landed at {readable(op.stored)}, not yet decided"
         return "pending"
 
     def _delivery(self) -> str:
         if self.deliver_at is None or self.decision is None or self.decision.state != "COMMIT":
             return ""
         if self.delivered_at is not None:
-            return f"; delivered at {stamp(self.delivered_at)}"
-        return f"; scheduled for {stamp(self.deliver_at)}"
+            return f"; delivered at {readable(self.delivered_at)}"
+        return f"; scheduled for {readable(self.deliver_at)}"
 
 
 def stamp(time: datetime) -> str:
     """A time in JSON: UTC, milliseconds."""
     return time.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+
+
+def readable(time: datetime) -> str:
+    """A time in a sentence: UTC, seconds."""
+    return f"{time.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
 
 
 @dataclass(frozen=True)

@@ -210,7 +210,7 @@ def _unpublished(status: Status) -> list[Line]:
         Line(
             "unpublished",
             f"{one.messages} for {_shown(one.topic)}, "
-            f"{'since when is unknown' if one.since is None else _ago(one.since, status.now)}: "
+            f"{'since when is unknown' if one.since is None else f'since {_ago(one.since, status.now)}'}: "
             f"{one.reason or 'why is unknown'}",
             True,
         )
@@ -224,7 +224,8 @@ def _consumers(one: ConsumerFacts, new: int) -> Line:
         return Line("consumers", f"{one.group}: {one.damaged}", bad=True)
     lag = f"lag {one.lag_messages}" + (f", {span(one.lag_s)} behind" if one.lag_messages else "")
     silent = f" ({one.silent} not heard of for {span(one.heard_s)})" if one.silent else ""
-    dead = f"dead letters {one.dead_letters}" + (f", {new} of them new" if new else "")
+    times = f"given up {one.dead_letters} time{'' if one.dead_letters == 1 else 's'}"
+    dead = times + (f", new dead letters {new}" if new else "")
     text = f"{one.group}: members {one.members}{silent}, {lag}, retries {one.retries}, {dead}"
     return Line("consumers", text, bad=bool(new) or (not one.members and bool(one.lag_messages or one.retries)))
 
