@@ -59,6 +59,8 @@ def test_a_resumed_message_leads_to_the_one_that_was_made_of_it(outage: Path) ->
     page = browser.get("/transactions/5/0").text
     (there,) = set(re.findall(rf'resumed as <a href="(/transactions/{_QUEUE}/0[^"]*)">{_QUEUE}/0</a>', page))
     assert '<span class="tag k-PENDING">PENDING</span>' in page
+    assert '<span class="tag k-DISCARD">DISCARD</span> <bdi>CHECK_MAX' in page
+    assert '<i class="e-DISCARDED"></i>DISCARDED' in page
     assert "Resume …" not in page
     assert page.count('<tr class="other">') == 1
     new = browser.get(html.unescape(there)).text
