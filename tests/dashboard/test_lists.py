@@ -48,7 +48,7 @@ def test_lists_tell_how_many_of_what(evening: tuple[Path, datetime], tmp_path: P
         half = Transaction(8, offset, now)
         append(root, "discarded", [half.discarded(reason=reason, discarded_at=now - timedelta(minutes=offset))[1]])
     for offset, topic in enumerate(("a", "b", "b")):
-        later = {"deliver_at": now + timedelta(hours=offset), "real_topic": topic}
+        later: dict[str, Any] = {"deliver_at": now + timedelta(hours=offset), "real_topic": topic}
         append(root, "decisions", [Transaction(9, offset, now).decision(decided_at=now, **later)[1]])
     browser = client(root)
     found = browser.get("/discarded.json").json()

@@ -28,8 +28,9 @@ EVENTS, BODY = 500, 4096
 def search(pages: Pages, request: Request) -> Response:
     """The half messages with an id, a key, at a place, or of a topic. The only one is shown at once."""
     page = page_of(request)
-    wanted, wrong = mended(request, lambda: _wanted(request), [])
-    rows, more = [], False
+    rows: list[dict[str, Any]] = []
+    more = False
+    wanted, wrong = mended(request, lambda: _wanted(request), rows)
     with pages.asking() as answers:
         then, form = pages.as_of(request, answers)
         for by in wanted:
