@@ -154,7 +154,9 @@ def test_each_consumer_group_has_a_line_and_one_that_nobody_consumes_is_marked()
     ]
     new = replace(status, facts=replace(_LEDGER, dead_letters={"credits": 2}))
     assert next(line for line in lines(new) if line.name == "consumers") == Line(
-        "consumers", "credits: members 2, lag 12, 3m 20s behind, retries 1, given up 3 times, new dead letters 2", bad=True
+        "consumers",
+        "credits: members 2, lag 12, 3m 20s behind, retries 1, given up 3 times, new dead letters 2",
+        bad=True,
     )
     assert [each["new_dead_letters"] for each in as_json(new)["consumers"]] == [2, 0, 0, 0, 0]
     assert as_json(status)["consumers"][0] == {
