@@ -411,7 +411,7 @@ def test_an_operator_enters_and_acts_by_keyboard(operator: Browser, root: Path) 
     operator.leave(lambda: operator.press(Keys.ENTER))
     assert "the op is appended" in operator.text
     assert ops.version() == (before or 0) + 1
-    operator.leave(operator.driver.find_element(By.LINK_TEXT, "back").click)
+    operator.leave(operator.driver.find_element(By.LINK_TEXT, "to the transaction").click)
     assert "ann" in operator.text
     assert "<b>paid</b> by hand" in operator.text
     assert operator.errors() == []
