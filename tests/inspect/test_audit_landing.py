@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from checkback.inspect.answers import Answers
-from checkback.inspect.audit import landing as audit_landing
+from checkback.inspect.audit import order as audit_order
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
 from support.stories import DECIDED, Row, Transaction, batch, write
@@ -63,7 +63,7 @@ def test_with_many_files_or_without_their_versions_clocks_decide(
     _write(tmp_path, [told], _rows(0, DECIDED + _HOUR), _rows(1, DECIDED + _SECOND), _rows(2, DECIDED - _SECOND))
     assert _found(tmp_path) == [0, 1]
     with monkeypatch.context() as few:
-        few.setattr(audit_landing, "_FILES", 1)
+        few.setattr(audit_order, "_FILES", 1)
         assert _found(tmp_path) == [0]
     DeltaTable(str(tmp_path / "half")).optimize.compact()
     assert _found(tmp_path) == [0]

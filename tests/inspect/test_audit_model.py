@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from checkback.inspect.answers import Answers
 from checkback.inspect.audit.promises import FINDINGS
+from checkback.inspect.audit.rules import MARGIN
 from checkback.reconcile.records.records import Reason
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
@@ -159,6 +160,9 @@ def _of_ops(told: _Told, states: set[str]) -> set[str]:
     for row in told.decisions:
         if row["state"] != "DISCARD" and (row["state"], row["source"]) not in said:
             found.add(f"{row['state'].lower()}_without_op")
+        mine = [op["store_timestamp"] for op in ops if _names(op, row)]
+        if mine and min(mine) > row["decided_at"] + MARGIN:
+            found.add("decided_before_op")
     if told.decisions and any(state not in states for state, _ in said):
         found.add("op_conflict")
     if alien and max(op["store_timestamp"] for op in alien) < _READ and "group" not in why:
@@ -167,6 +171,12 @@ def _of_ops(told: _Told, states: set[str]) -> set[str]:
     if pending and own and min(op["store_timestamp"] for op in own) < _READ:
         found.add("pending_overdue")
     return found
+
+
+def _names(op: dict[str, Any], decision: dict[str, Any]) -> bool:
+    """Whether a decision may be by this op."""
+    same = all(op[name] == decision[name] for name in ("state", "source", "producer_group"))
+    return same and op["transaction_id"] in (None, decision["transaction_id"])
 
 
 def _of_content(told: _Told) -> set[str]:
@@ -242,7 +252,7 @@ def test_audit_finds_what_the_model_finds(tmp_path: Path) -> None:
     never |= {"delivered_early", "delivered_twice", "delivered_and_cancelled", "delivery_overdue"}
     never |= {"delivery_without_commit", "cancel_without_commit", "published_while_scheduled", "delay_not_kept"}
     never |= {
-        "decided_before_landing",
+        *("decided_before_landing", "op_passed_over", "check_overdue"),
         "cancel_without_op",
         "cancel_passed_over",
         "message_not_committed",

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from checkback.inspect.audit.batch_reads import BatchReads
 from checkback.inspect.audit.batches import rules, rules_history, rules_values
 from checkback.inspect.audit.facts import WHO, facts
-from checkback.inspect.audit.landing import decided_before_landing
+from checkback.inspect.audit.order import out_of_order
 from checkback.inspect.audit.ordinary import sort_out, sources
 from checkback.inspect.audit.promises import FINDINGS
 from checkback.inspect.audit.rules import RulesInForce, conditions
@@ -61,15 +62,18 @@ def labelled(
         found: list[dict[str, Any]] = engine.arrow(tables.ask(question, more)).to_pylist()
         return found
 
+    reads = BatchReads.take(fixed)
+    # The previous release's rules are not known: it may have read what is still pending.
+    spare = None if accounted.past else reads.spare()
     if whole:
         looked_at = form(_of_facts(accounted, figures=figures))
         for part in fixed.parts():
             yield from ask(part, looked_at)
         yield from ask(fixed, form(_repeated(fixed, settings)))
-        yield from _early(fixed, decided_before_landing(fixed), form)
+        yield from _in_disorder(fixed, out_of_order(fixed, reads, spare), form)
         return
     published = 0
-    for part, found in _sorted_out(fixed):
+    for part, found in _sorted_out(fixed, None if spare is None else spare.ms):
         published += found.published
         if figures:
             yield from ask(part, form(Question(_USUAL)), ordinary=engine.keep("ordinary", found.ordinary))
@@ -78,24 +82,23 @@ def labelled(
             for some in part.of(found.others).parts():
                 yield from ask(some, looked_at)
         if found.late.num_rows:
-            yield from _early(fixed, decided_before_landing(part.of(found.late)), form)
+            yield from _in_disorder(fixed, out_of_order(part.of(found.late), reads, spare), form)
     twice = _several_times(fixed, published)
     sql = f"{_QUICK} IN (SELECT quick FROM {{twice}})" if twice.num_rows else "FALSE"
     yield from ask(fixed, form(_repeated(fixed, settings, sql)), twice=engine.keep("twice", twice))
 
 
-def _early(fixed: FixedTables, early: pa.Table, form: Callable[[Question], Question]) -> list[dict[str, Any]]:
-    if not early.num_rows:
+def _in_disorder(fixed: FixedTables, found: pa.Table, form: Callable[[Question], Question]) -> list[dict[str, Any]]:
+    if not found.num_rows:
         return []
-    question = Question("SELECT 'decided_before_landing' AS labels, queue_id, queue_offset, born FROM {early}", _ORDER)
-    rows: list[dict[str, Any]] = fixed.engine.arrow(
-        fixed.ask(form(question), {"early": fixed.engine.keep("early", early)})
-    ).to_pylist()
+    question = form(Question("SELECT * FROM {disorder}", _ORDER))
+    asked = fixed.ask(question, {"disorder": fixed.engine.keep("disorder", found)})
+    rows: list[dict[str, Any]] = fixed.engine.arrow(asked).to_pylist()
     return rows
 
 
-def _sorted_out(fixed: FixedTables) -> Iterator[tuple[FixedTables, Sorted]]:
-    """Part by part, its transactions sorted out, while the next part is read."""
+def _sorted_out(fixed: FixedTables, spare: int | None) -> Iterator[tuple[FixedTables, Sorted]]:
+    """Part by part, its transactions sorted out, while the next part is read. ``spare``: see `sort_out`."""
     ahead: tuple[FixedTables, Future[Sorted]] | None = None
     with ThreadPoolExecutor(1) as pool:
         for part in fixed.parts(brief=True):
@@ -103,7 +106,7 @@ def _sorted_out(fixed: FixedTables) -> Iterator[tuple[FixedTables, Sorted]]:
                 name: fixed.engine.arrow(part.ask(Question(sql)))
                 for name, sql in sources(ignore_case=fixed.ignores_case).items()
             }
-            before, ahead = ahead, (part, pool.submit(sort_out, rows))
+            before, ahead = ahead, (part, pool.submit(sort_out, rows, spare))
             del rows  # two parts are in memory, not three
             if before is not None:
                 yield before[0], before[1].result()

@@ -35,6 +35,8 @@ _NAMED = {"op": _NAMES, "decisions": (*_NAMES, "real_topic")}
 #: tables of which an ordinary transaction has no row
 _OTHERS = ("unpublished", "check_requests", "deliveries", "discarded")
 _SAID = "state IN ('COMMIT', 'ROLLBACK')"
+#: ms
+_NEVER = np.iinfo(np.int64).max
 #: findings of an ordinary transaction
 _LABELS = ("halves,published", "halves,rolled_back", "halves,pending")
 
@@ -42,7 +44,7 @@ _LABELS = ("halves,published", "halves,rolled_back", "halves,pending")
 class Sorted(NamedTuple):
     """``ordinary``: labels, queue_id, queue_offset, born (ms). ``others``: queue_id, queue_offset, each once.
 
-    ``late``: of both, queue_id, queue_offset of those that `landing` has to look at, each once. ``published``: rows of
+    ``late``: of both, queue_id, queue_offset of those that `order` has to look at, each once. ``published``: rows of
     the topics. ``absent``: tables, and `topics`, that have no row of ``others``.
     """
 
@@ -57,9 +59,9 @@ def sources(*, ignore_case: bool) -> dict[str, str]:
     """SQL of the rows that `sort_out` takes: queue_id and queue_offset of each, and what an ordinary one tells.
 
     half: usual, born and landed (ms), content, names; op, decisions: state (bits, null = out of the ordinary), names
-    (`_NAMED`); decisions: decided (ms); decisions and topics: batch (hash); topics: content. An ordinary transaction
-    has none of ``others``. What is in `rejected` of one with these rows alone means nothing. It reads the tables and
-    `topics`, as `facts.facts`.
+    (`_NAMED`); op: landed; decisions: decided (ms); decisions and topics: batch (hash); topics: content. An ordinary
+    transaction has none of ``others`` (asked: ms, of a check). What is in `rejected` of one with these rows alone means
+    nothing. It reads the tables and `topics`, as `facts.facts`.
     """
     at_once = "delay_ms IS NULL AND deliver_at IS NULL AND NOT coalesce(committed, FALSE)"
     # A COMMIT of before 1970 would be due by its delay of 0 (rule 10).
@@ -68,17 +70,23 @@ def sources(*, ignore_case: bool) -> dict[str, str]:
     of_topic_too = f"{names}, {topic_of('real_topic', ignore_case=ignore_case)} AS real_topic"
     plain = ", ".join(KEY)
     of_topic = "half_queue_id AS queue_id, half_queue_offset AS queue_offset"
-    others = [f"SELECT {plain}, {number} AS source FROM {{{name}}}" for number, name in enumerate(_OTHERS[1:], 1)]
+    nothing = "CAST(NULL AS BIGINT) AS asked"
+    asked = {"check_requests": "unix_millis(requested_at) AS asked"}
+    others = [
+        f"SELECT {plain}, {number} AS source, {asked.get(name, nothing)} FROM {{{name}}}"
+        for number, name in enumerate(_OTHERS[1:], 1)
+    ]
     return {
         "half": f"""SELECT {plain}, {at_once} AS usual, unix_millis(least(born_timestamp, store_timestamp)) AS born,
             unix_millis(store_timestamp) AS landed, {content(*OF_HALF, ignore_case=ignore_case)} AS content,
             {of_topic_too} FROM {{half}}""",
-        "op": f"SELECT queue_id, half_offset AS queue_offset, {_state(_SAID)}, {names} FROM {{op}}",
+        "op": f"""SELECT queue_id, half_offset AS queue_offset, {_state(_SAID)}, {names},
+            unix_millis(store_timestamp) AS landed FROM {{op}}""",
         "decisions": f"""SELECT {plain}, {_state(decided)}, {of_topic_too}, {batch_of("decided_at")} AS batch,
             unix_millis(decided_at) AS decided FROM {{decisions}}""",
         "topics": f"""SELECT {of_topic}, {content(*OF_TOPIC, ignore_case=ignore_case)} AS content,
             {batch_of("committed_at")} AS batch FROM {{topics}}""",
-        "others": " UNION ALL ".join([f"SELECT {of_topic}, 0 AS source FROM {{{_OTHERS[0]}}}", *others]),
+        "others": " UNION ALL ".join([f"SELECT {of_topic}, 0 AS source, {nothing} FROM {{{_OTHERS[0]}}}", *others]),
     }
 
 
@@ -86,8 +94,8 @@ def _state(usual: str) -> str:
     return f"CAST(CASE WHEN {usual} THEN {STATE_BITS} END AS BIGINT) AS state"
 
 
-def sort_out(rows: Mapping[str, pa.Table]) -> Sorted:
-    """The transactions of rows as `sources` gives them. Pure."""
+def sort_out(rows: Mapping[str, pa.Table], spare: int | None = None) -> Sorted:
+    """The transactions of rows as `sources` gives them. Pure. ``spare``: see `batch_reads.Spare`, its ms."""
     half = rows["half"].combine_chunks()
     index = HalfIndex(half)
     found = {name: index.find(table) for name, table in rows.items()}
@@ -109,7 +117,7 @@ def sort_out(rows: Mapping[str, pa.Table]) -> Sorted:
     labels = pa.array(_LABELS).take(pa.array(course, mask=course < 0))
     ordinary = half.select([*KEY, "born"]).append_column("labels", labels).filter(pa.array(course >= 0))
     others = pa.concat_tables(table.select(KEY) for table in strange)
-    late = half.select(KEY).filter(pa.array(_late(rows["decisions"], found["decisions"], half)))
+    late = half.select(KEY).filter(pa.array(_late({**rows, "half": half}, found, spare)))
     taken = np.append(course >= 0, False)  # -1: there is no half message
     absent = {name for name in (*_NAMED, "topics") if taken[found[name]].all()}
     sources = pc.unique(rows["others"].column("source")).to_pylist()
@@ -117,17 +125,43 @@ def sort_out(rows: Mapping[str, pa.Table]) -> Sorted:
     return Sorted(ordinary, others.group_by(KEY).aggregate([]), late, len(found["topics"]), frozenset(absent))
 
 
-def _late(decisions: pa.Table, found: Numbers, half: pa.Table) -> Flags:
-    """Whether a half message landed, by the clocks, after one of its decisions; of several at a place, any is enough.
+def _late(rows: Mapping[str, pa.Table], found: Mapping[str, Numbers], spare: int | None) -> Flags:
+    """Whether `order` has to look at a half message. Of several rows any is enough; unknown times are such.
 
-    Unknown times of landing are late: another half message of the place may have one.
+    By the clocks it or an op landed after a decision, or an op before a decision that says otherwise, or a check; or
+    it is not decided, and was born before ``spare``.
     """
-    never = np.iinfo(np.int64).max
-    decided = decisions.column("decided").fill_null(never).to_numpy()
-    landed = half.column("landed").fill_null(never).to_numpy()
-    late = np.zeros(len(half), np.bool_)
-    late[_these(found, decided < landed[found] if len(half) else found >= 0)] = True
-    return late
+    half, op, decisions, others = (rows[name] for name in ("half", "op", "decisions", "others"))
+    own, of_op, of_decision, of_other = (found[name] for name in ("half", "op", "decisions", "others"))
+    count = len(half) + 1  # -1: there is no half message
+    landed, said = _filled(op, "landed", 0), _class(op)
+    decided = _filled(decisions, "decided", _NEVER)
+    first_decided, last_decided, last_asked = (np.full(count, value) for value in (_NEVER, -_NEVER, -_NEVER))
+    np.minimum.at(first_decided, of_decision, decided)
+    np.maximum.at(last_decided, of_decision, decided)
+    np.maximum.at(last_asked, of_other, _filled(others, "asked", -_NEVER))
+    states = np.zeros(count, np.int64)
+    np.bitwise_or.at(states, of_op, said)
+    np.bitwise_or.at(states, of_decision, np.where(said_by := _class(decisions), said_by, 4))
+    contradicted = (states & (states - 1)) != 0
+    ordered = (landed >= last_asked[of_op]) & ~(contradicted[of_op] & (landed < last_decided[of_op]))
+    late = np.zeros(count, np.bool_)
+    late[own[_filled(half, "landed", _NEVER) > first_decided[own]]] = True
+    late[of_op[(landed > first_decided[of_op]) | (~ordered & (said != 0))]] = True
+    if spare is not None:
+        late[own[(first_decided[own] == _NEVER) & (_filled(half, "born", -_NEVER) < spare)]] = True
+    return late[:-1]
+
+
+def _filled(rows: pa.Table, name: str, unknown: int) -> Numbers:
+    numbers: Numbers = rows.column(name).fill_null(unknown).to_numpy()
+    return numbers
+
+
+def _class(rows: pa.Table) -> Numbers:
+    """1: COMMIT, 2: ROLLBACK, by any source; 0: another state."""
+    state = _filled(rows, "state", 0)
+    return np.where((state & COMMITS) != 0, 1, np.where((state & ROLLBACKS) != 0, 2, 0))
 
 
 def _said(rows: pa.Table, found: Numbers, half: pa.Table, usual: Flags, names: Sequence[str]) -> Numbers:

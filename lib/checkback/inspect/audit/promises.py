@@ -81,6 +81,9 @@ _ALL = (
         "P1",
         "in `discarded` for another reason, or after more or fewer checks, than decided",
     ),
+    Finding(
+        "op_passed_over", "broken", "P1", "checked, or decided otherwise, by a batch after one that had read its op"
+    ),
     Finding("pending_overdue", "broken", "P1", "has its own op, or outlived transaction.reserved, and was skipped"),
     Finding("published_while_scheduled", "broken", "P1", "published, but not in `deliveries`: perhaps early"),
     Finding("delay_not_kept", "broken", "P1", "decided COMMIT with another deliver_at than its delay gives, or none"),
@@ -98,12 +101,16 @@ _ALL = (
     Finding("resumed_twice", "broken", "P2", "one discarded message was resumed twice, and both are published"),
     Finding("published_without_commit", "broken", "P3", "published, but not decided COMMIT"),
     Finding("commit_without_op", "broken", "P3", "decided COMMIT, but no op of its group said so"),
+    Finding("decided_before_op", "broken", "P3", "decided by a batch that had not read the op that it names"),
     Finding("decided_twice", "broken", "P4", "more than one decision"),
     Finding(
         "decision_of_another",
         "broken",
         "P4",
         "the decision, or delivery, names another transaction or topic than the half message",
+    ),
+    Finding(
+        "check_overdue", "broken", "P5", "pending, and was not checked when it was due, though batches had time for it"
     ),
     Finding("check_over_limit", "broken", "P5", "more checks than check_max, as it was then"),
     Finding("check_after_decision", "broken", "P5", "checked once more after the decision"),
