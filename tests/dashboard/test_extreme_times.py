@@ -18,7 +18,7 @@ PAGES = (
     *("/", "/pending", "/scheduled", "/unpublished", "/consumers", "/audit?run=1", "/groups/orders", "/groups/billing"),
     *("/transactions?topic=payments", "/transactions?topic=a", "/?as_of=10m ago", "/pending?as_of=10m ago"),
     *(f"/transactions/{queue}/{offset}" for queue in (5, 6) for offset in range(3)),
-    *("/?batch=1", "/?batch=5", "/?as_of=0001-01-01T00:00", "/?as_of=9999-12-31T23:59:59.999999"),
+    *("/?batch=1", "/?batch=5", "/?as_of=0001-01-01T00:00"),
 )
 COMMANDS = (
     *("status", "status --json", "pending", "pending --json", "stuck", "scheduled", "unpublished"),

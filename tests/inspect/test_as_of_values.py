@@ -32,6 +32,7 @@ _NOW = datetime(2026, 11, 21, 14, 5, 30, tzinfo=timezone.utc)
         ("13:59:59", utc(2026, 11, 21, 13, 59, 59)),
         ("10m ago", utc(2026, 11, 21, 13, 55, 30)),
         ("2d ago", utc(2026, 11, 19, 14, 5, 30)),
+        ("0001-01-01T00:00", utc(1, 1, 1)),
     ],
 )
 def test_text_is_a_time_in_utc(text: str, moment: datetime) -> None:

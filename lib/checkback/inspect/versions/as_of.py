@@ -29,7 +29,7 @@ def parse_as_of(as_of: datetime | str | None, now: datetime | None = None, name:
     now = now or datetime.now(timezone.utc)
     text = as_of.strip()
     moment = _in_utc(_parsed(text, now, name), text, name)
-    if moment - _AHEAD > now:
+    if moment - now > _AHEAD:
         day_before = f"{moment - timedelta(days=1):%Y-%m-%dT%H:%M}"
         fix = f"for the day before write {day_before}" if _TODAY.fullmatch(text) else "ask for a time that is over"
         raise SettingsError(
