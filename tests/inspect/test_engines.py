@@ -22,6 +22,7 @@ from checkback.inspect.engines.duckdb_engine import DuckDBEngine
 from checkback.inspect.engines.spark_engine import SparkEngine
 from checkback.inspect.last_words import last_words_question
 from checkback.inspect.message_keys import keys_of
+from checkback.inspect.outage_questions import damage_question, last_outages_question, outages_question
 from checkback.inspect.pending_transactions import pending_question
 from checkback.inspect.resumed_messages import resumes_question
 from checkback.inspect.scheduled_messages import SCHEDULED, SCHEDULED_COUNTS
@@ -165,6 +166,9 @@ def _questions(settings: Settings) -> dict[str, Callable[[View], Any]]:
         "decisions by an operator": asked(decisions_question(since, every, "operator")),
         "decided": asked(decided_question(since)),
         "outcomes": asked(outcomes_question(None, every)),
+        "outages": asked(outages_question()),
+        "outages since": asked(last_outages_question(since).where("producer_group", "orders")),
+        "damage": asked(damage_question("orders", since, DONE)),
         "latency": asked(latency_question(None, every)),
         "pending over time": asked(pending_over_time_question(None, every)),
         "interval": pick_interval,

@@ -25,6 +25,7 @@ from checkback.inspect import (
     what_endpoints_said,
     worst_outage,
 )
+from checkback.inspect.answers import Answers, records
 from checkback.settings import Settings
 from support.inspect_times import append, table
 from support.stories import BORN, Transaction
@@ -84,6 +85,9 @@ def test_outages_are_the_runs_of_checks_in_vain(spark: SparkSession, tmp_path: P
     names = ("producer_group", "outcome", "lasted_s", "goes_on", "checks", "transactions", "still_pending")
     got = found.withColumn("goes_on", F.isnull("over_at")).select(*names).collect()
     assert {tuple(row) for row in got} == _expected(rows, discarded)
+    names_s = ("producer_group", "outcome", "lasted_s", "checks", "transactions", "endpoints", "said", "discarded")
+    asked = {tuple(map(str, (row[name] for name in names_s))) for row in records(Answers(settings).outages())}
+    assert asked == {tuple(map(str, row)) for row in found.select(*names_s).collect()}
     worst = worst_outage(spark, settings, group="a")
     first = found.where("producer_group = 'a'").first()
     assert first is not None

@@ -31,6 +31,7 @@ from checkback.inspect.engines.duckdb_engine import DuckDBEngine, Mark
 from checkback.inspect.engines.question import Question
 from checkback.inspect.last_words import last_words_question
 from checkback.inspect.message_keys import Name, keys_of
+from checkback.inspect.outage_questions import last_outages_question
 from checkback.inspect.pending_transactions import pending_question
 from checkback.inspect.resumed_messages import resumes_question
 from checkback.inspect.scheduled_messages import SCHEDULED, SCHEDULED_COUNTS
@@ -337,6 +338,10 @@ class Answers:
     ) -> pa.Table:
         """The outcomes of checks in each interval; columns as `inspect.check_outcomes`."""
         return self._ask(outcomes_question(since, every).where("producer_group", group), as_of)
+
+    def outages(self, as_of: AsOf = None, *, since: AsOf = None, group: str | None = None) -> pa.Table:
+        """The outages that were not over by ``since``, the last first; columns as `inspect.outages`."""
+        return self._ask(last_outages_question(since).where("producer_group", group), as_of)
 
     def decision_latency(
         self, as_of: AsOf = None, *, since: AsOf = None, every: timedelta = MINUTE, group: str | None = None

@@ -1,8 +1,4 @@
-"""Outages of producer groups, from the outcomes of their checks: since when, until when, and the damage they did.
-
-An outage is a period in which all checks of a group failed with the same outcome: NO_ANSWER, or UNKNOWN. The next other
-outcome ends it. A single failed check is no outage. Skipped checks were not sent and are ignored.
-"""
+"""Outages of producer groups in notebooks: since when, until when, and the damage they did (`outage_questions`)."""
 
 from __future__ import annotations
 
@@ -10,22 +6,19 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from checkback.inspect.half_rows import KEY
+from checkback.inspect.outage_questions import damage_question, outages_question
 from checkback.inspect.plot_intervals import in_words, interval_for
 from checkback.inspect.versions.as_of import parse_as_of
 from checkback.inspect.versions.view import View, moment_column, moment_of
 from checkback.storage.row_texts import NOT_TRIED
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from checkback.settings import Settings
 
-_VAIN = ("NO_ANSWER", "UNKNOWN")
-_OF = ["producer_group", "run"]
 #: margin shown before and after an outage, as a fraction of its length; and at least
 _MARGIN, _LEAST_MARGIN = 0.5, timedelta(seconds=20)
 
@@ -90,36 +83,11 @@ def outages(
     (the most frequent error); of these transactions: discarded, decided (committed or rolled back), still_pending
     BIGINT, delay_p50_s, delay_max_s DOUBLE (of the decided: from their first failed check to the decision).
 
-    Reads check_answers (with ``since`` only its files of that time) and decisions once each, and sorts each group's
-    answers. Raises as `pending`.
+    Reads check_answers (with ``since`` only its files of that time) and decisions, and sorts each group's answers.
+    Raises as `pending`.
     """
-    view = View.of(spark, settings, as_of)
-    asked = _with_decisions(view, _asked_in_vain(view, since))
-    p50 = F.percentile_approx("delay_s", 0.5, 10_000)
-    found = asked.groupBy(*_OF, "outcome").agg(
-        F.min("first_at").alias("began_at"),
-        F.max("last_at").alias("last_vain_at"),
-        F.max("over_at").alias("over_at"),
-        F.sum("checks").alias("checks"),
-        F.count("*").alias("transactions"),
-        F.array_sort(F.array_distinct(F.flatten(F.collect_set("endpoints")))).alias("endpoints"),
-        F.mode("said").alias("said"),
-        F.count_if(F.col("state") == "DISCARD").alias("discarded"),
-        F.count_if(F.col("state") != "DISCARD").alias("decided"),
-        F.count_if(F.col("state").isNull()).alias("still_pending"),
-        p50.alias("delay_p50_s"),
-        F.max("delay_s").alias("delay_max_s"),
-    )
-    lasted = _seconds(F.coalesce("over_at", "last_vain_at")) - _seconds("began_at")
-    return (
-        found.where("last_vain_at > began_at")
-        .withColumn("lasted_s", lasted)
-        .orderBy(*(F.desc(name) for name in ("discarded", "still_pending", "transactions", "checks")), "began_at")
-        .select(
-            *("producer_group", "outcome", "began_at", "last_vain_at", "over_at", "lasted_s", "checks", "transactions"),
-            *("endpoints", "said", "discarded", "decided", "still_pending", "delay_p50_s", "delay_max_s"),
-        )
-    )
+    frame: DataFrame = View.of(spark, settings, as_of).ask(outages_question(since))
+    return frame
 
 
 def worst_outage(
@@ -155,17 +123,9 @@ def damage(spark: SparkSession, settings: Settings, outage: Outage, as_of: datet
     Columns: queue_id, queue_offset, transaction_id, producer_group, checks (failed) BIGINT, state (null = pending),
     reason, source, decided_at, delay_s DOUBLE (from the first failed check to the decision). Reads as `outages`.
     """
-    view = View.of(spark, settings, as_of)
-    asked = _asked_in_vain(view, outage.began).where(F.col("producer_group") == outage.group)
-    of_it = asked.where(F.col("first_at").between(moment_column(outage.began), moment_column(outage.last)))
-    turn = F.when(F.col("state") == "DISCARD", 0).when(F.col("state").isNull(), 1).otherwise(2)
-    return (
-        _with_decisions(view, of_it)
-        .orderBy(turn, F.desc("delay_s"), *KEY)
-        .select(
-            *(*KEY, "transaction_id", "producer_group", "checks", "state", "reason", "source", "decided_at", "delay_s")
-        )
-    )
+    question = damage_question(outage.group, outage.began, outage.last)
+    frame: DataFrame = View.of(spark, settings, as_of).ask(question)
+    return frame
 
 
 def what_endpoints_said(
@@ -181,64 +141,20 @@ def what_endpoints_said(
     last_at. Attempts that an open circuit breaker prevented are left out. Reads check_answers once.
     """
     view = View.of(spark, settings, as_of)
+    rows = view.read("check_answers").where(F.col("outcome") != "SKIPPED")
+    moment = view.since(since)
+    rows = rows if moment is None else rows.where(F.col("answered_at") >= moment_column(moment))
     last = F.array(F.struct("endpoint", F.coalesce("error", "outcome").alias("said")))
     shape = "array<struct<endpoint: string, said: string>>"
     tries = F.concat(last.cast(shape), F.coalesce(F.col("failed_tries").cast(shape), F.array().cast(shape)))
-    return (
-        _answers(view, since)
-        .select("answered_at", "producer_group", F.inline(tries))
+    found: DataFrame = (
+        rows.select("answered_at", "producer_group", F.inline(tries))
         .where(~F.col("said").startswith(NOT_TRIED))
         .groupBy("producer_group", "endpoint", "said")
         .agg(F.count("*").alias("tries"), F.min("answered_at").alias("first_at"), F.max("answered_at").alias("last_at"))
         .orderBy(F.desc("tries"), "producer_group", "endpoint", "said")
     )
-
-
-def _answers(view: View, since: datetime | str | None) -> DataFrame:
-    """Outcomes of the checks that were sent."""
-    rows: DataFrame = view.read("check_answers").where(F.col("outcome") != "SKIPPED")
-    moment = view.since(since)
-    return rows if moment is None else rows.where(F.col("answered_at") >= moment_column(moment))
-
-
-def _asked_in_vain(view: View, since: datetime | str | None) -> DataFrame:
-    """One row per transaction and run of failed checks that has checks of it, with the end of the run."""
-    kind = F.when(F.col("outcome").isin(*_VAIN), F.col("outcome")).otherwise("ANSWER")
-    order = ("answered_at", *KEY, "check_times")
-    of_group = Window.partitionBy("producer_group")
-    in_time, backwards = of_group.orderBy(*order), of_group.orderBy(*map(F.desc, order))
-    begins = F.coalesce(F.col("kind") != F.lag("kind").over(in_time), F.lit(True))
-    # The next beginning. Descending order: Spark re-evaluates an unbounded following frame for each row.
-    next_begin = F.last(F.when(F.col("begins"), F.col("answered_at")), ignorenulls=True)
-    runs = (
-        _answers(view, since)
-        .withColumn("kind", kind)
-        .withColumn("begins", begins)
-        .withColumn("run", F.count_if("begins").over(in_time))
-        .withColumn("over_at", next_begin.over(backwards.rowsBetween(Window.unboundedPreceding, -1)))
-        .where(F.col("kind") != "ANSWER")
-    )
-    errors = F.concat(F.array("error"), F.coalesce(F.transform("failed_tries", lambda one: one["error"]), F.array()))
-    error = F.get(F.filter(F.array_compact(errors), lambda text: ~text.startswith(NOT_TRIED)), 0)
-    tried = F.concat(
-        F.array("endpoint"), F.coalesce(F.transform("failed_tries", lambda one: one["endpoint"]), F.array())
-    )
-    return runs.groupBy(*_OF, "outcome", *KEY, "transaction_id").agg(
-        F.min("answered_at").alias("first_at"),
-        F.max("answered_at").alias("last_at"),
-        F.min("over_at").alias("over_at"),
-        F.count("*").alias("checks"),
-        F.mode(error).alias("said"),
-        F.array_compact(F.array_distinct(F.flatten(F.collect_set(tried)))).alias("endpoints"),
-    )
-
-
-def _with_decisions(view: View, asked: DataFrame) -> DataFrame:
-    decisions = view.read("decisions").where("state != 'CANCEL'")  # it follows the COMMIT
-    decisions = decisions.select(*KEY, "state", "reason", "source", "decided_at")
-    late = F.greatest(_seconds("decided_at") - _seconds("first_at"), F.lit(0.0))
-    delay = F.when(F.col("state") != "DISCARD", late)
-    return asked.join(decisions, on=KEY, how="left").withColumn("delay_s", delay)
+    return found
 
 
 def _what(group: str, outcome: str, began: datetime, over: datetime | None, said: str | None) -> str:
@@ -265,7 +181,3 @@ def _harm(row: dict[str, int | float]) -> str:
 
 def _number(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
-
-
-def _seconds(time: str | Column) -> Column:
-    return (F.col(time) if isinstance(time, str) else time).cast("double")
