@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from datetime import datetime, timezone
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -30,6 +32,8 @@ from checkback.commands.printing import console, print_rows, print_table, shown,
 from checkback.messages.durations import parse_duration
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from checkback.inspect.audit.run import Report
 
 #: Maximum rows in the table of `pending`; --json shows all.
@@ -158,7 +162,7 @@ def discarded(
     with answering(settings, "discarded") as answers:
         rows = answers.discarded(as_of, since=since, group=group, topic=topic, reason=reason)
         nothing = _none_discarded(since, group, topic, reason, as_of) + none_of(answers, group, rows)
-    print_answer(rows, as_json, as_csv, SHOWN, _discarded_table, nothing)
+    print_answer(rows, as_json, as_csv, SHOWN, partial(_discarded_table, rows), nothing)
 
 
 def _none_discarded(
@@ -170,7 +174,20 @@ def _none_discarded(
     return " ".join(["Nothing was discarded", *(f"{name} {value}" for name, value in asked if value is not None)]) + "."
 
 
-def _discarded_table(rows: list[dict[str, Any]]) -> None:
+def _totals(found: pa.Table) -> list[str]:
+    """How many were discarded by group and reason: a line for each of the groups with the most."""
+    names = zip(found["producer_group"].to_pylist(), found["reason"].to_pylist(), strict=True)
+    groups: dict[str, Counter[str]] = {}
+    for group, reason in names:
+        groups.setdefault(shown(group), Counter())[shown(reason)] += 1
+    most = sorted(groups.items(), key=lambda one: (-one[1].total(), one[0]))
+    told = (f"{group}: {', '.join(f'{many} {reason}' for reason, many in of.most_common())}" for group, of in most)
+    more = len(most) - SHOWN
+    return [*islice(told, SHOWN), *([f"and {more} more groups"] if more > 0 else [])]
+
+
+def _discarded_table(found: pa.Table, rows: list[dict[str, Any]]) -> None:
+    print_rows(_totals(found))
     table = table_of(
         "queue", "offset", "transaction", "group", "topic", "discarded", "why", "last answer", "resumed as"
     )
