@@ -160,9 +160,11 @@ def consumers(
     for number, each in enumerate(found):
         if number:
             print_line("")
-        _print_group(each, now, group is not None)
-    if group is not None and letters:
-        _print_letters(group, letters)
+        _print_group(each, now)
+    if group is not None:
+        if letters:
+            _print_letters(group, letters)
+        _print_queues(found[0], now)
 
 
 def _given_up(tables: Tables, group: str) -> list[Judged]:
@@ -182,18 +184,27 @@ def _print_letters(group: str, letters: list[Judged]) -> None:
     print_line(f"to have them consumed again: {reconsuming.command_of(group)} (shows it; --yes does it)")
 
 
-def _print_group(group: GroupLag, now: int, queues: bool) -> None:
+def _print_group(group: GroupLag, now: int) -> None:
     from checkback.consumer.group import lag_screen
 
     console().print(lag_screen.heading(group, now))
-    tables = [
+    for columns, rows in (
         (lag_screen.TOPICS, lag_screen.topic_rows(group, now)),
-        (lag_screen.QUEUES, lag_screen.queue_rows(group, now) if queues else []),
         (lag_screen.MEMBERS, lag_screen.member_rows(group)),
-    ]
-    for columns, rows in tables:
+    ):
         if rows:
             print_table(columns, rows)
+
+
+def _print_queues(group: GroupLag, now: int) -> None:
+    from checkback.consumer.group import lag_screen
+
+    rows = lag_screen.queue_rows(group, now)
+    if rows:
+        print_table(lag_screen.QUEUES, rows)
+    idle = lag_screen.idle(group)
+    if idle:
+        print_line(idle)
 
 
 @app.command()

@@ -40,13 +40,21 @@ def topic_rows(group: GroupLag, now: int) -> list[tuple[str, ...]]:
 
 
 def queue_rows(group: GroupLag, now: int) -> list[tuple[str, ...]]:
-    """Rows of the table of queues, in QUEUES: those with an owner or anything to consume."""
+    """Rows of the table of queues, in QUEUES: those with anything to consume. `as_json` has all."""
     return [
         (topic.topic, str(each.queue_id), _settled(each.position), *_counts(each, now), each.owner or "-")
         for topic in group.topics
         for each in topic.queues
-        if each.owner is not None or each.messages or each.retries
+        if each.messages or each.retries
     ]
+
+
+def idle(group: GroupLag) -> str:
+    """The line about the queues that `queue_rows` leaves out; empty if there are none."""
+    queues = [each for topic in group.topics for each in topic.queues if not each.messages and not each.retries]
+    alone = sum(each.owner is None for each in queues)
+    told = f"nothing to consume in {len(queues)} queues" + (f", {alone} of them without an owner" if alone else "")
+    return f"{told}; --json shows all" if queues else ""
 
 
 def member_rows(group: GroupLag) -> list[tuple[str, ...]]:
