@@ -102,8 +102,8 @@ def test_text_is_one_line_a_message_without_control_characters(
     lake.publish({"payments": [lake.messages(1, (3,), tags="A\nB\x1b[31m", keys=None)]})
     assert main(["consume", "payments", *SET]) == 0
     header, line = capfd.readouterr().out.splitlines()
-    assert header.split() == ["committed_at", "queue", "half", "body", "tags", "keys"]
-    assert line.split() == [iso(START + 1000), "3", "0/0", "6", "B", "A\\nB\\u001b[31m", "-"]
+    assert header.split() == ["committed_at", "queue", "half", "transaction", "body", "tags", "keys"]
+    assert line.split() == [iso(START + 1000), "3", "0/0", "tx-0", "6", "B", "A\\nB\\u001b[31m", "-"]
     assert "body-0" not in line
 
 

@@ -131,7 +131,9 @@ def test_what_is_shown_of_a_group(dead: Published, capfd: pytest.CaptureFixture[
     )
     assert with_queues[9].split()[:2] == ["payments", "0"]
     assert with_queues[10:] == ["nothing to consume in 63 queues, 63 of them without an owner; --json shows all"]
+    assert [columns[4] for columns in given_up] == [f"key-{n}" for n in (1, 3, 5)]
     letters = found["first_dead_letters"]
+    assert [one["keys"] for one in letters] == [f"key-{n}" for n in (1, 3, 5)]
     assert [(one["half_queue_offset"], one["error"]) for one in letters] == [(n, "RECONSUME_LATER") for n in (1, 3, 5)]
     assert "first_dead_letters" not in listed(capfd, "consumers")
 

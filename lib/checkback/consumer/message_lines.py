@@ -12,20 +12,22 @@ if TYPE_CHECKING:
     from checkback.consumer.message import MessageExt
 
 #: widths of the columns before the last
-_WIDTHS = (24, 5, 12, 9, 12, 16)
+_WIDTHS = (24, 5, 12, 24, 9, 12, 16)
+_BODY = "body as text or base64"
 
 
 def header(bodies: bool = False) -> str:
     """The columns' names."""
-    return _line("committed_at", "queue", "half", "body", "tags", "keys", "body as text or base64" if bodies else "")
+    return _line("committed_at", "queue", "half", "transaction", "body", "tags", "keys", _BODY if bodies else "")
 
 
 def text_line(message: MessageExt, bodies: bool = False) -> str:
-    """One line: when and where it was published, its size, tags and keys; the body only if asked for."""
+    """One line: when and where it was published, its transaction, size, tags and keys; the body only if asked for."""
     return _line(
         iso(message.committed_at),
         str(message.queue_id),
         f"{message.half_queue_id}/{message.half_queue_offset}",
+        message.transaction_id or "-",
         f"{len(message.body)} B",
         message.tags or "-",
         message.keys or "-",

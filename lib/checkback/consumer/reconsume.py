@@ -31,6 +31,7 @@ COLUMNS = (
     "reconsume_times",
     "reason",
     "dead_at",
+    "keys",
 )
 #: what becomes of a dead letter
 AGAIN, PENDING, RESUMED, GONE = "to be consumed again", "pending as a retry", "resumed already", "of no known batch"
@@ -49,6 +50,7 @@ class Buried(NamedTuple):
     times: int
     reason: str
     dead_at: int
+    keys: str = ""
 
     @property
     def place(self) -> str:
@@ -80,6 +82,7 @@ def dead_letters_of(rows: Iterable[Mapping[str, Any]]) -> list[Buried]:
             row["reconsume_times"] or 0,
             row["reason"] or "",
             _ms(row["dead_at"]),
+            row["keys"] or "",
         )
         message = (one.queue.topic, *one[1:3], one.committed_at, one.batch_id)
         known = found.get(message)

@@ -48,7 +48,7 @@ _LEDGER = "operations"
 #: dead letters that one command resumes: each commit of the group has all retries
 MOST = 10_000
 #: columns of the table of dead letters, and rows of it that are shown
-SHOWN = ("topic", "queue", "half", "transaction", "retries", "given up", "reason", "is")
+SHOWN = ("topic", "queue", "half", "transaction", "keys", "retries", "given up", "reason", "is")
 _SHOWN = 50
 _TRIES = 50
 
@@ -291,6 +291,7 @@ def cells(one: Judged) -> tuple[str, ...]:
         str(buried.queue.queue_id),
         buried.place,
         buried.transaction_id or "-",
+        buried.keys or "-",
         str(buried.times),
         iso(buried.dead_at),
         buried.reason or "-",
@@ -317,6 +318,7 @@ def message_json(one: Judged) -> dict[str, Any]:
         "half_queue_id": one.buried.half_queue_id,
         "half_queue_offset": one.buried.half_queue_offset,
         "transaction_id": one.buried.transaction_id,
+        "keys": one.buried.keys,
         "reconsume_times": one.buried.times,
         "dead_at": iso(one.buried.dead_at),
         "error": one.buried.reason,
