@@ -67,7 +67,12 @@ _SAID = {
         replace(_UNKNOWN, overdue=2, op_waiting=1),
         "answers UNKNOWN, since 14:05",
     ),
-    "young": (Group(overdue=0), "young: no check is due yet"),
+    "young": (Group(overdue=0, young=2), "young: no check is due yet"),
+    "young, all with an op": (Group(overdue=0, young=2, ended=2), "ops have landed: the next batch decides"),
+    "young, one with an op": (
+        Group(overdue=0, young=2, ended=1),
+        "young: no check is due yet; the op of 1 has landed: the next batch decides",
+    ),
 }
 
 
@@ -80,7 +85,7 @@ def test_sentence(name: str) -> None:
 def test_only_who_does_not_go_on_alone_is_stuck() -> None:
     """Then `checkback stuck` lists it, and it is red."""
     well = {name for name, (group, _) in _SAID.items() if not is_stuck(group, _RUNS, _NOW)}
-    assert well == {"answers", "all have an op", "young"}
+    assert well == {"answers", "all have an op", "young", "young, all with an op", "young, one with an op"}
     landed = Group(op_waiting=1, due_since=_AT)
     assert is_stuck(landed, Reconcile(_AT), _NOW)
     assert is_stuck(landed, Reconcile(none_yet=True), _NOW)

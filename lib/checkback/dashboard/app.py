@@ -105,7 +105,7 @@ def _refused(pages: Pages, request: Request) -> Response:
 
 def _shown(pages: Pages, show: Show) -> Callable[[Request], Awaitable[Response]]:
     async def page(request: Request) -> Response:
-        return await _answered(pages, request, lambda: show(pages, request))
+        return await _answered(pages, request, lambda: pages.moved(request) or show(pages, request))
 
     return page
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from starlette.responses import HTMLResponse, JSONResponse
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse
 
 from checkback.errors import CheckbackError, SettingsError, StorageError, printable
 from checkback.inspect.answers import Answers, records
@@ -80,7 +80,7 @@ class Pages:
         finally:
             self._turn.release()
 
-    def as_of(self, request: Request, answers: Answers) -> tuple[datetime | str | None, dict[str, Any]]:
+    def as_of(self, request: Request, answers: Answers) -> tuple[datetime | None, dict[str, Any]]:
         """The time that a page is asked for: ``as_of``, or that of ``batch``, the number of a stop counted back.
 
         And what the form for it shows. ``batch``: the last stop that was complete by then, counted back; ``batch_id``:
@@ -95,17 +95,31 @@ class Pages:
         finished = [_json(batch["finished_at"]) for batch in batches]
         if said is not None:
             chosen = finished.index(said) if said in finished[1:] else 0
-        moment = batches[chosen]["finished_at"] if chosen else parse_as_of(said)
+        moment = batches[chosen]["finished_at"] if chosen else _whole(said)
         complete = chosen or next((back for back, batch in enumerate(batches) if _by(batch, moment)), len(batches))
         shown = {
             "batches": batches[::-1],
             "batch": min(complete, max(0, len(batches) - 1)),
             "as_of": "" if chosen else said or "",
-            "time": finished[chosen] if chosen else said,
+            "time": _json(moment) if moment else None,
             "moment": moment,
             "batch_id": batches[chosen]["batch_id"] if chosen else moment and answers.last_batch(moment),
         }
-        return (moment if chosen else said), shown
+        return moment, shown
+
+    def moved(self, request: Request) -> Response | None:
+        """To the same page at a fixed time, if its address has one that moves: "3m ago", or batches counted back."""
+        query = request.query_params
+        said, back = query.get("as_of", ""), query.get("batch", "0")
+        if wants_json(request) or (not said and back == "0"):
+            return None
+        with self.asking() as answers:
+            fixed = self.as_of(request, answers)[1]["time"]
+        if (fixed or "") == said:
+            return None
+        kept = [(name, value) for name, value in query.multi_items() if name not in ("as_of", "batch")]
+        asked = urlencode([*kept, *([("as_of", fixed)] if fixed else [])])
+        return RedirectResponse(quote(request.scope["path"]) + (f"?{asked}" if asked else ""), 303)
 
     def answer(self, request: Request, template: str, data: Mapping[str, Any], status: int = 200) -> Response:
         """The page, or with the suffix .json or Accept: application/json its data."""
@@ -135,6 +149,12 @@ class Pages:
     def error(self, request: Request, status: int, what: str) -> Response:
         """A page that says what is wrong, in one line."""
         return self.answer(request, "error.html", {"what": what, "status": status}, status)
+
+
+def _whole(said: str | None) -> datetime | None:
+    """The time that is meant; one that is counted back from now is to the second, as it is shown."""
+    moment = parse_as_of(said)
+    return moment.replace(microsecond=0) if moment and said and said.endswith("ago") else moment
 
 
 def _by(batch: Mapping[str, Any], moment: datetime | None) -> bool:

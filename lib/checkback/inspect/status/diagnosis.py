@@ -16,14 +16,17 @@ _NONE_YET = "no batch of reconcile has run yet"
 class Group:
     """What is known of a group with pending transactions. Times are ms since the epoch; None = never, or unknown.
 
-    ``overdue``: pending beyond their immunity; ``op_waiting``: those of them that already have an op. ``endpoints``:
-    number in the settings. Outcomes are those of its last check_interval of checking, as fractions of 1. ``error``: of
-    the last attempted check without an answer; ``held_back``: why the last one was not attempted. ``silent_since``:
+    ``overdue``: pending beyond their immunity; ``op_waiting``: those of them that already have an op; ``young``: all
+    others; ``ended``: those of these that have one. ``endpoints``: number in the settings. Outcomes are those of its
+    last check_interval of checking, as fractions of 1. ``error``: of the last attempted check without an answer;
+    ``held_back``: why the last one was not attempted. ``silent_since``:
     first NO_ANSWER after the last answer; ``undecided_since``: first UNKNOWN after the last COMMIT or ROLLBACK.
     """
 
     overdue: int = 1
     op_waiting: int = 0
+    young: int = 0
+    ended: int = 0
     endpoints: int = 0
     requested: bool = False
     outcomes: int = 0
@@ -99,7 +102,7 @@ def clock(ms: int, now: int) -> str:
 
 def _of_group(group: Group, reconcile: Reconcile, now: int) -> str:
     if not group.overdue:
-        return "young: no check is due yet"
+        return _of_young(group, reconcile)
     if group.op_waiting >= group.overdue:
         return f"ops have landed: {reconcile.decides}"
     if group.outcomes:
@@ -107,6 +110,14 @@ def _of_group(group: Group, reconcile: Reconcile, now: int) -> str:
     if group.requested:
         return "asked, no outcome yet: the check query is busy or does not run"
     return _never_asked(group, reconcile)
+
+
+def _of_young(group: Group, reconcile: Reconcile) -> str:
+    if not group.ended:
+        return "young: no check is due yet"
+    if group.ended >= group.young:
+        return f"ops have landed: {reconcile.decides}"
+    return f"young: no check is due yet; the op of {group.ended} has landed: {reconcile.decides}"
 
 
 def _never_asked(group: Group, reconcile: Reconcile) -> str:

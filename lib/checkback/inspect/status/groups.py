@@ -59,6 +59,7 @@ waiting AS (
     SELECT producer_group, count(*) AS pending,
         count(*) FILTER (WHERE asked OR due) AS overdue,
         count(*) FILTER (WHERE (asked OR due) AND op_waiting IS NOT NULL) AS op_waiting,
+        count(*) FILTER (WHERE NOT (asked OR due) AND op_waiting IS NOT NULL) AS ended,
         min(born_timestamp) FILTER (WHERE asked OR due) AS oldest_born,
         max(age_s) FILTER (WHERE asked OR due) AS oldest_age_s,
         bool_or(asked) AS requested,
@@ -115,7 +116,7 @@ SELECT w.producer_group, w.pending, w.overdue, w.op_waiting, w.oldest_born, w.ol
     o.last_answer_at, o.last_answer_endpoint, o.silent_since, o.undecided_since,
     coalesce(o.outcomes, CAST(0 AS BIGINT)) AS outcomes,
     {", ".join(f"CAST(o.{name} AS DOUBLE) / nullif(o.outcomes, 0) AS {name}_share" for name in _SHARES)},
-    o.last_error, coalesce(t.endpoints, no_text()) AS endpoints, w.as_of, w.requested, w.due_since,
+    o.last_error, coalesce(t.endpoints, no_text()) AS endpoints, w.as_of, w.requested, w.due_since, w.ended,
     CASE WHEN startswith(o.last_silence, '{NOT_TRIED}') THEN o.last_silence END AS held_back,
     nullif(o.skipped_error, '') AS skipped_error
 FROM waiting AS w
@@ -211,9 +212,10 @@ def _sayer(settings: Settings, view: View, found: Progress | None) -> Callable[[
 
     def say(row: Mapping[str, Any]) -> tuple[str, bool]:
         facts: dict[str, Any] = {name: row[f"{name}_share"] or 0.0 for name in _SHARES}
-        same = ("overdue", "op_waiting", "requested", "outcomes", "held_back", "skipped_error", *_TIMES)
+        same = ("overdue", "op_waiting", "ended", "requested", "outcomes", "held_back", "skipped_error", *_TIMES)
         group = Group(
             **facts | {name: row[name] for name in same},
+            young=row["pending"] - row["overdue"],
             endpoints=endpoints.get(row["producer_group"], 0),
             any_endpoint=bool(row["endpoints"]),
             error=row["last_error"],

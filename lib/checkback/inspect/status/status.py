@@ -191,7 +191,7 @@ def _facts(view: View, settings: Settings, now: datetime, reconcile: Callable[[]
     sql = f"""
         SELECT producer_group, endpoint, outcome, CAST(sum(checks) AS BIGINT) AS checks
         FROM ({outcomes.sql}) GROUP BY producer_group, endpoint, outcome"""
-    checks = _rows(view, Question(sql, "producer_group, endpoint, outcome", outcomes.values))
+    checks = _rows(view, Question(sql, "producer_group, endpoint, outcome", outcomes.values, outcomes.since))
     return TableFacts(
         groups=tuple(_groups(view, settings, reconcile)),
         decisions=tuple((row["state"], row["minute"], row["recent"]) for row in decided),
