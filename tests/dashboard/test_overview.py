@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from checkback.inspect.engines import duckdb_engine
+from checkback.settings import Settings
 from dashboard import incident
 from dashboard.visitors import client
 from support.inspect_times import append
@@ -68,3 +70,78 @@ def test_a_young_group_whose_ops_have_landed_waits_for_the_next_batch(
     assert re.search(r"<dd>1, the oldest [0-9]+s; 0 overdue</dd>", page)
     assert "<td>decision by the next batch</td>" in page
     assert "<td>check <time>" not in page
+
+
+def test_the_first_discard_of_a_stuck_group_is_told(evening: tuple[Path, datetime]) -> None:
+    """When the message that had most checks has had them all, each an interval after the one before."""
+    browser = client(evening[0])
+    (billing,) = (row for row in browser.get("/overview.json").json()["groups"] if row["producer_group"] == "billing")
+    interval = Settings().transaction.check_interval
+    pending = browser.get("/pending.json?group=billing").json()["rows"]
+    due = min(datetime.fromisoformat(row["next_check_at"]) + (15 - row["check_times"]) * interval for row in pending)
+    assert datetime.fromisoformat(billing["first_discard"]) == due
+    told = f"<time>{due:%Y-%m-%d %H:%M:%S}</time>"
+    for path in ("/", "/groups/billing"):
+        assert told in browser.get(path).text
+
+
+def test_the_overview_of_a_time_tells_what_was_pending_and_waited(evening: tuple[Path, datetime]) -> None:
+    browser, then = client(evening[0]), f"{evening[1] - timedelta(minutes=3):%Y-%m-%dT%H:%M:%SZ}"
+    data = browser.get("/overview.json", params={"as_of": then}).json()
+    told = {line["name"]: line["text"] for line in data["lines"]}
+    assert told["pending"] == "5"
+    assert told["unpublished"].startswith("4 for refunds, since ")
+    assert told["decisions"].startswith(
+        "last minute: COMMIT 0, ROLLBACK 0, DISCARD 0, CANCEL 0; last 5 minutes: COMMIT 4"
+    )
+    assert {group for group, *_ in data["endpoints"]} == {"shipping", "billing"}
+    assert f'href="/unpublished?as_of={then.replace(":", "%3A")}"' in browser.get("/", params={"as_of": then}).text
+
+
+def test_the_overview_of_now_is_shown_anew_and_tells_its_time(evening: tuple[Path, datetime]) -> None:
+    browser, began = client(evening[0]), datetime.now(timezone.utc).replace(microsecond=0)
+    page = browser.get("/").text
+    shown = re.search(r"<h1>Now <small>as of <time>([^<]*)</time> UTC", page)
+    assert shown is not None
+    assert datetime.fromisoformat(f"{shown[1]}+00:00") >= began
+    assert ('data-refresh="30"' in page, 'http-equiv="refresh" content="30"' in page) == (True, True)
+    assert "refresh" not in browser.get("/", params={"as_of": "5m ago"}).text.replace("shown anew", "")
+
+
+def test_what_needs_attention_leads_on(evening: tuple[Path, datetime], tmp_path: Path) -> None:
+    root = shutil.copytree(evening[0], tmp_path / "copy")
+    half = Transaction(6, 0, evening[1])
+    append(root, "decisions", [half.decision("DISCARD", decided_at=evening[1] - timedelta(minutes=2))[1]])
+    page = client(root).get("/").text
+    for where in ("discarded", "unpublished", "consumers"):
+        assert f'<a class="flag" href="/{where}">look here</a>' in page
+    assert page.count('<a href="/groups/shipping"><bdi>shipping</bdi></a>') == 3  # stuck, its endpoint, its reason
+
+
+def test_a_groups_page_says_what_to_do_and_how_often_nobody_answered(
+    evening: tuple[Path, datetime], tmp_path: Path
+) -> None:
+    root, now = shutil.copytree(evening[0], tmp_path / "copy"), evening[1]
+    half = Transaction(6, 0, now - timedelta(minutes=2))
+    answer = incident._answer(half, 1, now - timedelta(minutes=1), "UNKNOWN", incident.DOWN)[1]
+    append(root, "half", [half.half(producer_group="invoices")[1]])
+    append(root, "check_requests", [half.check(1)[1] | {"producer_group": "invoices"}])
+    append(root, "check_answers", [answer | {"producer_group": "invoices"}])
+    browser = client(root)
+    shipping = browser.get("/groups/shipping").text
+    assert "then start reconcile again" in shipping
+    assert "opens no breaker" in shipping
+    (wrong,) = browser.get("/groups/shipping.json").json()["endpoints"]
+    assert (wrong["breaker"]["breaker"], wrong["breaker"]["unanswered"]) == ("closed", 6)
+    assert "once it answers" in browser.get("/groups/billing").text
+    assert "ask its team what became of these" in browser.get("/groups/invoices").text
+
+
+def test_many_small_files_are_told_on_the_page(evening: tuple[Path, datetime], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until they are few."""
+    browser, said = client(evening[0]), "Many small files make these pages slow"
+    assert said not in browser.get("/pending").text
+    monkeypatch.setattr(duckdb_engine, "_MANY", 2)
+    assert said in browser.get("/pending").text
+    monkeypatch.undo()
+    assert said not in browser.get("/pending").text

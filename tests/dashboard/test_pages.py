@@ -199,7 +199,7 @@ def test_a_page_of_a_time_says_the_time_and_the_batch(evening: tuple[Path, datet
     assert f'<output id="when" for="batch">{at:%Y-%m-%d %H:%M:%S} UTC</output>' in page
     first = browser.get("/overview.json?as_of=50m ago").json()["as_of"]
     assert (first["batch"], first["batch_id"]) == (len(first["batches"]) - 1, None)
-    assert "<h1>Now</h1>" in browser.get("/").text
+    assert "<h1>Now <small>as of <time>" in browser.get("/").text
 
 
 def test_how_many_checks_are_left_is_told_by_the_limit_in_force(evening: tuple[Path, datetime], tmp_path: Path) -> None:

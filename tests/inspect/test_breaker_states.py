@@ -43,6 +43,7 @@ class _Endpoint:
         self.breaker = CircuitBreaker()
         self.opened: datetime | None = None
         self.closed: datetime | None = None
+        self.unanswered = 0
         self._failed = False
 
     def ask(self, at: datetime, says: str | None) -> str | None:
@@ -51,6 +52,7 @@ class _Endpoint:
         entered = self.breaker.enter(now, self.limits)
         if entered is None:
             return f"not tried: {self.breaker.failed} tries in a row failed"
+        self.unanswered = 0 if says is None else self.unanswered + 1
         healthy = says is None or says in _REFUSALS
         after = entered.answered(now, entered.turn) if healthy else entered.broken(now, entered.turn, self.limits)
         if healthy:
@@ -91,6 +93,7 @@ def test_the_answers_tell_the_state_of_the_breakers(
             known = endpoints[row["endpoint"]]
             state = known.breaker.state(now.timestamp(), known.limits)
             assert (row["breaker"], row["failures"]) == (state.value, known.breaker.failed)
+            assert row["unanswered"] == known.unanswered
             assert (
                 row["since"]
                 == {

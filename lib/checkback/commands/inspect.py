@@ -218,7 +218,7 @@ def stuck(
 
 
 def _stuck_table(rows: list[dict[str, Any]]) -> None:
-    times = ("silent since", "undecided since")
+    times = ("silent since", "undecided since", "first discard")
     table = table_of("group", "pending", "overdue", "oldest", "last answer", *times, "endpoints", "why")
     for row in rows:
         said = ("last_answer", "last_answer_at", "last_answer_endpoint")
@@ -226,7 +226,7 @@ def _stuck_table(rows: list[dict[str, Any]]) -> None:
             *(shown(row[name]) for name in ("producer_group", "pending", "overdue")),
             "-" if row["oldest_age_s"] is None else f"{int(row['oldest_age_s'])}s",
             " ".join(row[name] for name in said if row[name] is not None) or "-",
-            *(shown(row[name]) for name in ("silent_since", "undecided_since")),
+            *(shown(row[name]) for name in ("silent_since", "undecided_since", "first_discard")),
             " ".join(row["endpoints"]) or "-",
             shown(row["why"]),
         )

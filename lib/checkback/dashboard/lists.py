@@ -17,6 +17,7 @@ from checkback.dashboard.pages import ROWS, given, mended, page_of
 from checkback.errors import SettingsError
 from checkback.inspect.answers import Answers, records
 from checkback.inspect.plot_intervals import interval_for
+from checkback.inspect.status.next_step import next_step
 from checkback.inspect.status.screen import STATES
 from checkback.inspect.versions.as_of import parse_as_of
 from checkback.messages.durations import parse_duration
@@ -166,6 +167,8 @@ def group(pages: Pages, request: Request) -> Response:
             "as_of": form,
             "group": name,
             "stuck": groups[0] if groups else None,
+            "step": next_step(groups[0]) if groups and groups[0]["stuck"] else None,
+            "at": then or datetime.now(timezone.utc),
             "set": named,
             "endpoints": endpoints,
             "every_s": every.total_seconds(),

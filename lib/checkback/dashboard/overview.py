@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from checkback.consumer.group.lag import LagReader
 from checkback.consumer.group.lag_screen import facts_of
 from checkback.dashboard import charts
 from checkback.inspect.answers import records
-from checkback.inspect.status.screen import as_json, check_rows, lines
+from checkback.inspect.status.screen import as_json, check_rows, fact_lines, lines
+from checkback.storage.timestamps import time_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,10 +20,14 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from checkback.dashboard.pages import Pages
+    from checkback.inspect.status.status import TableFacts
+
+#: seconds after which the overview of now is shown anew
+REFRESH_S = 30
 
 
 def overview(pages: Pages, request: Request) -> Response:
-    """As of a time only what the tables tell of it: groups and charts."""
+    """As of a time only what the tables tell of it: not whether reconcile was at work, and no consumers."""
     with pages.asking(pending=True) as answers:
         then, form = pages.as_of(request, answers)
         every = answers.pick_every(then)
@@ -39,28 +44,25 @@ def overview(pages: Pages, request: Request) -> Response:
             "pending": charts.line(waiting, "pending", every, over),
             "counts": records(answers.count_pending(then).slice(0, 20)),
         }
+        now = round((then or datetime.now(timezone.utc)).timestamp() * 1000)
         if then is not None:
-            groups = records(answers.groups(then))
-            return pages.answer(
-                request, "overview.html", found | {"lines": [], "groups": groups, "endpoints": [], "status": None}
-            )
-        status = answers.status()
-        now = round(time.time() * 1000)
-        consumers = tuple(facts_of(lag, now) for lag in LagReader(answers.tables).read(now))
-    status = replace(status, consumers=consumers)
-    facts = status.facts
-    return pages.answer(
-        request,
-        "overview.html",
-        found
-        | {
-            "lines": [line._asdict() for line in lines(status)],
-            "groups": [] if facts is None else [_with_time(row) for row in facts.groups],
-            "endpoints": [] if facts is None else check_rows(facts),
-            "status": as_json(status),
-        },
-    )
+            facts: TableFacts | None = answers.facts(then)
+            told: dict[str, Any] = {"lines": fact_lines(facts, now), "status": None}
+        else:
+            consumers = tuple(facts_of(lag, now) for lag in LagReader(answers.tables).read(now))
+            status = replace(answers.status(), consumers=consumers)
+            facts, told = status.facts, {"lines": lines(status), "status": as_json(status)}
+    about = {
+        "at": time_of(now),
+        "status": told["status"],
+        "lines": [line._asdict() for line in told["lines"]],
+        "groups": [] if facts is None else [_with_times(row) for row in facts.groups],
+        "endpoints": [] if facts is None else check_rows(facts),
+        "refresh_s": REFRESH_S,
+    }
+    return pages.answer(request, "overview.html", found | about)
 
 
-def _with_time(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {**row, "last_answer_at": row["last_answer_at_ms"]}
+def _with_times(row: Mapping[str, Any]) -> dict[str, Any]:
+    due = row["first_discard_ms"]
+    return {**row, "last_answer_at": row["last_answer_at_ms"], "first_discard": None if due is None else time_of(due)}

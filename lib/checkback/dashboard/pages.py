@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from contextlib import contextmanager
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from threading import BoundedSemaphore
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
@@ -59,7 +59,7 @@ class Pages:
             "text": text,
             "cut": cut,
             "time": time,
-            "span": lambda seconds: "-" if seconds is None else span(float(seconds)),
+            "span": _span,
         }
 
     def stop(self) -> None:
@@ -142,6 +142,7 @@ class Pages:
             link=lambda row: link(row, then),
             csrf=self.access.csrf(cookie),
             actions=self.settings.dashboard.actions and self.access.needs_token,
+            slow={name: files for name, files in dict(self._answers.small_files).items() if files},
             root=printable(self.settings.storage.root),
         )
         return HTMLResponse(page, status)
@@ -203,6 +204,13 @@ def time(value: datetime | int | None) -> str:
         return "-"
     at = time_of(value) if isinstance(value, int) else value
     return f"{at.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S}"
+
+
+def _span(value: float | timedelta | None) -> str:
+    """A duration; a number is in seconds."""
+    if value is None:
+        return "-"
+    return span(value.total_seconds() if isinstance(value, timedelta) else float(value))
 
 
 def _json(value: object) -> object:

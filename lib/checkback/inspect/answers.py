@@ -36,7 +36,7 @@ from checkback.inspect.pending_transactions import pending_question
 from checkback.inspect.resumed_messages import resumes_question
 from checkback.inspect.scheduled_messages import SCHEDULED, SCHEDULED_COUNTS
 from checkback.inspect.status.groups import group_rows
-from checkback.inspect.status.status import Status, read_status
+from checkback.inspect.status.status import Status, TableFacts, read_facts, read_status
 from checkback.inspect.timeline import (
     MINUTE,
     decided_question,
@@ -92,6 +92,8 @@ class Answers:
         self._marks: dict[str, Mark] = {}
         self._say = say
         self._said: set[str] = set()
+        #: by table, as of the last look at it: its small files, if they are so many that answers are slow; else 0
+        self.small_files: dict[str, int] = {}
         self._open: set[DuckDBEngine] = set()
         self._ended: list[StorageError] = []
 
@@ -185,6 +187,11 @@ class Answers:
         now = datetime.now(timezone.utc)
         with self.together(pending=True) as answers:
             found: Status = answers._view(lambda view: read_status(self._settings, now, view), None)
+        return found
+
+    def facts(self, as_of: AsOf = None) -> TableFacts:
+        """What the tables tell of the status, also at a time."""
+        found: TableFacts = self._view(lambda view: read_facts(self._settings, view), as_of)
         return found
 
     def audit(self, within: timedelta | None = None) -> Report:
@@ -406,7 +413,8 @@ class Answers:
 
     def _tell(self, small_files: Mapping[str, int]) -> None:
         """Say once for each table how many small files it has."""
-        new = {name: files for name, files in small_files.items() if name not in self._said}
+        self.small_files |= small_files
+        new = {name: files for name, files in small_files.items() if files and name not in self._said}
         if new and self._say is not None:
             self._said |= new.keys()
             counts = ", ".join(f"{name} {files}" for name, files in new.items())

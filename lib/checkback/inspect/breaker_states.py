@@ -49,11 +49,12 @@ every AS (
     SELECT producer_group, endpoint, max(us) FILTER (WHERE answers) AS answered_at,
         max_by(error, (us, error)) FILTER (
             WHERE NOT answers AND NOT held AND (heard_at IS NULL OR us > heard_at)) AS last_error,
+        count(*) FILTER (WHERE NOT answers AND NOT held AND (heard_at IS NULL OR us > heard_at)) AS unanswered,
         min(us) FILTER (WHERE healthy AND us > vain_at) AS closed_at
     FROM tries GROUP BY producer_group, endpoint),
 known AS (
     SELECT e.producer_group, e.endpoint, e.answered_at, e.closed_at,
-        coalesce(b.failures, CAST(0 AS BIGINT)) AS failures, e.last_error, b.not_tried,
+        coalesce(b.failures, CAST(0 AS BIGINT)) AS failures, e.last_error, e.unanswered, b.not_tried,
         coalesce(b.opened_at, b.held_at) AS opened_at,
         coalesce(b.failed_at, b.held_at) + CAST(:pause AS BIGINT) AS until
     FROM every AS e LEFT JOIN broken AS b
@@ -63,7 +64,7 @@ SELECT producer_group, endpoint,
         AS breaker,
     timestamp_micros(CASE
         WHEN opened_at IS NULL THEN closed_at WHEN CAST(:now AS BIGINT) < until THEN opened_at ELSE until END) AS since,
-    failures, last_error, not_tried, timestamp_micros(answered_at) AS last_answer_at
+    failures, last_error, unanswered, not_tried, timestamp_micros(answered_at) AS last_answer_at
 FROM known"""
 
 
@@ -74,8 +75,9 @@ def breakers(spark: SparkSession, settings: Settings, as_of: datetime | str | No
     TIMESTAMP: of an open one the failure that opened it, of a half-open one the end of check.breaker_pause, of a closed
     one when it was first healthy after its last failure (null = it never failed, or was not healthy since); failures
     BIGINT: in a row; last_error (of the last try without an answer, refusals included; null = none since its last
-    answer), not_tried (why a check was held back last; null = none was,
-    since it was healthy), last_answer_at. A refusal (404, wrong JSON) is no answer, but shows that it is healthy.
+    answer), unanswered BIGINT (tries since then without an answer, refusals included), not_tried (why a check was held
+    back last; null = none was, since it was healthy), last_answer_at. A refusal (404, wrong JSON) is no answer, but
+    shows that it is healthy.
 
     The breakers themselves are in the memory of `reconcile`: these are derived from check_answers, with check.* of the
     settings. One that is open by Retry-After counts as half-open after check.breaker_pause, and one whose `reconcile`

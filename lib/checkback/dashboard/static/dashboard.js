@@ -11,3 +11,12 @@ if (slider) {
     slider.form.requestSubmit();
   });
 }
+// The overview of now, shown anew: not while somebody types or moves the slider, nor where nobody looks.
+const shown = document.querySelector("main[data-refresh]");
+if (shown) {
+  const fields = [...document.querySelectorAll("input")];
+  setInterval(() => {
+    const typed = fields.some((field) => field.value !== field.defaultValue || field === document.activeElement);
+    if (!typed && !document.hidden) location.reload();
+  }, 1000 * Number(shown.dataset.refresh));
+}

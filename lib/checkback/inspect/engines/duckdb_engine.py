@@ -105,7 +105,7 @@ class DuckDBEngine:
     ``lock`` guards. ``shared``: SQL that several questions contain, and that is evaluated once for all of them.
     ``copies``: small files of an object store are read from copies on this machine: for questions that read all rows.
     ``several``: there are several questions: tables of many small files are read once for all of them.
-    ``tell``: is given, before they are read, the number of small files of tables that have many.
+    ``tell``: is given, before they are read, the number of small files of each table, 0 unless they are many.
     """
 
     tables: Tables
@@ -199,7 +199,7 @@ class DuckDBEngine:
             logs = {name: self._logs[name] for name in there_now} if self.tell else {}
             many = {name: log.files.small(log.seen_version, _SMALL) for name, log in logs.items()}
         if self.tell is not None:
-            self.tell({name: files for name, files in many.items() if files >= _MANY})
+            self.tell({name: files if files >= _MANY else 0 for name, files in many.items()})
         return found
 
     def _each(self, function: Callable[[str], _Result], names: Sequence[str]) -> list[_Result]:

@@ -44,6 +44,7 @@ COLUMNS = (
     "skipped_share",
     "last_error",
     "endpoints",
+    "first_discard",
     "why",
     "as_of",
 )
@@ -62,6 +63,11 @@ waiting AS (
         count(*) FILTER (WHERE NOT (asked OR due) AND op_waiting IS NOT NULL) AS ended,
         min(born_timestamp) FILTER (WHERE asked OR due) AS oldest_born,
         max(age_s) FILTER (WHERE asked OR due) AS oldest_age_s,
+        min(CASE WHEN op_waiting IS NULL AND (:count_undelivered = 1 OR last_outcome = 'UNKNOWN')
+            THEN least(CAST(:most AS BIGINT), CAST(least(CAST(1e18 AS DOUBLE),
+                CAST(unix_micros(next_check_at) AS DOUBLE)
+                    + CAST(greatest(:check_max - check_times, 0) AS DOUBLE) * CAST(:check_interval AS DOUBLE)
+            ) AS BIGINT)) END) AS discard_us,
         bool_or(asked) AS requested,
         min(next_check_at) FILTER (WHERE due) AS due_since,
         max(as_of) AS as_of
@@ -117,6 +123,7 @@ SELECT w.producer_group, w.pending, w.overdue, w.op_waiting, w.oldest_born, w.ol
     coalesce(o.outcomes, CAST(0 AS BIGINT)) AS outcomes,
     {", ".join(f"CAST(o.{name} AS DOUBLE) / nullif(o.outcomes, 0) AS {name}_share" for name in _SHARES)},
     o.last_error, coalesce(t.endpoints, no_text()) AS endpoints, w.as_of, w.requested, w.due_since, w.ended,
+    timestamp_micros(w.discard_us) AS first_discard,
     CASE WHEN startswith(o.last_silence, '{NOT_TRIED}') THEN o.last_silence END AS held_back,
     nullif(o.skipped_error, '') AS skipped_error
 FROM waiting AS w
@@ -136,7 +143,9 @@ def stuck_groups(spark: SparkSession, settings: Settings, as_of: datetime | str 
     after that; null = it answers), undecided_since (first UNKNOWN after its last COMMIT or ROLLBACK); of its last
     check_interval of checking: outcomes BIGINT, and as fractions of 1 decided_share, unknown_share,
     no_answer_share, skipped_share DOUBLE (null = none), endpoints ARRAY<STRING> (all that were tried); last_error
-    (of the newest failed attempt); why (a sentence), as_of.
+    (of the newest failed attempt); first_discard TIMESTAMP (when the first one has had transaction.check_max checks and
+    is discarded, if no op comes; null = all have an op, or checks that reach nobody do not count); why (a sentence),
+    as_of.
 
     One row per group. Costs as much as `pending`, plus a second scan of check_answers. Raises as `pending`.
     """
@@ -149,7 +158,7 @@ def stuck_groups(spark: SparkSession, settings: Settings, as_of: datetime | str 
     rows: DataFrame = view.ask(groups_question(settings, overdue=True))
     # Times as integers: Python's time zone does not affect them.
     times = [F.unix_millis(name).alias(name) for name in (*_TIMES, "as_of")]
-    facts = F.struct(*(name for name in rows.columns if name not in (*_TIMES, "as_of")), *times)
+    facts = F.struct(*(name for name in rows.columns if name not in (*_TIMES, "first_discard", "as_of")), *times)
     return rows.withColumn("why", sentence(facts)).where("why IS NOT NULL").select(*COLUMNS)
 
 
@@ -163,7 +172,7 @@ def group_rows(
     rows = view.engine.arrow(view.ask(groups_question(settings, overdue=stuck)))
     say = _sayer(settings, view, _progress(view) if known is None else known())
     times = {name: _ms(rows.column(name)) for name in (*_TIMES, "as_of")}
-    facts = rows.drop(["oldest_born", "last_answer_at", *times]).to_pylist()
+    facts = rows.drop(["oldest_born", "last_answer_at", "first_discard", *times]).to_pylist()
     said = [say(row | {name: of[at] for name, of in times.items()}) for at, row in enumerate(facts)]
     rows = rows.append_column("why", pa.array([why for why, _ in said], pa.string()))
     rows = rows.append_column("stuck", pa.array([is_one for _, is_one in said], pa.bool_()))

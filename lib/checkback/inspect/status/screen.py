@@ -32,10 +32,15 @@ class Line(NamedTuple):
 
 def lines(status: Status) -> list[Line]:
     """The lines above the tables."""
-    about = [_at_work(status), *_batch(status), *_lag(status), *_decisions(status.facts, status.now)]
+    about = [_at_work(status), *_batch(status), *_lag(status), *fact_lines(status.facts, status.now)]
     new = {} if status.facts is None else status.facts.dead_letters
     consumers = (_consumers(one, new.get(one.group, 0)) for one in status.consumers or ())
-    return [*about, *_unpublished(status), *consumers]
+    return [*about, *consumers]
+
+
+def fact_lines(facts: TableFacts | None, now: int) -> list[Line]:
+    """Those of them that the tables tell; ``now``: ms, the time that the facts are of."""
+    return [*_decisions(facts, now), *_unpublished(facts, now)]
 
 
 def group_rows(facts: TableFacts) -> list[tuple[tuple[str, ...], bool]]:
@@ -203,14 +208,14 @@ def _scheduled(facts: TableFacts, now: int) -> list[Line]:
     return [Line("scheduled", f"{messages}; {when}", bad=late > _OVERDUE_MS)]
 
 
-def _unpublished(status: Status) -> list[Line]:
+def _unpublished(facts: TableFacts | None, now: int) -> list[Line]:
     """Messages waiting for their topic's table: by topic how many, since when and why."""
-    found = () if status.facts is None else status.facts.unpublished
+    found = () if facts is None else facts.unpublished
     return [
         Line(
             "unpublished",
             f"{one.messages} for {_shown(one.topic)}, "
-            f"{'since when is unknown' if one.since is None else f'since {_ago(one.since, status.now)}'}: "
+            f"{'since when is unknown' if one.since is None else f'since {_ago(one.since, now)}'}: "
             f"{one.reason or 'why is unknown'}",
             True,
         )

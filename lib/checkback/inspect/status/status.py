@@ -22,6 +22,7 @@ from checkback.storage.lock import lock_is_held
 from checkback.storage.log.commit_reader import CommitReader, Unread
 from checkback.storage.row_texts import CONSUMER_GROUP, CONSUMER_GROUP_END
 from checkback.storage.tables import Tables
+from checkback.storage.timestamps import ms_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -60,6 +61,7 @@ GROUP = (
     "unknown_share",
     "last_error",
     "endpoints",
+    "first_discard_ms",
     "stuck",
     "why",
 )
@@ -135,6 +137,13 @@ def read_status(settings: Settings, now: datetime, view: View | None = None) -> 
         facts = None if view is None else _facts(view, settings, now, lambda: reading.result().progress)
         engine = reading.result()
     return Status(round(now.timestamp() * 1000), transaction.timeout, transaction.reserved, engine, facts)
+
+
+def read_facts(settings: Settings, view: View) -> TableFacts:
+    """What the tables tell as of the view. Raises SettingsError, StorageError."""
+    at = None if view.at is None else ms_of(view.at)
+    place = view.tables.checkpoint("reconcile")
+    return _facts(view, settings, view.moment, lambda: progress(view.engine.session, place, at))
 
 
 def _engine(tables: Tables, spark: SparkSession | None) -> Engine:
@@ -222,7 +231,7 @@ def _new_dead_letters(now: datetime) -> Question:
 def _groups(view: View, settings: Settings, reconcile: Callable[[], Progress | None]) -> list[Mapping[str, Any]]:
     """GROUP of each group, the oldest first."""
     rows = group_rows(view, settings, known=reconcile)
-    for name in ("last_answer_at", "silent_since", "undecided_since"):
+    for name in ("last_answer_at", "silent_since", "undecided_since", "first_discard"):
         rows = rows.append_column(f"{name}_ms", pc.divide(rows.column(name).cast(pa.int64()), 1000))
     found: list[Mapping[str, Any]] = rows.select(list(GROUP)).to_pylist()
     return sorted(found, key=lambda row: (-(row["oldest_age_s"] or float("-inf")), row["producer_group"] or ""))
