@@ -91,9 +91,7 @@ def test_the_overview_of_a_time_tells_what_was_pending_and_waited(evening: tuple
     told = {line["name"]: line["text"] for line in data["lines"]}
     assert told["pending"] == "5"
     assert told["unpublished"].startswith("4 for refunds, since ")
-    assert told["decisions"].startswith(
-        "last minute: COMMIT 0, ROLLBACK 0, DISCARD 0, CANCEL 0; last 5 minutes: COMMIT 4"
-    )
+    assert "last 5 minutes: COMMIT 4, " in told["decisions"]
     assert {group for group, *_ in data["endpoints"]} == {"shipping", "billing"}
     assert f'href="/unpublished?as_of={then.replace(":", "%3A")}"' in browser.get("/", params={"as_of": then}).text
 
