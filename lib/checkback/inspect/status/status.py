@@ -39,6 +39,8 @@ SOURCES = ("half", "op")
 RECENT = timedelta(minutes=5)
 #: how long a dead letter is new
 NEW = timedelta(days=1)
+#: the first time of which there is a day before
+_FIRST = datetime.min.replace(tzinfo=timezone.utc) + 2 * NEW
 #: the tables that status reads, besides those of topics
 _TABLES = (
     *("half", "op", "decisions", "check_requests", "check_answers", "deliveries", "unpublished", "dead_letters"),
@@ -192,7 +194,7 @@ FROM {decisions} WHERE decided_at >= timestamp_micros(least(:recent, :midnight))
 def _facts(view: View, settings: Settings, now: datetime, reconcile: Callable[[], Progress | None]) -> TableFacts:
     """What the tables tell. ``reconcile``: gives its progress."""
     view.look(*_TABLES)
-    now = now.astimezone(timezone.utc)
+    now = max(now.astimezone(timezone.utc), _FIRST)
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     since = {"minute": now - timedelta(minutes=1), "recent": now - RECENT, "midnight": midnight}
     decided = _rows(view, Question(_DECIDED, "state", {name: microseconds(at) for name, at in since.items()}))
