@@ -67,6 +67,16 @@ def none_of(answers: Answers, group: str | None, rows: pa.Table) -> str:
     return f" No half message is of the group {group}" + (f"; there are {there}." if known else ".")
 
 
+def with_keys(answers: Answers, rows: pa.Table, as_of: str | None, most: int) -> pa.Table:
+    """The rows with a column keys: those of the half messages of the first ``most`` rows; only these are looked up."""
+    import pyarrow as pa
+
+    first = rows.select(["queue_id", "queue_offset", "transaction_id", "producer_group"]).slice(0, most).to_pylist()
+    found = answers.keys(first, as_of)
+    keys = [found.get(tuple(row.values())) for row in first]
+    return rows.append_column("keys", pa.array(keys + [None] * (rows.num_rows - len(keys)), pa.string()))
+
+
 def one_form(as_json: bool, as_csv: bool) -> None:
     """Raises SettingsError if both are asked for."""
     if as_json and as_csv:

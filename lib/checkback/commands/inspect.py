@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from checkback.commands.answering import answering, none_of, one_form, print_answer
+from checkback.commands.answering import answering, none_of, one_form, print_answer, with_keys
 from checkback.commands.options import (
     AsOf,
     Config,
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 SHOWN = 50
 #: Maximum intervals and groups in the table of `decisions`; --json shows all.
 EVENTS = 500
+#: what names a message in each table
+_MESSAGE = ("queue", "offset", "transaction", "group", "topic", "keys")
 
 
 @app.command()
@@ -56,6 +58,7 @@ def pending(
     settings = prepared_for_tables(config, overrides, debug)
     with answering(settings, "pending") as answers:
         rows = answers.pending(as_of, group=group).drop(["as_of"])
+        rows = rows if as_json or as_csv else with_keys(answers, rows, as_of, SHOWN)
         most = 0 if as_json or as_csv else answers.check_max(as_of)
         nothing = _nothing("pending", group, as_of) + none_of(answers, group, rows)
     print_answer(rows, as_json, as_csv, SHOWN, partial(_pending_table, most), nothing)
@@ -66,17 +69,21 @@ def _nothing(what: str, group: str | None, as_of: str | None) -> str:
     return f"{whose} is {what}." if as_of is None else f"{whose} was."
 
 
+def _message(row: dict[str, Any]) -> list[str]:
+    """The cells of _MESSAGE."""
+    names = ("queue_id", "queue_offset", "transaction_id", "producer_group", "real_topic", "keys")
+    return [shown(row[name]) for name in names]
+
+
 def _last_answer(row: dict[str, Any]) -> str:
     return " ".join(str(row[name]) for name in ("last_outcome", "last_error") if row[name] is not None) or "-"
 
 
 def _pending_table(check_max: int, rows: list[dict[str, Any]]) -> None:
-    columns = ("queue", "offset", "transaction", "group", "topic", "age", "checks", "last answer", "next", "why")
-    table = table_of(*columns)
+    table = table_of(*_MESSAGE, "age", "checks", "last answer", "next", "why")
     for row in rows:
         table.add_row(
-            *(str(row[name]) for name in ("queue_id", "queue_offset", "transaction_id", "producer_group")),
-            shown(row["real_topic"]),
+            *_message(row),
             "-" if row["age_s"] is None else f"{int(row['age_s'])}s",
             f"{row['check_times']} of {check_max}",
             _last_answer(row),
@@ -100,16 +107,17 @@ def scheduled(
     settings = prepared_for_tables(config, overrides, debug)
     with answering(settings, "scheduled") as answers:
         rows = answers.scheduled(as_of, group=group).drop(["as_of"])
+        rows = rows if as_json or as_csv else with_keys(answers, rows, as_of, SHOWN)
         nothing = _nothing("scheduled", group, as_of) + none_of(answers, group, rows)
     print_answer(rows, as_json, as_csv, SHOWN, _scheduled_table, nothing)
 
 
 def _scheduled_table(rows: list[dict[str, Any]]) -> None:
-    table = table_of("queue", "offset", "transaction", "group", "topic", "committed", "by", "deliver at", "due in")
+    table = table_of(*_MESSAGE, "committed", "by", "deliver at", "due in")
     for row in rows:
         table.add_row(
-            *(str(row[name]) for name in ("queue_id", "queue_offset", "transaction_id", "producer_group")),
-            *(shown(row[name]) for name in ("real_topic", "decided_at", "source", "deliver_at")),
+            *_message(row),
+            *(shown(row[name]) for name in ("decided_at", "source", "deliver_at")),
             f"{int(row['due_in_s'])}s",
         )
     console().print(table)
@@ -130,16 +138,17 @@ def unpublished(
     settings = prepared_for_tables(config, overrides, debug)
     with answering(settings, "unpublished") as answers:
         rows = answers.unpublished(as_of, group=group, topic=topic)
+        rows = rows if as_json or as_csv else with_keys(answers, rows, as_of, SHOWN)
         nothing = _nothing("unpublished", group, as_of) + none_of(answers, group, rows)
     print_answer(rows, as_json, as_csv, SHOWN, _unpublished_table, nothing)
 
 
 def _unpublished_table(rows: list[dict[str, Any]]) -> None:
-    table = table_of("queue", "offset", "transaction", "group", "topic", "committed", "why")
+    table = table_of(*_MESSAGE, "committed", "why")
     for row in rows:
         table.add_row(
-            *(str(row[name]) for name in ("queue_id", "queue_offset", "transaction_id", "producer_group")),
-            *(shown(row[name]) for name in ("real_topic", "unpublished_at", "reason")),
+            *_message(row),
+            *(shown(row[name]) for name in ("unpublished_at", "reason")),
         )
     console().print(table)
 
@@ -161,6 +170,7 @@ def discarded(
     settings = prepared_for_tables(config, overrides, debug)
     with answering(settings, "discarded") as answers:
         rows = answers.discarded(as_of, since=since, group=group, topic=topic, reason=reason)
+        rows = rows if as_json or as_csv else with_keys(answers, rows, as_of, SHOWN)
         nothing = _none_discarded(since, group, topic, reason, as_of) + none_of(answers, group, rows)
     print_answer(rows, as_json, as_csv, SHOWN, partial(_discarded_table, rows), nothing)
 
@@ -188,15 +198,12 @@ def _totals(found: pa.Table) -> list[str]:
 
 def _discarded_table(found: pa.Table, rows: list[dict[str, Any]]) -> None:
     print_rows(_totals(found))
-    table = table_of(
-        "queue", "offset", "transaction", "group", "topic", "discarded", "why", "last answer", "resumed as"
-    )
+    table = table_of(*_MESSAGE, "discarded", "why", "last answer", "resumed as")
     for row in rows:
         why = row["reason"] if row["reason"] == "CANCELLED" else f"{row['reason']} after {row['check_times']} checks"
         table.add_row(
-            *(str(row[name]) for name in ("queue_id", "queue_offset", "transaction_id", "producer_group")),
-            *(shown(row[name]) for name in ("real_topic", "discarded_at")),
-            *(why, _last_answer(row), shown(row["resumed_as"])),
+            *_message(row),
+            *(shown(row["discarded_at"]), why, _last_answer(row), shown(row["resumed_as"])),
         )
     console().print(table)
 
