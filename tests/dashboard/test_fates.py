@@ -80,7 +80,9 @@ def test_what_is_refused_says_why_leads_back_and_keeps_what_was_typed(outage: Pa
     assert (commit.status_code, "Resume …" in commit.text, "Commit …" in commit.text) == (409, True, False)
     wrong = browser.post("/actions", data=_form(page, "resume", 1, actor=""), headers=SAME)
     assert (wrong.status_code, "Who: is empty" in wrong.text, "Resume …" in wrong.text) == (400, True, True)
-    for told in (answer.text, commit.text, wrong.text):
+    unknown = browser.post("/actions", data=_form(page, "resume", 1, transaction_id="none"), headers=SAME)
+    assert "has this transaction id" in unknown.text
+    for told in (answer.text, commit.text, wrong.text, unknown.text):
         assert "<title>" in told
         assert not re.search(r"`checkback (?!reconcile)|--[a-z]|leave out", told)
     assert 'name="reason" value="paid by hand"' in commit.text

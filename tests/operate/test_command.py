@@ -141,7 +141,7 @@ def test_unknown_transaction_is_told(lake: Lakehouse, capfd: pytest.CaptureFixtu
     lake.half(12)
     out, err = fails(capfd, "resume", "none", *SIGNED, "--yes")
     assert out == ""
-    assert "no half message has this transaction id; see `checkback pending`" in err
+    assert "no half message has this transaction id; `checkback pending`" in err
     wrong = ("--queue-id", "0", "--queue-offset", "99")
     assert "no half message at 0/99 has this" in fails(capfd, "resolve", "tx", "--commit", *SIGNED, *wrong)[1]
 

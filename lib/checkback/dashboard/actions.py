@@ -132,7 +132,7 @@ def _said(error: CheckbackError) -> str:
     where, fix = _FIELDS.get(error.where, error.where), error.fix
     if where.startswith("--transaction-id "):
         where = f"dead letter {where.removeprefix('--transaction-id ')}"
-    if fix.startswith(("see `checkback ", "name one: --")):
+    if fix.startswith(("see `checkback ", "`checkback pending`", "name one: --")):
         fix = ""
     return str(CheckbackError(error.what, where, fix))
 
