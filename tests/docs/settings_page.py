@@ -35,8 +35,8 @@ CHECKBACK__TRANSACTION__TIMEOUT=2s checkback config show
 CHECKBACK__PRODUCERS__ORDERS__ENDPOINTS='["http://127.0.0.1:8901/check"]' checkback config show
 ```
 
-Values are YAML, also those of variables and `--set`, without its tags (`!!int`), aliases (`*`), dates, octal numbers
-and numbers of base 60: `010` and `2:28` are text. A duration is a whole number with a unit: `500ms`, `6s`, `1m`,
+Values are YAML, also those of variables and `--set`, without its tags (`!!int`), dates, octal numbers and
+numbers of base 60: `010` and `2:28` are text. A duration is a whole number with a unit: `500ms`, `6s`, `1m`,
 `72h`, `2d`. `null` means not set. An unknown key or an invalid value is reported in one line that names the key, its
 layer and the fix; exit code 2.
 

@@ -76,8 +76,8 @@ def _error(text: str) -> InvalidYamlError | None:
         ("!!timestamp hunter2", "has a tag (!)"),
         ("!!python/name:hunter2 x", "has a tag (!)"),
         ("! hunter2", "has a tag (!)"),
-        ("&a {hunter2: *a}", "has an alias (*)"),
-        ("{a: &a hunter2, b: *a}", "has an alias (*)"),
+        ("&a {hunter2: *a}", "has an alias (*) of what it is in"),
+        ("{a: &a [hunter2, {b: *a}]}", "has an alias (*) of what it is in"),
         ("[" * 5000, "is nested too deeply"),
         ('"\\U00110000hunter2"', "is not valid YAML"),
         ('"\\UFFFFFFFFhunter2"', "is not valid YAML"),
@@ -93,6 +93,13 @@ def test_refused_in_one_line_that_does_not_quote_it(value: str, told: str) -> No
     for line, where in zip(lines, ("producers (--set)", "producers (CHECKBACK__PRODUCERS)", "my.yml"), strict=True):
         assert line.startswith(f"{where}: {told}")
         assert "hunter2" not in line
+
+
+def test_what_several_have_may_be_written_once() -> None:
+    """As conf files of the release before may."""
+    text = "{a: &a {x: 1, y: [2]}, b: *a, c: {<<: *a, x: 3}, d: &d [4], e: *d}"
+    once = {"x": 1, "y": [2]}
+    assert parsed(text) == {"a": once, "b": once, "c": once | {"x": 3}, "d": [4], "e": [4]}
 
 
 @pytest.mark.parametrize(

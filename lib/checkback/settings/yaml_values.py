@@ -1,7 +1,7 @@
 """YAML as settings take it: text, true and false, null, decimal numbers, lists and mappings.
 
-Not YAML 1.1's dates, octal numbers and numbers of base 60 (``010`` would be 8, ``2:28`` 148): these are text. Tags and
-aliases are refused, and so are duplicate keys: the first of two sections would be lost silently.
+Not YAML 1.1's dates, octal numbers and numbers of base 60 (``010`` would be 8, ``2:28`` 148): these are text. Tags are
+refused, and so are duplicate keys: the first of two sections would be lost silently.
 """
 
 from __future__ import annotations
@@ -41,13 +41,20 @@ def parsed(text: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._within: list[str | None] = []
+
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
-        if isinstance(event, yaml.AliasEvent):
-            raise InvalidYamlError("has an alias (*)", "write the value itself, or in quotes", event.start_mark)
+        if isinstance(event, yaml.AliasEvent) and event.anchor in self._within:
+            raise InvalidYamlError("has an alias (*) of what it is in", "write it in quotes", event.start_mark)
         if getattr(event, "tag", None) is not None:
             raise InvalidYamlError("has a tag (!)", "leave it out, or put the value in quotes", event.start_mark)
-        return super().compose_node(parent, index)
+        self._within.append(event.anchor)
+        node = super().compose_node(parent, index)
+        self._within.pop()
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
@@ -60,7 +67,7 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag.endswith((":bool", ":null"))]
+    first: [(tag, pattern) for tag, pattern in resolvers if tag.endswith((":bool", ":null", ":merge"))]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(rf"(?:{_INT})\Z"), list("-+0123456789"))
