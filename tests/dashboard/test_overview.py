@@ -143,3 +143,16 @@ def test_many_small_files_are_told_on_the_page(evening: tuple[Path, datetime], m
     assert said in browser.get("/pending").text
     monkeypatch.undo()
     assert said not in browser.get("/pending").text
+
+
+def test_an_outage_that_is_over_stays_on_its_groups_page(evening: tuple[Path, datetime], tmp_path: Path) -> None:
+    root, now = shutil.copytree(evening[0], tmp_path / "copy"), evening[1]
+    (lasting,) = client(root).get("/groups/billing.json").json()["outages"]
+    assert lasting["over_at"] is None
+    assert "<td>goes on</td>" in client(root).get("/groups/billing").text
+    over = now - timedelta(minutes=1)
+    answer = incident._answer(Transaction(6, 0, now - timedelta(minutes=2)), 1, over, "COMMIT", incident.DOWN)[1]
+    append(root, "check_answers", [answer | {"producer_group": "billing"}])
+    page = client(root).get("/groups/billing").text
+    assert "goes on" not in page
+    assert f"<td><time>{over:%Y-%m-%d %H:%M:%S}</time></td><td>NO_ANSWER</td>" in page

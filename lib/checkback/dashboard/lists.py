@@ -150,6 +150,7 @@ def group(pages: Pages, request: Request) -> Response:
         breakers = {row["endpoint"]: row for row in records(answers.breakers(then, group=name))}
         oldest = with_keys(answers, records(answers.pending(then, group=name, limit=ROWS)), then)
         check_max = answers.check_max(then)
+        outages = records(answers.outages(then, group=name).slice(0, ROWS))
     known = pages.settings.producers.get(name)
     named = None if known is None else masked_each(known.endpoints)
     counts: dict[str | None, dict[str, int]] = {url: {} for url in named or ()}
@@ -176,6 +177,7 @@ def group(pages: Pages, request: Request) -> Response:
             "decisions": charts.stacked(decisions, "state", "decisions", every, over),
             "rows": oldest,
             "check_max": check_max,
+            "outages": outages,
         },
     )
 
