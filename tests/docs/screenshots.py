@@ -18,7 +18,7 @@ _FLAGS = (
 )
 _PICTURES = {
     "dashboard.png": ("/?as_of={then}", "1200,1000"),
-    "dashboard-transaction.png": ("/transactions/0/7", "1200,900"),
+    "dashboard-transaction.png": (f"/transactions/{os.environ.get('PLACE', '0/7')}", "1200,900"),
 }
 
 
