@@ -71,9 +71,9 @@ def with_keys(answers: Answers, rows: pa.Table, as_of: str | None, most: int) ->
     """The rows with a column keys: those of the half messages of the first ``most`` rows; only these are looked up."""
     import pyarrow as pa
 
-    first = rows.select(["queue_id", "queue_offset", "transaction_id", "producer_group"]).slice(0, most).to_pylist()
-    found = answers.keys(first, as_of)
-    keys = [found.get(tuple(row.values())) for row in first]
+    from checkback.inspect.message_keys import NAME
+
+    keys = answers.keys(rows.select(NAME).slice(0, most).to_pylist(), as_of)
     return rows.append_column("keys", pa.array(keys + [None] * (rows.num_rows - len(keys)), pa.string()))
 
 

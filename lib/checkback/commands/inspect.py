@@ -56,7 +56,7 @@ def pending(
 ) -> None:
     """Show the transactions that are not decided yet, or were not at a time."""
     settings = prepared_for_tables(config, overrides, debug)
-    with answering(settings, "pending") as answers:
+    with answering(settings, "pending") as several, several.together() as answers:
         rows = answers.pending(as_of, group=group).drop(["as_of"])
         rows = rows if as_json or as_csv else with_keys(answers, rows, as_of, SHOWN)
         most = 0 if as_json or as_csv else answers.check_max(as_of)
@@ -105,7 +105,7 @@ def scheduled(
 ) -> None:
     """Show the committed messages whose time is yet to come, or was at a time."""
     settings = prepared_for_tables(config, overrides, debug)
-    with answering(settings, "scheduled") as answers:
+    with answering(settings, "scheduled") as several, several.together() as answers:
         rows = answers.scheduled(as_of, group=group).drop(["as_of"])
         rows = rows if as_json or as_csv else with_keys(answers, rows, as_of, SHOWN)
         nothing = _nothing("scheduled", group, as_of) + none_of(answers, group, rows)
@@ -136,7 +136,7 @@ def unpublished(
 ) -> None:
     """Show the committed messages that wait for their topic's table, or did at a time, since when and why."""
     settings = prepared_for_tables(config, overrides, debug)
-    with answering(settings, "unpublished") as answers:
+    with answering(settings, "unpublished") as several, several.together() as answers:
         rows = answers.unpublished(as_of, group=group, topic=topic)
         rows = rows if as_json or as_csv else with_keys(answers, rows, as_of, SHOWN)
         nothing = _nothing("unpublished", group, as_of) + none_of(answers, group, rows)
@@ -168,7 +168,7 @@ def discarded(
 ) -> None:
     """Show the messages that were given up or cancelled, the last first, and why; `resume` sends one again."""
     settings = prepared_for_tables(config, overrides, debug)
-    with answering(settings, "discarded") as answers:
+    with answering(settings, "discarded") as several, several.together() as answers:
         rows = answers.discarded(as_of, since=since, group=group, topic=topic, reason=reason)
         rows = rows if as_json or as_csv else with_keys(answers, rows, as_of, SHOWN)
         nothing = _none_discarded(since, group, topic, reason, as_of) + none_of(answers, group, rows)

@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from datetime import datetime, timedelta, timezone
 from itertools import islice
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from checkback.consumer.group.lag import LagReader
@@ -61,9 +60,7 @@ def pending(pages: Pages, request: Request) -> Response:
 
 def with_keys(answers: Answers, rows: list[dict[str, Any]], then: AsOf = None) -> list[dict[str, Any]]:
     """The rows of a page with the keys of their half messages: people know an order's number, not its transaction."""
-    found = answers.keys(rows, then)
-    name = itemgetter("queue_id", "queue_offset", "transaction_id", "producer_group")
-    return [row | {"keys": found.get(name(row))} for row in rows]
+    return [row | {"keys": keys} for row, keys in zip(rows, answers.keys(rows, then), strict=True)]
 
 
 def decisions(pages: Pages, request: Request) -> Response:

@@ -30,7 +30,7 @@ from checkback.inspect.discarded_messages import discard_counts_question, discar
 from checkback.inspect.engines.duckdb_engine import DuckDBEngine, Mark
 from checkback.inspect.engines.question import Question
 from checkback.inspect.last_words import last_words_question
-from checkback.inspect.message_keys import Name, keys_of
+from checkback.inspect.message_keys import Name, keys_of, name_of
 from checkback.inspect.outage_questions import last_outages_question
 from checkback.inspect.pending_transactions import pending_question
 from checkback.inspect.resumed_messages import resumes_question
@@ -54,7 +54,7 @@ from checkback.storage.tables import Tables
 from checkback.storage.timestamps import python_times
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql import SparkSession
@@ -255,10 +255,10 @@ class Answers:
         """As what an id's half messages were resumed, the first first; columns as `resumes_question`."""
         return self._ask(resumes_question(transaction_id, group), as_of)
 
-    def keys(self, rows: Iterable[Mapping[str, Any]], as_of: AsOf = None) -> dict[Name, str]:
-        """The keys of some half messages, by queue_id, queue_offset, transaction_id and producer_group."""
+    def keys(self, rows: Sequence[Mapping[str, Any]], as_of: AsOf = None) -> list[str | None]:
+        """The keys of each row's half message. Rows: the columns `message_keys.NAME`."""
         found: dict[Name, str] = self._view(lambda view: keys_of(view, rows), as_of)
-        return found
+        return [found.get(name_of(row)) for row in rows]
 
     def last_words(self, group: str, as_of: AsOf = None) -> dict[str, Any]:
         """What the checks of a group brought last; columns as `last_words_question`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -20,6 +21,9 @@ WHERE h.keys IS NOT NULL"""
 _ORDER = "queue_id, queue_offset, transaction_id, producer_group, keys"
 #: what names a half message
 Name = tuple[int, int, "str | None", "str | None"]
+NAME = ("queue_id", "queue_offset", "transaction_id", "producer_group")
+#: of a row
+name_of = itemgetter(*NAME)
 
 
 def keys_of(view: View, rows: Iterable[Mapping[str, Any]]) -> dict[Name, str]:
@@ -36,7 +40,4 @@ def keys_of(view: View, rows: Iterable[Mapping[str, Any]]) -> dict[Name, str]:
     )
     read = {"places": view.engine.keep("places", wanted)}
     found = view.engine.arrow(view.ask(Question(_KEYS, _ORDER), read)).to_pylist()
-    return {
-        (row["queue_id"], row["queue_offset"], row["transaction_id"], row["producer_group"]): row["keys"]
-        for row in found
-    }
+    return {name_of(row): row["keys"] for row in found}
