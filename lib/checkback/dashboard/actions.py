@@ -10,8 +10,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from checkback.consumer import reconsume_command
-from checkback.consumer.reconsume import AGAIN
-from checkback.dashboard.fate import fate_of
+from checkback.dashboard.fate import fate_of, fate_of_letter
 from checkback.dashboard.pages import ROWS, link
 from checkback.dashboard.pages import time as shown_time
 from checkback.errors import CheckbackError, SettingsError, printable
@@ -248,7 +247,7 @@ def dead_letters(tables: Tables, group: str) -> tuple[list[dict[str, Any]], dict
     And of all of them how many have each fate: messages, of which some may have been given up several times.
     """
     found = reconsume_command.dead_letters(tables, group)
-    fates = Counter(_fate(one) for one in found)
+    fates = Counter(fate_of_letter(one) for one in found)
     listed = [
         {
             "transaction_id": one.buried.transaction_id,
@@ -259,16 +258,11 @@ def dead_letters(tables: Tables, group: str) -> tuple[list[dict[str, Any]], dict
             "reconsume_times": one.buried.times,
             "reason": one.buried.reason,
             "dead_at": one.buried.dead_at,
-            "fate": _fate(one),
+            "fate": fate_of_letter(one),
         }
         for one in reversed(found[-ROWS:])
     ]
     return listed, dict(fates)
-
-
-def _fate(one: Judged) -> str:
-    """AGAIN is what reconsume would do."""
-    return "given up" if one.fate == AGAIN else one.fate
 
 
 def _number(form: Mapping[str, str], name: str) -> int | None:

@@ -14,6 +14,7 @@ from checkback.operate.tables import FileStore
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from checkback.consumer.reconsume import Judged
     from checkback.inspect.answers import Answers, AsOf
     from checkback.storage.tables import Tables
 
@@ -70,10 +71,14 @@ def dead_letters_of(tables: Tables, half: Mapping[str, Any]) -> list[dict[str, A
     equal = {"transaction_id": [half["transaction_id"]], "half_queue_id": [half["queue_id"]]}
     equal["half_queue_offset"] = [half["queue_offset"]]
     rows = FileStore(tables).rows(TABLE, equal, ["consumer_group"]).to_pylist()
-    found = []
-    for group in sorted({row["consumer_group"] for row in rows if row["consumer_group"]})[:_GROUPS]:
-        for one in reconsume_command.dead_letters(tables, group, None, [half["transaction_id"]]):
-            if (one.buried.half_queue_id, one.buried.half_queue_offset) == (half["queue_id"], half["queue_offset"]):
-                fate = "given up" if one.fate == AGAIN else one.fate
-                found.append({"group": group, "topic": one.buried.queue.topic, "fate": fate})
-    return found
+    return [
+        {"group": group, "topic": one.buried.queue.topic, "fate": fate_of_letter(one)}
+        for group in sorted({row["consumer_group"] for row in rows if row["consumer_group"]})[:_GROUPS]
+        for one in reconsume_command.dead_letters(tables, group, None, [half["transaction_id"]])
+        if (one.buried.half_queue_id, one.buried.half_queue_offset) == (half["queue_id"], half["queue_offset"])
+    ]
+
+
+def fate_of_letter(one: Judged) -> str:
+    """What became of a dead letter; AGAIN is what `reconsume` would do."""
+    return "given up" if one.fate == AGAIN else one.fate
