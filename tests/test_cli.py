@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import typer
 
 from checkback import __version__
 from checkback.cli import main
+from checkback.commands import MODULES, application, names
 from checkback.settings import Settings, flatten
 from checkback.storage.log.delta_log import DeltaLog
 
@@ -184,6 +186,20 @@ def test_help_and_settings_need_no_java_and_no_spark() -> None:
         assert (run.returncode, run.stderr) == (0, "")
     code = "import sys; from checkback.cli import main; main(['config', 'show']); sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False).returncode == 0
+
+
+def test_each_command_is_in_the_module_that_is_named() -> None:
+    app = application()
+    found = {each.name or each.callback.__name__: each.callback.__module__ for each in app.registered_commands}  # type: ignore[union-attr]
+    named = {name: f"checkback.commands.{module}" for module, names in MODULES.items() for name in names}
+    assert found | {"config": "checkback.commands.config"} == named
+    assert sorted(typer.main.get_command(app).commands) == names()  # type: ignore[attr-defined]
+
+
+def test_a_command_does_not_wait_for_those_of_others() -> None:
+    code = "import sys; from checkback.cli import main; main(); sys.exit('checkback.commands.reconcile' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code, "config", "show"], stdout=subprocess.DEVNULL, check=False)
+    assert run.returncode == 0
 
 
 @pytest.mark.slow

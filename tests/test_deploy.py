@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 import typer
 
-from checkback.commands import app, names
+from checkback.commands import application, names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +39,7 @@ def taken(line: str) -> dict[str, object]:
 
 def parse(arguments: Sequence[str]) -> dict[str, object]:
     """The command's options as it takes them; it is not run."""
-    command = typer.main.get_command(app).commands[arguments[0]]  # type: ignore[attr-defined]
+    command = typer.main.get_command(application()).commands[arguments[0]]  # type: ignore[attr-defined]
     return dict(command.make_context(arguments[0], list(arguments[1:])).params)
 
 

@@ -15,7 +15,7 @@ import yaml
 from databricks.bundles.jobs import Job
 
 from checkback import cli
-from checkback.commands import app
+from checkback.commands import application
 
 _ROOT = Path(__file__).parents[2]
 _BUNDLE = _ROOT / "conf/databricks"
@@ -99,7 +99,7 @@ def test_model_refuses_what_is_wrong() -> None:
 
 @pytest.mark.parametrize("name", _JOBS)
 def test_tasks_run_commands_that_there_are(name: str) -> None:
-    command = typer.main.get_command(app)
+    command = typer.main.get_command(application())
     for task in _deployed("prod")[name]["tasks"]:
         wheel = task["python_wheel_task"]
         parameters = list(wheel["parameters"])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyspark
 import typer
 
-from checkback.commands import app
+from checkback.commands import application
 from checkback.settings.loading import load
 from checkback.spark.hadoop_settings import packages_for
 from checkback.spark.session import DELTA_PACKAGE, kafka_package
@@ -56,7 +56,7 @@ def parse(arguments: list[str]) -> tuple[str, dict[str, Any]]:
 
     Raises Typer's error where the command line would.
     """
-    command: Any = typer.main.get_command(app)
+    command: Any = typer.main.get_command(application())
     names: list[str] = []
     rest = arguments
     while hasattr(command, "commands"):

@@ -12,7 +12,7 @@ import typer
 import yaml
 from pydantic import BaseModel
 
-from checkback.commands import app
+from checkback.commands import application
 from checkback.landing.kafka_records import read_half, read_ops
 from checkback.messages.half import parse_half
 from checkback.messages.op import parse_ops
@@ -147,7 +147,7 @@ def test_commands_and_targets_in_the_text_are_there() -> None:
 
 def _check_command(page: str, words: list[str]) -> None:
     """The command is there, and so are its options; what it needs besides may be left out."""
-    command = typer.main.get_command(app)
+    command = typer.main.get_command(application())
     while hasattr(command, "commands"):
         assert words[0] in command.commands, (page, words)
         command, words = command.commands[words[0]], words[1:]

@@ -24,7 +24,6 @@ from threading import RLock, Timer
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from checkback.errors import SettingsError, StorageError
-from checkback.inspect.audit.run import Report, audit_on, findings_on
 from checkback.inspect.breaker_states import breakers_question
 from checkback.inspect.discarded_messages import discard_counts_question, discarded_question
 from checkback.inspect.engines.duckdb_engine import DuckDBEngine, Mark
@@ -59,6 +58,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from checkback.inspect.audit.run import Report
     from checkback.inspect.engines.engine import Engine
     from checkback.settings import Settings
 
@@ -199,10 +199,14 @@ class Answers:
 
         ``within``: raises StorageError if DuckDB takes longer.
         """
+        from checkback.inspect.audit.run import audit_on
+
         return self._on(lambda engine: audit_on(engine, self._settings), within, all_rows=True)
 
     def findings(self) -> pa.Table:
         """The transactions with which the audit finds fault; columns as `inspect.audit.findings`."""
+        from checkback.inspect.audit.run import findings_on
+
         return self._on(lambda engine: findings_on(engine, self._settings), all_rows=True)
 
     def unpublished(
