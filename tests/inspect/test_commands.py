@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pyarrow as pa
@@ -58,6 +59,23 @@ def test_status_and_audit_as_csv_say_what_they_say_as_json(root: Path, capfd: py
     for command in ("status", "audit"):
         assert _run(root, command, "--csv", "--json") == 2
         assert "exclude each other" in capfd.readouterr().err
+
+
+def test_the_status_of_a_time_is_what_the_tables_tell_of_it(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    now = datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    assert _run(root, "status", "--as-of", now, "--json") == 0
+    said = json.loads(capfd.readouterr().out)
+    assert (said["at"], said["pending"]) == (now, 1)
+    assert [row["pending"] for row in said["groups"]] == [1]
+    assert (said["reconcile"]["at_work"], said["batch"], said["lag"], said["consumers"]) == (None, None, {}, None)
+    assert _run(root, "status", "--as-of", now) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[0].split() == ["pending", "1"]
+    assert not any(line.startswith(("reconcile", "last batch", "lag")) for line in lines)
+    assert _run(root, "status", "--as-of", "2020-01-01T00:00", "--json") == 0
+    assert json.loads(capfd.readouterr().out)["pending"] == 0
+    assert _run(root, "status", "--as-of", now, "--watch") == 2
+    assert "exclude each other" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["pending", "scheduled", "unpublished", "discarded", "decisions"])

@@ -15,9 +15,9 @@ from rich.live import Live
 from rich.text import Text
 
 from checkback.commands.answering import answering, one_form
-from checkback.commands.options import Config, Csv, Debug, Json, Overrides, app, prepared_for_tables
+from checkback.commands.options import AsOf, Config, Csv, Debug, Json, Overrides, app, prepared_for_tables
 from checkback.commands.printing import console, print_rows, table_of
-from checkback.errors import printable
+from checkback.errors import SettingsError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,6 +36,7 @@ Watch = Annotated[bool, typer.Option("--watch", help="Look again every few secon
 @app.command()
 def status(
     watch: Watch = False,
+    as_of: AsOf = None,
     as_json: Json = False,
     as_csv: Csv = False,
     config: Config = None,
@@ -46,6 +47,12 @@ def status(
     one_form(as_json, as_csv)
     settings = prepared_for_tables(config, overrides, debug)
     out = console()
+    if as_of is not None:
+        if watch:
+            raise SettingsError("--watch and --as-of exclude each other", fix="give one of them")
+        with answering(settings, "status") as answers:
+            _print(out, answers.status(as_of), as_json, as_csv, watch)
+        return
     try:
         if as_json or as_csv or not out.is_terminal:
             for found in _looks(settings, watch):

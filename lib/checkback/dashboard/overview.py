@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from checkback.consumer.group.lag import LagReader
 from checkback.consumer.group.lag_screen import facts_of
 from checkback.dashboard import charts
 from checkback.inspect.answers import records
-from checkback.inspect.status.screen import as_json, check_rows, fact_lines, lines
+from checkback.inspect.status.screen import as_json, check_rows, lines
+from checkback.inspect.status.status import TableFacts
 from checkback.storage.timestamps import time_of
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from checkback.dashboard.pages import Pages
-    from checkback.inspect.status.status import TableFacts
 
 #: seconds after which the overview of now is shown anew
 REFRESH_S = 30
@@ -44,20 +43,17 @@ def overview(pages: Pages, request: Request) -> Response:
             "pending": charts.line(waiting, "pending", every, over),
             "counts": records(answers.count_pending(then).slice(0, 20)),
         }
-        now = round((then or datetime.now(timezone.utc)).timestamp() * 1000)
-        if then is not None:
-            facts: TableFacts | None = answers.facts(then)
-            told: dict[str, Any] = {"lines": fact_lines(facts, now), "status": None}
-        else:
-            consumers = tuple(facts_of(lag, now) for lag in LagReader(answers.tables).read(now))
-            status = replace(answers.status(), consumers=consumers)
-            facts, told = status.facts, {"lines": lines(status), "status": as_json(status)}
+        status = answers.status(then)
+        if then is None:
+            consumers = tuple(facts_of(lag, status.now) for lag in LagReader(answers.tables).read(status.now))
+            status = replace(status, consumers=consumers)
+    facts = status.facts or TableFacts()
     about = {
-        "at": time_of(now),
-        "status": told["status"],
-        "lines": [line._asdict() for line in told["lines"]],
-        "groups": [] if facts is None else [_with_times(row) for row in facts.groups],
-        "endpoints": [] if facts is None else check_rows(facts),
+        "at": time_of(status.now),
+        "status": as_json(status),
+        "lines": [line._asdict() for line in lines(status)],
+        "groups": [_with_times(row) for row in facts.groups],
+        "endpoints": check_rows(facts),
         "refresh_s": REFRESH_S,
     }
     return pages.answer(request, "overview.html", found | about)

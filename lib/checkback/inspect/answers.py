@@ -4,10 +4,10 @@
         oldest = answers.pending(group="orders", limit=50)       # a pyarrow Table, the oldest first
         then = answers.pending(as_of="2026-11-20T15:00")          # any question, as of a time
 
-Every method but `batches` takes ``as_of``: a datetime, or a text as `as_of.parse_as_of` reads it; None = now. To see
-the tables as a batch left them, give the ``finished_at`` of its row in `batches`. The rows are pyarrow Tables, whose
-timestamps are us, UTC; `records` makes dicts of them. ``limit`` and ``offset`` choose a page of the rows, in the order
-of the question; the other arguments filter them, None = all.
+Every method but `batches`, `findings` and `audit` takes ``as_of``: a datetime, or a text as `as_of.parse_as_of` reads
+it; None = now. To see the tables as a batch left them, give the ``finished_at`` of its row in `batches`. The rows are
+pyarrow Tables, whose timestamps are us, UTC; `records` makes dicts of them. ``limit`` and ``offset`` choose a page of
+the rows, in the order of the question; the other arguments filter them, None = all.
 
 An object may be used by several threads: each call reads on in the tables' logs, opens those of tables that were made
 anew in their place, and has a database of its own. It raises SettingsError if ``as_of`` is not a time or too long ago,
@@ -35,7 +35,7 @@ from checkback.inspect.pending_transactions import pending_question
 from checkback.inspect.resumed_messages import resumes_question
 from checkback.inspect.scheduled_messages import SCHEDULED, SCHEDULED_COUNTS
 from checkback.inspect.status.groups import group_rows
-from checkback.inspect.status.status import Status, TableFacts, read_facts, read_status
+from checkback.inspect.status.status import Status, read_status
 from checkback.inspect.timeline import (
     MINUTE,
     decided_question,
@@ -179,19 +179,14 @@ class Answers:
         """The circuit breaker of each endpoint that was tried; columns as `inspect.breakers`."""
         return self._ask(breakers_question(self._settings).where("producer_group", group), as_of)
 
-    def status(self) -> Status:
+    def status(self, as_of: AsOf = None) -> Status:
         """Whether reconcile is at work, how far it is, and who is stuck; `status.screen.as_json` makes JSON of it.
 
-        Without consumers (`consumer.lag`).
+        Without consumers (`consumer.lag`). As of a time only what the tables tell.
         """
         now = datetime.now(timezone.utc)
         with self.together(pending=True) as answers:
-            found: Status = answers._view(lambda view: read_status(self._settings, now, view), None)
-        return found
-
-    def facts(self, as_of: AsOf = None) -> TableFacts:
-        """What the tables tell of the status, also at a time."""
-        found: TableFacts = self._view(lambda view: read_facts(self._settings, view), as_of)
+            found: Status = answers._view(lambda view: read_status(self._settings, now, view), as_of)
         return found
 
     def audit(self, within: timedelta | None = None) -> Report:

@@ -32,15 +32,11 @@ class Line(NamedTuple):
 
 def lines(status: Status) -> list[Line]:
     """The lines above the tables."""
-    about = [_at_work(status), *_batch(status), *_lag(status), *fact_lines(status.facts, status.now)]
+    about = [] if status.past else [_at_work(status), *_batch(status), *_lag(status)]
+    about += [*_decisions(status.facts, status.now), *_unpublished(status.facts, status.now)]
     new = {} if status.facts is None else status.facts.dead_letters
     consumers = (_consumers(one, new.get(one.group, 0)) for one in status.consumers or ())
     return [*about, *consumers]
-
-
-def fact_lines(facts: TableFacts | None, now: int) -> list[Line]:
-    """Those of them that the tables tell; ``now``: ms, the time that the facts are of."""
-    return [*_decisions(facts, now), *_unpublished(facts, now)]
 
 
 def group_rows(facts: TableFacts) -> list[tuple[tuple[str, ...], bool]]:

@@ -121,7 +121,10 @@ class ConsumerFacts:
 
 @dataclass(frozen=True)
 class Status:
-    """The status at ``now`` (ms). ``facts`` None = not read yet; ``consumers`` None = only Spark can read them."""
+    """The status at ``now`` (ms). ``facts`` None = not read yet; ``consumers`` None = only Spark can read them.
+
+    ``past``: as of a time, of which only ``facts`` are known.
+    """
 
     now: int
     timeout: timedelta
@@ -129,23 +132,24 @@ class Status:
     engine: Engine
     facts: TableFacts | None = None
     consumers: tuple[ConsumerFacts, ...] | None = None
+    past: bool = False
 
 
 def read_status(settings: Settings, now: datetime, view: View | None = None) -> Status:
-    """The status, with a ``view`` also what the tables tell. Raises SettingsError, StorageError."""
+    """The status, with a ``view`` also what the tables tell: of one as of a time that alone.
+
+    Raises SettingsError, StorageError.
+    """
     tables, transaction = Tables.of(settings.storage), settings.transaction
+    if view is not None and view.at is not None:
+        at, place, session = ms_of(view.at), tables.checkpoint("reconcile"), view.engine.session
+        then = _facts(view, settings, view.at, lambda: progress(session, place, at))
+        return Status(at, transaction.timeout, transaction.reserved, Engine(), then, past=True)
     with ThreadPoolExecutor(1) as pool:  # beside the tables: each takes requests that follow one another
         reading = pool.submit(_engine, tables, None if view is None else view.engine.session)
         facts = None if view is None else _facts(view, settings, now, lambda: reading.result().progress)
         engine = reading.result()
     return Status(round(now.timestamp() * 1000), transaction.timeout, transaction.reserved, engine, facts)
-
-
-def read_facts(settings: Settings, view: View) -> TableFacts:
-    """What the tables tell as of the view. Raises SettingsError, StorageError."""
-    at = None if view.at is None else ms_of(view.at)
-    place = view.tables.checkpoint("reconcile")
-    return _facts(view, settings, view.moment, lambda: progress(view.engine.session, place, at))
 
 
 def _engine(tables: Tables, spark: SparkSession | None) -> Engine:
