@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from checkback.cli import main
-from checkback.consumer.message_lines import iso
 from checkback.storage.tables import Tables
+from checkback.storage.timestamps import iso
 from consumer.published import START, Published
 
 SET = ("--set", "storage.root=data")

@@ -6,7 +6,7 @@ import base64
 import json
 from typing import TYPE_CHECKING, Any
 
-from checkback.storage.timestamps import time_of
+from checkback.storage.timestamps import iso
 
 if TYPE_CHECKING:
     from checkback.consumer.message import MessageExt
@@ -53,11 +53,6 @@ def json_line(message: MessageExt, bodies: bool = False) -> str:
         "body_size": len(message.body),
     }
     return json.dumps(found | _body(message.body) if bodies else found)
-
-
-def iso(ms: int) -> str:
-    """A time in UTC, ISO 8601, milliseconds."""
-    return time_of(ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _body(body: bytes) -> dict[str, str]:

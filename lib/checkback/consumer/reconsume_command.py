@@ -18,7 +18,6 @@ from checkback.consumer.batch_log import BatchLog
 from checkback.consumer.dead_letters import TABLE
 from checkback.consumer.group.group_reader import chosen_groups, read_group
 from checkback.consumer.group.group_table import GroupTable
-from checkback.consumer.message_lines import iso
 from checkback.consumer.reconsume import AGAIN, COLUMNS, Buried, Judged, dead_letters_of, judge, keys_of, with_retries
 from checkback.consumer.retry import RESUMED
 from checkback.errors import FencedError, SettingsError, printable
@@ -32,7 +31,7 @@ from checkback.operate.transaction import Place
 from checkback.storage.log.delta_log import AlteredError, DeltaLog
 from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.row_texts import CONSUMER_GROUP, CONSUMER_GROUP_END
-from checkback.storage.timestamps import time_of
+from checkback.storage.timestamps import iso, time_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

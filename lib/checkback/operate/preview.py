@@ -6,7 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from checkback.operate.operations import CANCEL, RESUME
-from checkback.operate.transaction import readable, stamp
+from checkback.operate.transaction import readable
+from checkback.storage.timestamps import iso
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -90,13 +91,13 @@ def transaction_json(transaction: Transaction, now: datetime) -> Json:
         "transaction_id": transaction.transaction_id,
         "producer_group": transaction.producer_group,
         "real_topic": transaction.real_topic,
-        "born_timestamp": stamp(transaction.born),
+        "born_timestamp": iso(transaction.born),
         "age_s": transaction.age_s(now),
         "check_times": transaction.check_times,
         "last_outcome": transaction.last_outcome,
         "last_error": transaction.last_error,
         "state": "PENDING" if decision is None else decision.state,
-        "decided_at": None if decision is None else stamp(decision.decided_at),
+        "decided_at": None if decision is None else iso(decision.decided_at),
         "source": None if decision is None else decision.source,
         "resumed_from": None if transaction.resumed_from is None else str(transaction.resumed_from),
     }
@@ -119,7 +120,7 @@ def outcome_json(outcome: Outcome, now: datetime) -> Json:
         "done": True,
         "repeated": outcome.repeated,
         "action": one.action,
-        "at": stamp(one.at),
+        "at": iso(one.at),
         "actor": one.signed.actor,
         "reason": one.signed.reason,
         "transaction": transaction_json(outcome.transaction, now),
@@ -149,7 +150,7 @@ def discards(chosen: Iterable[Discarded]) -> list[tuple[str, str, str, int, str,
         count[key] += 1
         first, last = times.get(key, (one.discarded_at, one.discarded_at))
         times[key] = min(first, one.discarded_at), max(last, one.discarded_at)
-    return [(*key, count[key], stamp(times[key][0]), stamp(times[key][1])) for key in sorted(count)]
+    return [(*key, count[key], iso(times[key][0]), iso(times[key][1])) for key in sorted(count)]
 
 
 def consequence_for_all(chosen: Sequence[Discarded]) -> str:

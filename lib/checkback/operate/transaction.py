@@ -136,11 +136,6 @@ class Transaction:
         return f"; scheduled for {readable(self.deliver_at)}"
 
 
-def stamp(time: datetime) -> str:
-    """A time in JSON: UTC, milliseconds."""
-    return time.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
-
-
 def readable(time: datetime) -> str:
     """A time in a sentence: UTC, seconds."""
     return f"{time.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"

@@ -25,6 +25,12 @@ def ms_of(time: datetime) -> int:
     return ((time if time.tzinfo else time.replace(tzinfo=timezone.utc)) - _EPOCH) // _MS
 
 
+def iso(at: datetime | int) -> str:
+    """A time in JSON: UTC, ISO 8601, milliseconds. ``at``: aware, or ms since the epoch."""
+    time = time_of(at) if isinstance(at, int) else at.astimezone(timezone.utc)
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def python_times(rows: pa.Table) -> pa.Table:
     """The rows with timestamps clamped to Python's range; other writers' rows may exceed it.
 

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from checkback.messages.durations import format_duration
+from checkback.storage.timestamps import iso
 from checkback.what_if.figures import bucket_end
 from checkback.what_if.records import State
 
@@ -103,8 +104,8 @@ def as_json(found: WhatIf) -> dict[str, Any]:
     return {
         "rules": {SETTINGS[name]: value for name, value in asdict(found.rules).items()},
         "changes": {SETTINGS[name]: value for name, value in found.changes.items()},
-        "since": _iso(found.since),
-        "until": _iso(found.until),
+        "since": iso(found.since),
+        "until": iso(found.until),
         "batches": found.batches,
         "total": _figures(found.total),
         "groups": [{"producer_group": name, **_figures(each)} for name, each in sorted(found.groups.items())],
@@ -113,7 +114,7 @@ def as_json(found: WhatIf) -> dict[str, Any]:
 
 def change_as_json(change: Change) -> dict[str, Any]:
     """A transaction as an object."""
-    return {name: _iso(value) if isinstance(value, datetime) else value for name, value in asdict(change).items()}
+    return {name: iso(value) if isinstance(value, datetime) else value for name, value in asdict(change).items()}
 
 
 def _differences(figures: Figures) -> int:
@@ -188,7 +189,3 @@ def _after(at: datetime | None, landed: datetime) -> str:
 
 def _stamp(at: datetime) -> str:
     return at.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _iso(at: datetime) -> str:
-    return at.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from checkback.consumer.message_lines import iso
 from checkback.inspect.status.screen import span
 from checkback.inspect.status.status import ConsumerFacts
+from checkback.storage.timestamps import iso
 
 if TYPE_CHECKING:
     from checkback.consumer.group.group_lag import GroupLag, MemberState, QueueLag, TopicLag

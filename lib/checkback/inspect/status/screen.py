@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checkback.inspect.status.diagnosis import clock
-from checkback.storage.timestamps import time_of
+from checkback.storage.timestamps import iso, time_of
 
 if TYPE_CHECKING:
     from checkback.inspect.status.run_schedule import RunSchedule
@@ -124,11 +124,6 @@ def span(seconds: float) -> str:
             rest = whole % size // less
             return f"{whole // size}{unit}" + (f" {rest}{part}" if rest else "")
     return f"{whole}s"
-
-
-def iso(ms: int) -> str:
-    """A time in JSON."""
-    return time_of(ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _at_work(status: Status) -> Line:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
+
+from checkback.storage.timestamps import iso
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,6 +48,4 @@ class FileStatistics:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
-    return value
+    return iso(value) if isinstance(value, datetime) else value
