@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from checkback.producer.base_producer import PATIENCE, BaseProducer, one
-from checkback.producer.calls import HALVES, MESSAGES, Call, Route, send_results, unsent
+from checkback.producer.calls import HALVES, MESSAGES, Call, Route, send_results
 from checkback.producer.listener import (
     AsyncTransactionListener,
     LocalTransactionState,
@@ -98,15 +98,8 @@ class AsyncTransactionProducer(BaseProducer):
     async def send_batch(self, messages: Iterable[Message]) -> list[SendResult]:
         """See TransactionProducer.send_batch."""
         results: list[SendResult] = []
-        silent = False
-        for batch in self._batches(messages):
-            if silent:
-                results += unsent(batch)
-                continue
-            call = self._batch(batch)
+        for call in self._requests(messages, results):
             await self._post(MESSAGES, call)
-            results += send_results(call)
-            silent = call.silent
         return results
 
     async def send_in_transaction(self, message: Message, arg: Any = None) -> TransactionSendResult:

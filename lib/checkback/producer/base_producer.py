@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from checkback.errors import SettingsError
-from checkback.producer.calls import OPS, Call, Op, Route, batches
+from checkback.producer.calls import OPS, Call, Op, Route, batches, send_results, unsent
 from checkback.producer.connection import curl_options
 from checkback.producer.gateway_address import addresses
 from checkback.producer.listener import LocalTransactionState
 from checkback.producer.message import Message, half_json, id_of, op_json
 from checkback.producer.responses import GatewayError, Place
-from checkback.producer.result import TransactionSendResult, stored
+from checkback.producer.result import SendResult, TransactionSendResult, stored
 from checkback.producer.retry import MOST_S, Attempts, Patience
 from checkback.producer.senders import Senders
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from checkback.producer.senders import OnOpError
 
@@ -69,11 +69,17 @@ class BaseProducer:
         json = half_json(self._group, message, transaction_id, self._now_ms())
         return Call([(transaction_id, json)], Attempts(self._patience, self._timer()))
 
-    def _batches(self, messages: Iterable[Message]) -> list[list[tuple[str, bytes]]]:
-        return batches(self._group, messages, self._now_ms())
-
-    def _batch(self, batch: Sequence[tuple[str, bytes]]) -> Call:
-        return Call(batch, Attempts(self._patience, self._timer()))
+    def _requests(self, messages: Iterable[Message], results: list[SendResult]) -> Iterator[Call]:
+        """The requests of send_batch, each to be made before the next; what came of them is added to ``results``."""
+        silent = False
+        for batch in batches(self._group, messages, self._now_ms()):
+            if silent:
+                results += unsent(batch)
+                continue
+            call = Call(batch, Attempts(self._patience, self._timer()))
+            yield call
+            results += send_results(call)
+            silent = call.silent
 
     def _end(
         self, half: Call, place: Place, state: LocalTransactionState, local_error: Exception | None

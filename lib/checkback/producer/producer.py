@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from checkback.errors import CheckbackError
 from checkback.producer.accumulator import LOOK_S
 from checkback.producer.base_producer import PATIENCE, BaseProducer, one
-from checkback.producer.calls import HALVES, MESSAGES, Call, Route, send_results, unsent
+from checkback.producer.calls import HALVES, MESSAGES, Call, Route, send_results
 from checkback.producer.listener import failed, no_listener, state_of
 from checkback.producer.responses import GatewayError
 from checkback.producer.result import SendResult, TransactionSendResult, not_stored
@@ -118,15 +118,8 @@ class TransactionProducer(BaseProducer):
         anything is sent.
         """
         results: list[SendResult] = []
-        silent = False
-        for batch in self._batches(messages):
-            if silent:
-                results += unsent(batch)
-                continue
-            call = self._batch(batch)
+        for call in self._requests(messages, results):
             self._post(MESSAGES, call)
-            results += send_results(call)
-            silent = call.silent
         return results
 
     def send_in_transaction(self, message: Message, arg: Any = None) -> TransactionSendResult:
