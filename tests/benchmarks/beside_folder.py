@@ -20,7 +20,7 @@ from benchmarks.processes import GROUP, lake
 from benchmarks.producers import BODY_BYTES, produce_beside
 from benchmarks.report import p99, report, rounded, say, scaled
 from check.quick_endpoint import endpoint
-from checkback.check.query import start_check
+from check.started import start_check
 from checkback.storage.files.object_store import register
 from crash.process import processes
 from gateway.process import TO_TABLE, Gateway

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from benchmarks.processes import GROUP, lake
 from benchmarks.report import report, rounded, say, scaled
 from check.quick_endpoint import endpoint
-from checkback.check.query import start_check
+from check.started import start_check
 from checkback.errors import CheckbackError
 from checkback.storage.schemas import arrow_schema
 

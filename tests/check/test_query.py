@@ -14,7 +14,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from check.servers import SHORT, Received, Server, Wire, late, reply, says
-from checkback.check.query import CheckBatches, check_query, start_check
+from check.started import start_check
+from checkback.check.query import CheckBatches, check_query
 from checkback.check.superseded import superseding_rows
 from checkback.demo.producer import ExampleProducer
 from checkback.errors import SettingsError

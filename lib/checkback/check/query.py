@@ -36,7 +36,6 @@ from checkback.storage.valid_texts import is_valid, valid_texts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from checkback.settings import Settings
@@ -85,18 +84,6 @@ def decisive_answers(spark: SparkSession, tables: Tables, since: datetime) -> in
     """The number of deciding answers from ``since`` on, and maybe some earlier ones."""
     decides = F.col("outcome").isin(COMMIT, ROLLBACK) & (F.col("answered_at") >= F.lit(since - SKEW))
     return tables.read(spark, "check_answers").where(decides).count()
-
-
-def start_check(
-    spark: SparkSession,
-    settings: Settings,
-    tables: Tables,
-    available_now: bool,
-    dispatch: type[CheckBatches] | None = None,
-) -> StreamingQuery:
-    """Start the query alone, without a Stopper."""
-    writer, batches = check_query(spark, settings, tables, available_now, dispatch)
-    return writer.foreachBatch(batches).start()
 
 
 def groups_of(settings: Settings) -> dict[str, Group]:

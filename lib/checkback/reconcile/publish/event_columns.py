@@ -35,11 +35,6 @@ def is_cancel() -> Column:
     return F.coalesce(found, F.lit(False))
 
 
-def transaction_key() -> Column:
-    """A 64-bit hash of (producer_group, transaction_id), resistant to second preimages."""
-    return F.xxhash64(F.sha1("producer_group"), F.sha1("transaction_id"))
-
-
 def store_us() -> Column:
     """store_timestamp in microseconds: with the offset it identifies a row of `half`."""
     return F.coalesce(F.unix_micros("store_timestamp"), F.lit(0)).alias("store_us")

@@ -72,12 +72,6 @@ def flush_parents(path: str) -> None:
         above = os.path.dirname(above)
 
 
-def flush_written(path: str) -> None:
-    """Flush a file and its folder. Raises OSError."""
-    flush_file(path)
-    flush_folder(os.path.dirname(path))
-
-
 class LogFlush:
     """Flushes the log of a table in a local folder without gaps: a version only with all earlier ones.
 
