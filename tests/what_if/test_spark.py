@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from checkback.errors import SettingsError
 from checkback.inspect.engines.check_jitter import xxhash64
 from checkback.settings import Settings
-from checkback.what_if.parts import moment
+from checkback.storage.timestamps import time_of
 from checkback.what_if.records import RECORDED
 from checkback.what_if.run import replay
 from what_if.lake import write
@@ -56,7 +56,7 @@ def test_spark_says_the_same(spark: SparkSession, settings: Settings, changes: d
 
 def test_spark_replays_only_what_landed_since_then(spark: SparkSession, settings: Settings, tmp_path: Path) -> None:
     """The half messages landed at 0 s. Without tables it says what to do."""
-    assert replay(settings, {}, since=moment(1), spark=spark).total.recorded.transactions == 0
+    assert replay(settings, {}, since=time_of(1), spark=spark).total.recorded.transactions == 0
     nothing = Settings.model_validate({"storage": {"root": str(tmp_path)}})
     with pytest.raises(SettingsError, match="there is no such table; run `checkback reconcile` first"):
         replay(nothing, {}, spark=spark)

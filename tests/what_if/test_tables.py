@@ -11,10 +11,10 @@ import pytest
 from checkback.cli import main
 from checkback.errors import SettingsError
 from checkback.settings import Settings
+from checkback.storage.timestamps import time_of
 from checkback.what_if import changes_table, groups_table, plot, what_if
 from checkback.what_if.comparison import compare, needs_of
 from checkback.what_if.figures import Figures, total
-from checkback.what_if.parts import moment
 from checkback.what_if.records import RECORDED, State
 from checkback.what_if.run import replay
 from checkback.what_if.timeline import Cadence, Needs
@@ -66,16 +66,16 @@ def test_tables_say_what_the_records_say(tables: Path, changes: dict[str, Any]) 
 
 def test_only_what_landed_since_then(tables: Path) -> None:
     """The half messages landed at 0 s."""
-    assert replay(_settings(tables), {}, since=moment(0)).total.recorded.transactions == 2
-    assert replay(_settings(tables), {}, since=moment(1)).total.recorded.transactions == 0
+    assert replay(_settings(tables), {}, since=time_of(0)).total.recorded.transactions == 2
+    assert replay(_settings(tables), {}, since=time_of(1)).total.recorded.transactions == 0
 
 
 def test_batch_in_progress_is_as_if_it_were_not_there(tables: Path) -> None:
     """Its rows are there, its row in `batches` is not: the transaction is pending as of the last whole one."""
     row = {"queue_id": 0, "queue_offset": 9, "transaction_id": "t7", "producer_group": "g1", "real_topic": "payments"}
-    landed = moment(140_000)
+    landed = time_of(140_000)
     append(tables, "half", [row | {"born_timestamp": landed, "store_timestamp": landed}])
-    after = {"check_times": 1, "requested_at": moment(200_000), "batch_id": 6}
+    after = {"check_times": 1, "requested_at": time_of(200_000), "batch_id": 6}
     append(tables, "check_requests", [row | after])
     found = replay(_settings(tables), {}).total
     assert found.recorded.states == {"DISCARD": 2, "PENDING": 1}
@@ -85,8 +85,8 @@ def test_batch_in_progress_is_as_if_it_were_not_there(tables: Path) -> None:
 def test_what_an_unknown_batch_decided_is_left_out(tables: Path) -> None:
     """As of the release before, which wrote no row in `batches`."""
     row = {"queue_id": 0, "queue_offset": 9, "transaction_id": "t7", "producer_group": "g1", "real_topic": "payments"}
-    append(tables, "half", [row | {"born_timestamp": moment(0), "store_timestamp": moment(0)}])
-    append(tables, "check_requests", [row | {"check_times": 1, "requested_at": moment(500), "batch_id": 77}])
+    append(tables, "half", [row | {"born_timestamp": time_of(0), "store_timestamp": time_of(0)}])
+    append(tables, "check_requests", [row | {"check_times": 1, "requested_at": time_of(500), "batch_id": 77}])
     assert replay(_settings(tables), {}).total.recorded.transactions == 2
 
 
@@ -95,7 +95,7 @@ def test_hostile_rows_harm_nothing(tables: Path) -> None:
     names: dict[str, Any] = {"transaction_id": "\u202e'; DROP", "producer_group": "g\x1b[31m", "real_topic": "payments"}
     nothing = dict.fromkeys(("queue_id", "queue_offset"))
     edge = {"queue_id": 2**31 - 1, "queue_offset": 2**63 - 1}
-    landed = {"born_timestamp": moment(0), "store_timestamp": moment(0)}
+    landed = {"born_timestamp": time_of(0), "store_timestamp": time_of(0)}
     append(tables, "half", [nothing | names | landed, edge | names, edge | names | landed | {"delay_ms": 2**62}])
     append(tables, "half", [{**edge, "queue_offset": -1}, {**edge, **names, **landed, "check_immunity_s": 2**31 - 1}])
     op = {"queue_id": 2**31 - 1, "half_offset": 2**63 - 1, "producer_group": "g\x1b[31m"}

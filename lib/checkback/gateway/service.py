@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from checkback.gateway.transaction_queries import TransactionQueries
 from checkback.gateway.unverified_ops import UnverifiedOps
 from checkback.storage.files.object_store import concurrently
 from checkback.storage.queue_owners import QueueOwner, refuse_foreign
-from checkback.storage.timestamps import LEAST
+from checkback.storage.timestamps import time_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from checkback.settings import Gateway, Settings
 
 _FORGET_EVERY_S = 1.0
-_EPOCH = datetime.fromtimestamp(0, timezone.utc)
 
 
 class GatewayService:
@@ -131,8 +130,8 @@ class GatewayService:
         now = steady_ms()
         last = history.last_stored(gateway.queues)
         behind = 0 if last is None else max(0, now - last)
-        since = max(now - behind - self._remember_ms, LEAST // 1000)
-        found = history.recent(queues, _EPOCH + timedelta(milliseconds=since), gateway.remember_max)
+        since = now - behind - self._remember_ms
+        found = history.recent(queues, time_of(since), gateway.remember_max)
         return replace(found, stored=np.minimum(found.stored + behind, now))
 
     async def run(self) -> None:

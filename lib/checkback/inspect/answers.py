@@ -48,9 +48,9 @@ from checkback.inspect.timeline import (
 from checkback.inspect.transaction_lineage import lineage_rows, transactions_question
 from checkback.inspect.unpublished_messages import Topic, topics, unpublished_rows
 from checkback.inspect.versions.batch_stops import ORDER, stops_question
-from checkback.inspect.versions.view import View, microseconds
+from checkback.inspect.versions.view import View
 from checkback.storage.tables import Tables
-from checkback.storage.timestamps import python_times
+from checkback.storage.timestamps import python_times, us_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -379,7 +379,7 @@ class Answers:
         question = Question(
             "SELECT batch_id, finished_at FROM {batches} WHERE finished_at <= timestamp_micros(:at)",
             ORDER,
-            {"at": microseconds(at)},
+            {"at": us_of(at)},
         )
         found = self._ask(question.page(1), None).column("batch_id").to_pylist()
         return found[0] if found else None

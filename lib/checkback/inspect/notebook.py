@@ -14,9 +14,9 @@ import yaml
 from pyspark.sql import functions as F
 
 from checkback.errors import SettingsError
-from checkback.inspect.versions.view import moment_of
 from checkback.settings import BASE_FILE
 from checkback.settings.loading import load
+from checkback.storage.timestamps import time_of_us
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,7 +96,7 @@ def busiest(over_time: DataFrame, every: timedelta) -> datetime | None:
     row = over_time.groupBy(F.unix_micros("minute").alias("at")).agg(total).orderBy(F.desc("pending"), "at").first()
     if row is None:
         return None
-    return moment_of(row["at"]) + every
+    return time_of_us(row["at"]) + every
 
 
 def _project() -> Path:

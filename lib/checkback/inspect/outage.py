@@ -11,8 +11,9 @@ from pyspark.sql import functions as F
 from checkback.inspect.outage_questions import damage_question, outages_question
 from checkback.inspect.plot_intervals import in_words, interval_for
 from checkback.inspect.versions.as_of import parse_as_of
-from checkback.inspect.versions.view import View, moment_column, moment_of
+from checkback.inspect.versions.view import View, moment_column
 from checkback.storage.row_texts import NOT_TRIED
+from checkback.storage.timestamps import time_of_us
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -107,8 +108,8 @@ def worst_outage(
     if row is None:
         now = parse_as_of(as_of) or datetime.now(timezone.utc)
         return Outage("", "", now, now, now, "No outage: no group's checks were in vain twice in a row.")
-    began, last = moment_of(row["began"]), moment_of(row["last_vain"])
-    over = None if row["over"] is None else moment_of(row["over"])
+    began, last = time_of_us(row["began"]), time_of_us(row["last_vain"])
+    over = None if row["over"] is None else time_of_us(row["over"])
     lines = [
         _what(row["producer_group"], row["outcome"], began, over, row["said"]),
         _asked(row.asDict()),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from checkback.inspect.engines.question import Question
-from checkback.inspect.versions.view import microseconds
+from checkback.storage.timestamps import us_of
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -108,6 +108,6 @@ def last_outages_question(since: datetime | str | None = None) -> Question:
 def damage_question(group: str, began: datetime, last: datetime) -> Question:
     """The question of `inspect.damage`: the discarded, the pending, then the slowest first."""
     order = "CASE WHEN state = 'DISCARD' THEN 0 WHEN state IS NULL THEN 1 ELSE 2 END, delay_s DESC"
-    values: dict[str, Value] = {"outage_group": group, "last": microseconds(last)}
+    values: dict[str, Value] = {"outage_group": group, "last": us_of(last)}
     sql = _DAMAGE.replace("RECENT", _RECENT)
     return Question(sql, f"{order}, queue_id, queue_offset", values, since=began)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checkback.errors import SettingsError
@@ -12,6 +12,7 @@ from checkback.operate.operations import RESUME
 from checkback.operate.transaction import OPERATOR, Decision, Key, LandedOp, Place, Transaction
 from checkback.storage.first_op import is_own, misfit, turn
 from checkback.storage.row_texts import NOT_TRIED, tried_error
+from checkback.storage.timestamps import EPOCH
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -32,7 +33,6 @@ _HALF = (
     "committed",
 )
 _LEDGER = (*_KEY, "action", "new_queue_id")
-_EPOCH = datetime.fromtimestamp(0, timezone.utc)
 Row = dict[str, Any]
 
 
@@ -181,7 +181,7 @@ def _with_outcomes(store: OperatorTables, found: dict[Place, Transaction]) -> li
             cancels.setdefault(place, []).append(row)
     decided = own_rows_at(store, "decisions", found)
     decisions = {
-        place: Decision(row["state"], row["source"], row["reason"], row[_TIMES] or 0, row["decided_at"] or _EPOCH)
+        place: Decision(row["state"], row["source"], row["reason"], row[_TIMES] or 0, row["decided_at"] or EPOCH)
         for place, row in sorted(decided, key=lambda item: item[1]["state"] == "CANCEL")  # it comes after the COMMIT
     }
     due = {place: row["deliver_at"] for place, row in decided if row["deliver_at"] is not None}
@@ -235,4 +235,4 @@ def _landed(row: Row) -> LandedOp:
 
 def _time(row: Row) -> datetime:
     """When it landed; may be null if the row was not written by Checkback."""
-    return row["store_timestamp"] or _EPOCH
+    return row["store_timestamp"] or EPOCH

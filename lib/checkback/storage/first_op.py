@@ -6,10 +6,10 @@ not append an op where one exists. A test keeps both consistent. Pure; a row is 
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Literal
 
 from checkback.messages.op import STATES
+from checkback.storage.timestamps import EPOCH, us_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 #: the columns used, besides queue_id and half_offset
 COLUMNS = ("producer_group", "transaction_id", "state", "born_timestamp", "store_timestamp")
-_EPOCH = datetime.fromtimestamp(0, timezone.utc)
 
 
 def misfit(
@@ -43,9 +42,5 @@ def turn(op: Row) -> tuple[int, int, bool]:
 
     Only `reconcile` knows which batch reads an op. Nulls are handled as in `event_columns.op_events`.
     """
-    stored = op["store_timestamp"] or _EPOCH
-    return _us(stored), _us(op["born_timestamp"] or stored) // 1000, op["state"] != "ROLLBACK"
-
-
-def _us(time: datetime) -> int:
-    return (time - _EPOCH) // timedelta(microseconds=1)
+    stored = op["store_timestamp"] or EPOCH
+    return us_of(stored), us_of(op["born_timestamp"] or stored) // 1000, op["state"] != "ROLLBACK"

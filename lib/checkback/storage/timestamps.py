@@ -11,18 +11,28 @@ from checkback.messages.limits import MS_MAX
 
 #: us: 0001-01-01 and the last millisecond of the year 9999, which is also the maximum in a producer's message
 LEAST, MOST = -62_135_596_800_000_000, MS_MAX * 1000
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MS = timedelta(milliseconds=1)
 
 
 def time_of(ms: int) -> datetime:
     """The time in UTC of ms since the epoch, clamped to Python's range."""
-    return _EPOCH + timedelta(milliseconds=min(max(ms, LEAST // 1000), MS_MAX))
+    return EPOCH + timedelta(milliseconds=min(max(ms, LEAST // 1000), MS_MAX))
 
 
 def ms_of(time: datetime) -> int:
     """Whole ms since the epoch, rounded down. ``time``: aware, or UTC."""
-    return ((time if time.tzinfo else time.replace(tzinfo=timezone.utc)) - _EPOCH) // _MS
+    return ((time if time.tzinfo else time.replace(tzinfo=timezone.utc)) - EPOCH) // _MS
+
+
+def time_of_us(us: int) -> datetime:
+    """The time in UTC of us since the epoch, which must be in Python's range."""
+    return EPOCH + timedelta(microseconds=us)
+
+
+def us_of(time: datetime) -> int:
+    """Us since the epoch of an aware time."""
+    return (time - EPOCH) // timedelta(microseconds=1)
 
 
 def iso(at: datetime | int) -> str:

@@ -22,6 +22,7 @@ from checkback.storage.files.object_store import concurrently
 from checkback.storage.log.commit_reader import CommitReader
 from checkback.storage.log.delta_errors import read_fix
 from checkback.storage.schemas import STATISTICS
+from checkback.storage.timestamps import us_of
 from checkback.what_if.read_history import place_of
 from checkback.what_if.records import NOT_TOLD
 
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
     from checkback.what_if.read_history import ReadHistory
 
-_EPOCH = datetime.fromtimestamp(0, timezone.utc)
 _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 _ANY = _LEAST, _MOST
 
@@ -151,8 +151,7 @@ def _number(value: Any, more: int) -> int:
         return value
     at = datetime.fromisoformat(str(value).replace("Z", "+00:00"))
     at = at if at.tzinfo is not None else at.replace(tzinfo=timezone.utc)
-    since = at - _EPOCH
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds + more
+    return us_of(at) + more
 
 
 def _integers(column: pa.ChunkedArray) -> NDArray[Any]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
+from checkback.storage.timestamps import time_of
 from checkback.what_if.comparison import compare, needs_of
 from checkback.what_if.figures import Figures
 from checkback.what_if.records import State
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from checkback.reconcile.records.records import Records
     from checkback.what_if.batch_history import BatchHistory
     from checkback.what_if.timeline import Cadence
-
-_EPOCH = datetime.fromtimestamp(0, timezone.utc)
 
 
 @dataclass(frozen=True)
@@ -125,17 +124,12 @@ class Part:
             queue_offset=offset,
             transaction_id=self._ids[offset, store],
             producer_group=self._groups[change["group"]],
-            landed_at=moment(store // 1000),
+            landed_at=time_of(store // 1000),
             was=was.name,
-            was_at=moment(int(change["was_at"])) if was is not State.PENDING else None,
+            was_at=time_of(int(change["was_at"])) if was is not State.PENDING else None,
             was_checks=int(change["was_checks"]),
             now=now.name,
-            now_at=moment(int(change["at"])) if now is not State.PENDING else None,
+            now_at=time_of(int(change["at"])) if now is not State.PENDING else None,
             now_checks=int(change["checks"]),
             assumed=int(change["assumed"]),
         )
-
-
-def moment(ms: int) -> datetime:
-    """A time in UTC."""
-    return _EPOCH + timedelta(milliseconds=ms)

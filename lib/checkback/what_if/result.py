@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from checkback.storage.timestamps import time_of
 from checkback.what_if.figures import Figures, total
-from checkback.what_if.parts import Change, moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from checkback.reconcile.segment import Rules
     from checkback.what_if.batch_history import BatchHistory
+    from checkback.what_if.parts import Change
 
 #: transactions that a WhatIf keeps
 EXAMPLES = 50
@@ -54,5 +55,5 @@ class WhatIf:
 def begun(history: BatchHistory, changes: Mapping[str, Any]) -> WhatIf:
     """The result without figures."""
     timeline = history.timeline
-    since, until = (moment(int(time)) for time in (timeline.times.min(), timeline.times.max()))
+    since, until = (time_of(int(time)) for time in (timeline.times.min(), timeline.times.max()))
     return WhatIf(changes, timeline.rules_at(len(timeline) - 1), since, until, len(timeline))

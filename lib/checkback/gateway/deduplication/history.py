@@ -26,6 +26,7 @@ from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.log.torn_commits import recover_log
 from checkback.storage.parquet.parquet_reader import read_rows, row_batches
 from checkback.storage.queue_owners import QueueOwner, owners_of, versions_of
+from checkback.storage.timestamps import EPOCH, ms_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 Place = tuple[int, int]
 _END = datetime.max.replace(tzinfo=timezone.utc)
-_EPOCH = datetime.fromtimestamp(0, timezone.utc)
 _KEY = ("queue_id", "queue_offset")
 _OP_KEY = ("queue_id", "half_offset")
 _IDENTITY = ("producer_group", "transaction_id")
@@ -211,8 +211,8 @@ class DeduplicationHistory:
                     first_op.misfit(row["producer_group"], short(row["transaction_id"]), *whose(by_place[place]))
                     is None
                 ):
-                    decided_at = _ms(row["decided_at"] or _EPOCH)
-                    deliver_at = None if row["deliver_at"] is None else _ms(row["deliver_at"])
+                    decided_at = ms_of(row["decided_at"] or EPOCH)
+                    deliver_at = None if row["deliver_at"] is None else ms_of(row["deliver_at"])
                     ended[place] = TransactionEnd(
                         row["state"], row["reason"], row["check_times"] or 0, decided_at, deliver_at
                     )
@@ -229,7 +229,7 @@ class DeduplicationHistory:
     def _time_of(self, table: str, column: str, half: CachedHalf, **values: str) -> int | None:
         columns, place = (*_KEY, *_IDENTITY, column, *values), (half.queue_id, half.queue_offset)
         times = [
-            _ms(row[column] or _EPOCH)
+            ms_of(row[column] or EPOCH)
             for rows in self._rows_at(table, _KEY, columns, [place])
             for row in rows.to_pylist()
             if all(row[name] == value for name, value in values.items())
@@ -273,7 +273,7 @@ class DeduplicationHistory:
         for rows in self._rows_at("half", _KEY, _ABOUT, places):
             for row in rows.to_pylist():
                 before = first.setdefault((row["queue_id"], row["queue_offset"]), row)
-                if (row["store_timestamp"] or _EPOCH) < (before["store_timestamp"] or _EPOCH):
+                if (row["store_timestamp"] or EPOCH) < (before["store_timestamp"] or EPOCH):
                     first[row["queue_id"], row["queue_offset"]] = row
         return {place: _kept(row) for place, row in first.items()}
 
@@ -342,15 +342,15 @@ def _greatest(file: DataFile, column: str) -> float:
 
 def _kept(row: Mapping[str, Any]) -> CachedHalf:
     """The cache entry of a row of `half`. Unexpected nulls: empty text, and times as in `event_columns.half_events`."""
-    stored = row["store_timestamp"] or _EPOCH
+    stored = row["store_timestamp"] or EPOCH
     return CachedHalf(
         queue_id=row["queue_id"],
         queue_offset=row["queue_offset"],
         name=name_of(row["producer_group"] or "", row["transaction_id"] or ""),
         fingerprint=0,
         real_topic=row["real_topic"] or "",
-        born_timestamp=_ms(row["born_timestamp"] or stored),
-        stored=_ms(stored),
+        born_timestamp=ms_of(row["born_timestamp"] or stored),
+        stored=ms_of(stored),
         state="COMMIT" if row["committed"] else None,
     )
 
@@ -372,7 +372,3 @@ def _first_ops(ops: Iterable[pa.Table], halves: Iterable[CachedHalf]) -> dict[Pl
                 mine = (first_op.turn(op), op["state"])
                 first[place] = min(first.get(place, mine), mine)
     return {place: state for place, (_, state) in first.items()}
-
-
-def _ms(time: datetime) -> int:
-    return round(time.timestamp() * 1000)

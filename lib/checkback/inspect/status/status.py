@@ -16,13 +16,12 @@ from checkback.inspect.status.groups import group_rows
 from checkback.inspect.status.progress import Progress, progress
 from checkback.inspect.timeline import outcomes_question
 from checkback.inspect.unpublished_messages import topics
-from checkback.inspect.versions.view import microseconds
 from checkback.storage.files.object_store import concurrently
 from checkback.storage.lock import lock_is_held
 from checkback.storage.log.commit_reader import CommitReader, Unread
 from checkback.storage.row_texts import CONSUMER_GROUP, CONSUMER_GROUP_END
 from checkback.storage.tables import Tables
-from checkback.storage.timestamps import ms_of
+from checkback.storage.timestamps import ms_of, us_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -201,7 +200,7 @@ def _facts(view: View, settings: Settings, now: datetime, reconcile: Callable[[]
     now = max(now.astimezone(timezone.utc), _FIRST)
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     since = {"minute": now - timedelta(minutes=1), "recent": now - RECENT, "midnight": midnight}
-    decided = _rows(view, Question(_DECIDED, "state", {name: microseconds(at) for name, at in since.items()}))
+    decided = _rows(view, Question(_DECIDED, "state", {name: us_of(at) for name, at in since.items()}))
     outcomes = outcomes_question(now - RECENT)
     sql = f"""
         SELECT producer_group, endpoint, outcome, CAST(sum(checks) AS BIGINT) AS checks
@@ -231,7 +230,7 @@ WHERE consumer_group IS NOT NULL GROUP BY consumer_group
 
 
 def _new_dead_letters(now: datetime) -> Question:
-    return Question(_DEAD_LETTERS, "consumer_group", {"since": microseconds(now - NEW)})
+    return Question(_DEAD_LETTERS, "consumer_group", {"since": us_of(now - NEW)})
 
 
 def _groups(view: View, settings: Settings, reconcile: Callable[[], Progress | None]) -> list[Mapping[str, Any]]:

@@ -9,7 +9,7 @@ decision is missing. What is pending depends on `decisions` alone.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from checkback.errors import SettingsError
@@ -18,7 +18,7 @@ from checkback.inspect.engines.version_at import cleaned_up, version_at
 from checkback.inspect.versions.as_of import parse_as_of
 from checkback.inspect.versions.whole_batches import Cut, batch_time, read_batches
 from checkback.storage.schemas import TOPIC_PREFIX
-from checkback.storage.timestamps import ms_of
+from checkback.storage.timestamps import ms_of, time_of, us_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 #: see `_in_turns`
 _TURNS = {"decisions": 1, "deliveries": 2}
-_EPOCH = datetime.fromtimestamp(0, timezone.utc)
 
 
 @dataclass(frozen=True)
@@ -82,10 +81,10 @@ class View:
 
     def ask(self, question: Question, more: Mapping[str, Rows] | None = None) -> Rows:
         """The rows of a question, of its tables and ``more``. Its value ``:now`` is the `moment`, us."""
-        values = {"now": microseconds(self.moment), **question.values}
+        values = {"now": us_of(self.moment), **question.values}
         since = self.since(question.since)
         if since is not None:
-            values["since"] = microseconds(since)
+            values["since"] = us_of(since)
         text = question.text
         read = {**(more or {})}
         self.look(*(tables_in(text) - read.keys()))
@@ -155,7 +154,7 @@ class View:
             return versions.newest
         version = version_at(versions.oldest, versions.newest, versions.made_at, ms_of(self.at))
         if version is None and versions.oldest > 0:
-            since = _EPOCH + timedelta(milliseconds=versions.made_at(versions.oldest))
+            since = time_of(versions.made_at(versions.oldest))
             raise cleaned_up(self.tables.location(name), since)
         return version
 
@@ -176,14 +175,4 @@ def moment_column(at: datetime) -> Column:
     """A point in time as a column of Spark."""
     from pyspark.sql import functions as F
 
-    return F.timestamp_micros(F.lit(microseconds(at)))
-
-
-def moment_of(micros: int) -> datetime:
-    """The time of microseconds since the epoch."""
-    return _EPOCH + timedelta(microseconds=micros)
-
-
-def microseconds(at: datetime) -> int:
-    """A time in us since the epoch."""
-    return (at - _EPOCH) // timedelta(microseconds=1)
+    return F.timestamp_micros(F.lit(us_of(at)))
