@@ -285,9 +285,8 @@ class HalfMessageWriter:
         if prepared.halves:
             parts.append(half_rows(prepared.halves, queue_id, prepared.first, stored))
         rows = pa.concat_tables(parts)
-        with self._metrics.commit_seconds("half"):
+        with self._metrics.commit("half", len(rows)):
             self._table.append(rows)
-        self._metrics.committed("half", len(rows))
 
     def records(self, prepared: _Prepared) -> list[Record]:
         """See group_commit.CommitTarget."""

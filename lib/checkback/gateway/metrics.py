@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Iterator
 
 _COMMIT_SECONDS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0)
 _JOURNAL_SECONDS = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 60.0, 600.0)
@@ -64,13 +64,12 @@ class Metrics:
         children[0].inc()
         children[1].observe(seconds)
 
-    def committed(self, table: str, rows: int) -> None:
-        """Count committed rows."""
+    @contextmanager
+    def commit(self, table: str, rows: int) -> Iterator[None]:
+        """Time a commit, and count its rows if it is made."""
+        with self._commits.labels(table).time():
+            yield
         self._rows.labels(table).inc(rows)
-
-    def commit_seconds(self, table: str) -> AbstractContextManager[object]:
-        """Time a commit."""
-        return self._commits.labels(table).time()
 
     def last_offset(self, queue_id: int, queue_offset: int) -> None:
         """Set the last offset of a queue."""

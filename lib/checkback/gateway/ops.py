@@ -309,9 +309,8 @@ class OpWriter:
         if prepared.ops:
             parts.append(op_rows([op for op, _ in prepared.ops], [remark for _, remark in prepared.ops], stored))
         rows = pa.concat_tables(parts)
-        with self._metrics.commit_seconds("op"):
+        with self._metrics.commit("op", len(rows)):
             self._table.append(rows)
-        self._metrics.committed("op", len(rows))
 
     def records(self, prepared: _Prepared) -> Sequence[Record]:
         """See group_commit.CommitTarget."""

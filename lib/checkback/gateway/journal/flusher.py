@@ -64,9 +64,8 @@ class Flusher:
         # Steps 2 and 3
         for name, kind, parts in (("half", Kind.HALF, halves), ("op", Kind.OP, ops)):
             if parts:
-                with self._metrics.commit_seconds(name):
+                with self._metrics.commit(name, sum(part.num_rows for part in parts)):
                     self._tables[kind].append(*parts, position=position)
-                self._metrics.committed(name, sum(part.num_rows for part in parts))
         # Step 4
         return self._journal.flushed(position)
 
