@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -15,7 +14,7 @@ from checkback.check.client import CheckClient
 from checkback.check.endpoint_health import EndpointHealth
 from checkback.check.scheduler import CheckScheduler
 from checkback.check.wire import SKIPPED, CheckAnswer, CheckRequest, Message
-from checkback.messages.half import FIRST_PLACE, RESUMED_FROM
+from checkback.messages.half import FIRST_PLACE, RESUMED_FROM, parse_place
 from checkback.storage.valid_texts import valid_texts
 
 if TYPE_CHECKING:
@@ -48,7 +47,6 @@ RETURNED = ANSWERS.append(pa.field("health", pa.string()))
 _IDENTITY = ANSWERS.names[:6]
 _ANSWER = [name for name in ANSWERS.names[6:] if name != "failed_tries"]
 _TRY = ("endpoint", "error")
-_PLACE = re.compile(r"([0-9]{1,10})/([0-9]{1,19})")
 #: bytes of requests that a task buffers. Fair scheduling over groups needs all pending requests in memory; only those
 #: with message bodies exceed this.
 _MOST_BYTES = 256 << 20
@@ -145,8 +143,8 @@ def _requests(batch: pa.RecordBatch) -> Iterator[CheckRequest]:
 
 def _with_first_place(request: CheckRequest) -> CheckRequest:
     properties = (request.message.properties if request.message else None) or {}
-    place = _PLACE.fullmatch(properties.get(FIRST_PLACE) or properties.get(RESUMED_FROM) or "")
-    return request if place is None else replace(request, first_place=(int(place[1]), int(place[2])))
+    place = parse_place(properties.get(FIRST_PLACE) or properties.get(RESUMED_FROM) or "")
+    return request if place is None else replace(request, first_place=place)
 
 
 def _message(fields: dict[str, Any] | None) -> Message | None:

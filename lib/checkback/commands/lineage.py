@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 SHOWN = 500
 #: what is shown of transactions when several were found
 _FOUND = ("transaction_id", "producer_group", "real_topic", "queue_id", "queue_offset", "keys", "state")
-_PLACE = re.compile(r"([0-9]{1,10})/([0-9]{1,19})")
 _FIX = "TX is an id: a key is given as --key K, the place of a half message as QUEUE/OFFSET"
 _FIX_OF_KEY = "a key is one whole word of a message's keys; a transaction id is given without --key"
 
@@ -86,9 +84,11 @@ class _Search:
 
         An id may look like a place: it comes first.
         """
+        from checkback.messages.half import parse_place
+
         if self.wanted is not None:
             events = self.answers.lineage(self.wanted, self.as_of, group=group)
-            place = _place(self.wanted)
+            place = parse_place(self.wanted)
             if events.num_rows or place is None:
                 return events
             halves = self.answers.transactions(self.as_of, place=place, group=group, limit=None)
@@ -109,15 +109,6 @@ class _Search:
             owners = {name for name in self.found(None)["producer_group"].to_pylist() if name is not None}
             fix = f"it is of {', '.join(sorted(owners))}" if owners else fix
         return CheckbackError(what, "", fix)
-
-
-def _place(text: str) -> tuple[int, int] | None:
-    """Queue id and offset, if the text is such a place."""
-    from checkback.messages.limits import INT_MAX, LONG_MAX
-
-    match = _PLACE.fullmatch(text)
-    place = None if match is None else (int(match[1]), int(match[2]))
-    return place if place is not None and place[0] <= INT_MAX and place[1] <= LONG_MAX else None
 
 
 def _print_transactions(rows: list[dict[str, Any]]) -> None:

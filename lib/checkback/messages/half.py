@@ -21,6 +21,7 @@ IMMUNITY_PROPERTY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 RESUMED_FROM = "CHECKBACK_RESUMED_FROM"
 RESUMED_BY = "CHECKBACK_RESUMED_BY"
 FIRST_PLACE = "CHECKBACK_FIRST_PLACE"
+_PLACE = re.compile(r"([0-9]{1,10})/([0-9]{1,19})")
 #: No separate group for leading zeros: two groups that match the same digits would backtrack.
 _JAVA_LONG = re.compile(r"([+-]?)([0-9]+)")
 _LONG_DIGITS = len(str(LONG_MAX))
@@ -48,6 +49,13 @@ class Half(NamedTuple):
     delay_ms: int | None = None
     deliver_at: int | None = None
     committed: bool | None = None
+
+
+def parse_place(text: str) -> tuple[int, int] | None:
+    """Queue id and offset of a half message as properties and people write it, ``0/12``; None = it is none."""
+    match = _PLACE.fullmatch(text)
+    place = None if match is None else (int(match[1]), int(match[2]))
+    return place if place is not None and place[0] <= INT_MAX and place[1] <= LONG_MAX else None
 
 
 def parse_half(line: bytes) -> Half:

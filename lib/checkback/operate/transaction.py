@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checkback.errors import SettingsError
+from checkback.messages.half import parse_place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 OPERATOR = "operator"
-_PLACE = re.compile(r"([0-9]{1,10})/([0-9]{1,19})")
 
 
 class Place(NamedTuple):
@@ -28,8 +27,8 @@ class Place(NamedTuple):
     @classmethod
     def parse(cls, text: str | None) -> Place | None:
         """The place in the string; None if it contains none."""
-        match = _PLACE.fullmatch(text or "")
-        return None if match is None else cls(int(match[1]), int(match[2]))
+        place = parse_place(text or "")
+        return None if place is None else cls(*place)
 
 
 class Key(NamedTuple):

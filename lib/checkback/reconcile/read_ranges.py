@@ -40,12 +40,8 @@ def read_ranges(batch: Batch, before: Batch | None, restored: Mapping[str, int] 
     for at, name in enumerate(SOURCES[_QUERY]):
         if name not in READ:
             continue
-        begin = _position(before, at) or StreamPosition("", (restored or {}).get(name, 0))
-        end = _position(batch, at) or begin
+        begin = (None if before is None else before.position(at)) or StreamPosition("", (restored or {}).get(name, 0))
+        end = batch.position(at) or begin
         if not (begin.starting or end.starting):
             found[name] = ReadRange(begin.version, max(begin.index, -1), end.version, max(end.index, -1))
     return found
-
-
-def _position(batch: Batch | None, at: int) -> StreamPosition | None:
-    return batch.positions[at] if batch is not None and at < len(batch.positions) else None

@@ -42,8 +42,8 @@ def first_read(spark: SparkSession, tables: Tables, query: str) -> dict[str, dic
     def options(at: int, name: str) -> dict[str, str]:
         commits = CommitReader.of(tables.location(name))
         plain = commits is not None and commits.only_appends(MOST_COMMITS)
-        begins = with_commits(_position(before, at), _position(newest, at), plain)
-        return {"startingVersion": "0"} if begins else {}
+        ended, begun = (None if batch is None else batch.position(at) for batch in (before, newest))
+        return {"startingVersion": "0"} if with_commits(ended, begun, plain) else {}
 
     return {name: options(at, name) for at, name in enumerate(sources)}
 
@@ -61,7 +61,3 @@ def with_commits(done: StreamPosition | None, newest: StreamPosition | None, pla
     if newest is None or plain:
         return plain
     return done is None and newest.index >= 0
-
-
-def _position(batch: Batch | None, at: int) -> StreamPosition | None:
-    return batch.positions[at] if batch is not None and at < len(batch.positions) else None

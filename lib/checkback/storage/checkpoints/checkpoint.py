@@ -62,9 +62,13 @@ class Batch:
     positions: tuple[StreamPosition | None, ...] = ()
     partitions: int | None = None
 
+    def position(self, source: int) -> StreamPosition | None:
+        """The end offset of a source, by its index in the query; None = it had no rows yet."""
+        return self.positions[source] if source < len(self.positions) else None
+
     def unread(self, source: int) -> int:
-        """First version of a source, by its index in the query, that this batch may not have read completely."""
-        position = self.positions[source] if source < len(self.positions) else None
+        """First version of a source that this batch may not have read completely."""
+        position = self.position(source)
         return 0 if position is None else position.unread
 
 
