@@ -20,13 +20,12 @@ from checkback.inspect.discarded_messages import discard_counts_question, discar
 from checkback.inspect.engines.check_jitter import xxhash64
 from checkback.inspect.engines.duckdb_engine import DuckDBEngine
 from checkback.inspect.engines.spark_engine import SparkEngine
-from checkback.inspect.last_words import last_words_question
 from checkback.inspect.message_keys import keys_of
 from checkback.inspect.outage_questions import damage_question, last_outages_question, outages_question
 from checkback.inspect.pending_transactions import pending_question
 from checkback.inspect.resumed_messages import resumes_question
 from checkback.inspect.scheduled_messages import SCHEDULED, SCHEDULED_COUNTS
-from checkback.inspect.status.groups import group_rows
+from checkback.inspect.status.groups import group_rows, last_words_question
 from checkback.inspect.status.status import read_status
 from checkback.inspect.timeline import (
     decided_question,

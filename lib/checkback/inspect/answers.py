@@ -28,13 +28,12 @@ from checkback.inspect.breaker_states import breakers_question
 from checkback.inspect.discarded_messages import discard_counts_question, discarded_question
 from checkback.inspect.engines.duckdb_engine import DuckDBEngine, Mark
 from checkback.inspect.engines.question import Question
-from checkback.inspect.last_words import last_words_question
 from checkback.inspect.message_keys import Name, keys_of, name_of
 from checkback.inspect.outage_questions import last_outages_question
 from checkback.inspect.pending_transactions import pending_question
 from checkback.inspect.resumed_messages import resumes_question
 from checkback.inspect.scheduled_messages import SCHEDULED, SCHEDULED_COUNTS
-from checkback.inspect.status.groups import group_rows
+from checkback.inspect.status.groups import group_rows, last_words_question
 from checkback.inspect.status.status import Status, read_status
 from checkback.inspect.timeline import (
     MINUTE,

@@ -73,20 +73,20 @@ waiting AS (
         max(as_of) AS as_of
     FROM one GROUP BY producer_group)"""
 
-#: CTEs `outcomes` and `tried`: outcomes of checks by group; recent: those of the last check_interval of checking
-_OUTCOMES = f"""
+#: CTE `outcomes`: of checks by group; recent: those of the last check_interval of checking
+_OUTCOMES = """
 latest AS (
     SELECT producer_group,
         max(answered_at) FILTER (WHERE outcome IN ('COMMIT', 'ROLLBACK', 'UNKNOWN')) AS last_answer_at,
         max(answered_at) FILTER (WHERE outcome IN ('COMMIT', 'ROLLBACK')) AS last_decided_at,
         max(answered_at) AS newest_at
-    FROM {{check_answers}} GROUP BY producer_group),
+    FROM {check_answers} GROUP BY producer_group),
 facts AS (
     SELECT a.producer_group, a.answered_at, a.outcome, a.endpoint, a.failed_tries, coalesce(a.error, '') AS error,
         coalesce(a.endpoint, '') AS endpoint_text, a.outcome IN ('COMMIT', 'ROLLBACK', 'UNKNOWN') AS answers,
         l.last_answer_at, l.last_decided_at, first_error(a.error, a.failed_tries) AS tried_error,
         coalesce(unix_micros(a.answered_at) > unix_micros(l.newest_at) - :check_interval, FALSE) AS recent
-    FROM {{check_answers}} AS a JOIN latest AS l ON l.producer_group = a.producer_group),
+    FROM {check_answers} AS a JOIN latest AS l ON l.producer_group = a.producer_group),
 outcomes AS (
     SELECT producer_group, max(last_answer_at) AS last_answer_at,
         max_by(outcome, (outcome, endpoint_text)) FILTER (
@@ -109,7 +109,10 @@ outcomes AS (
             WHERE outcome = 'NO_ANSWER' AND answered_at IS NOT NULL) AS last_silence,
         max_by(error, (answered_at, error)) FILTER (
             WHERE outcome = 'SKIPPED' AND answered_at IS NOT NULL) AS skipped_error
-    FROM facts GROUP BY producer_group),
+    FROM facts GROUP BY producer_group)"""
+
+_GROUPS = f"""
+WITH {_WAITING}, {_OUTCOMES},
 named AS (
     SELECT producer_group, endpoint FROM facts WHERE recent
     UNION ALL
@@ -182,9 +185,21 @@ def group_rows(
 def groups_question(settings: Settings, *, overdue: bool) -> Question:
     """The question of `stuck_groups`, without ``why``, but with what it is said from; ``overdue``: those with some."""
     pending = pending_question(settings)
-    sql = f"WITH {_WAITING.replace('PENDING', pending.sql)}, {_OUTCOMES}"
-    question = Question(sql, "oldest_born, producer_group", pending.values)
+    question = Question(_GROUPS.replace("PENDING", pending.sql), "oldest_born, producer_group", pending.values)
     return question.more("overdue", 0) if overdue else question
+
+
+def last_words_question(group: str) -> Question:
+    """What the checks of a group brought last, whatever is pending: one row, null = none is known.
+
+    Columns: last_answer, last_answer_at, silent_since, last_error, as `stuck_groups`.
+    """
+    columns = ("last_answer", "last_answer_at", "silent_since", "last_error")
+    sql = f"""
+        WITH {_OUTCOMES}
+        SELECT {", ".join(f"max({name}) AS {name}" for name in columns)}
+        FROM outcomes WHERE producer_group = :producer_group"""
+    return Question(sql, values={"producer_group": group, "check_interval": 0})
 
 
 def quiet_after(settings: Settings) -> timedelta:
