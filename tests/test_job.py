@@ -15,7 +15,6 @@ from checkback.demo.producer import ExampleProducer
 from checkback.errors import CheckbackError
 from checkback.inspect import pending
 from checkback.inspect.answers import Answers
-from checkback.inspect.pending_transactions import COLUMNS
 from checkback.landing.file_query import land
 from checkback.reconcile.start.scheduled_run import nothing_to_do
 from checkback.settings import Settings
@@ -26,6 +25,7 @@ from conftest import TRACE
 from consumer.heard import Heard
 from support import expected
 from support.lines import land_lines
+from support.pending_columns import COLUMNS
 from support.rows import count_of, records_of
 
 if TYPE_CHECKING:

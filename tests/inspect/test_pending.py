@@ -26,7 +26,7 @@ from checkback.inspect import (
 )
 from checkback.inspect.answers import Answers
 from checkback.inspect.json_lines import json_rows
-from checkback.inspect.pending_transactions import COLUMNS, CONTENT
+from checkback.inspect.pending_transactions import CONTENT
 from checkback.inspect.status.groups import COLUMNS as GROUP_COLUMNS
 from checkback.inspect.transaction_lineage import COLUMNS as LINEAGE_COLUMNS
 from checkback.settings import Settings
@@ -34,6 +34,7 @@ from checkback.storage.log.commit_reader import CommitReader
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
 from support.inspect_times import append, made_at
+from support.pending_columns import COLUMNS
 from support.stories import DONE, Row, Transaction, batch, checkpoint, ms, write
 
 if TYPE_CHECKING:

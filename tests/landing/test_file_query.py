@@ -23,7 +23,7 @@ from checkback.landing.run import Landed
 from checkback.messages.half import parse_half
 from checkback.messages.limits import LINE_MAX
 from checkback.messages.op import parse_ops
-from checkback.storage.spark_schemas import HALF, OP, REJECTED
+from checkback.storage.spark_schemas import HALF, OP, schema_of
 from conftest import TRACE
 from landing.fixtures import Lakehouse, half, op
 
@@ -38,7 +38,7 @@ def test_trace_lands_once_and_fits_the_tables(lake: Lakehouse) -> None:
     assert lake.land(*files) == Landed(half=154, op=91, rejected=0)
     versions = lake.versions()
 
-    for name, schema in (("half", HALF), ("op", OP), ("rejected", REJECTED)):
+    for name, schema in (("half", HALF), ("op", OP), ("rejected", schema_of("rejected"))):
         assert lake.tables.read(lake.spark, name).schema == schema
     landed = {row.queue_offset: row for row in lake.rows("half")}
     for line in files[0].read_bytes().splitlines():

@@ -23,25 +23,6 @@ if TYPE_CHECKING:
 #: columns of `pending` only with ``bodies``
 CONTENT = ("tags", "keys", "properties", "body")
 
-COLUMNS = (
-    "queue_id",
-    "queue_offset",
-    "transaction_id",
-    "producer_group",
-    "real_topic",
-    "born_timestamp",
-    "age_s",
-    "check_times",
-    "last_outcome",
-    "last_error",
-    "last_endpoint",
-    "last_answered_at",
-    "next_check_at",
-    "op_waiting",
-    "why",
-    "as_of",
-)
-
 #: CTE `halves`: the undecided half messages, of each offset the first that landed, as in the segments; born_us: rule 4
 _HALVES = """
 left_over AS (

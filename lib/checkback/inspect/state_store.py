@@ -10,7 +10,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from checkback.errors import StateError
-from checkback.inspect.half_rows import KEY
 from checkback.inspect.versions.table_versions import FixedTables
 from checkback.inspect.versions.view import View
 from checkback.reconcile.checkpoint_owner import NAME
@@ -26,7 +25,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from checkback.settings import Settings
+    from checkback.storage.checkpoints.checkpoint import Batch
 
+_KEY = ["queue_id", "queue_offset"]
 #: index of `half` among the sources of the query
 _HALF = 0
 _COUNTED = pa.schema(
@@ -53,7 +54,7 @@ def state_pending(spark: SparkSession, settings: Settings, batch_id: int | None 
     SettingsError if there are no tables, StateError if no batch is completed or the state cannot be read.
     """
     view = View.of(spark, settings)
-    batch_id = _done(view) if batch_id is None else batch_id
+    batch_id = _fixed(view)[1].batch_id if batch_id is None else batch_id
     rows = _variable(spark, view, batch_id, STATE_NAME)
     registered = registered_timers(spark, view.tables.checkpoint(NAME), batch_id).withColumn("registered", F.lit(True))
     size = settings.reconcile.segment_size
@@ -65,7 +66,7 @@ def state_pending(spark: SparkSession, settings: Settings, batch_id: int | None 
 
     decoded = rows.mapInArrow(pending_of, f"segment STRING, {_DECODED}")
     return decoded.join(registered, on=["segment", "timer"], how="left").select(
-        *KEY,
+        *_KEY,
         F.timestamp_millis("born").alias("born_timestamp"),
         F.timestamp_millis("due").alias("next_check_at"),
         "check_times",
@@ -82,7 +83,7 @@ def state_segments(spark: SparkSession, settings: Settings) -> DataFrame:
     pending half message, ms; 0 = none). Raises as `state_pending`.
     """
     view = View.of(spark, settings)
-    batch_id, size = _done(view), settings.reconcile.segment_size
+    batch_id, size = _fixed(view)[1].batch_id, settings.reconcile.segment_size
     blocks = _variable(spark, view, batch_id, STATE_NAME)
     try:
         beside = _variable(spark, view, batch_id, NEXT_NAME).withColumnRenamed("block", "next")
@@ -113,37 +114,34 @@ def state_differences(spark: SparkSession, settings: Settings) -> DataFrame:
     `half` and `decisions`. Raises as `state_pending`.
     """
     view = View.of(spark, settings)
-    fixed = FixedTables.take(view.engine)
-    if fixed.done is None:
-        raise StateError("no batch of reconcile is done yet", view.tables.checkpoint(NAME), "run `checkback reconcile`")
-    positions = fixed.done.positions
-    position = positions[_HALF] if positions else None
+    fixed, done = _fixed(view)
+    position = done.position(_HALF)
     # A version may have been read in part: its rows may be in the state, but need not be.
     whole = -1 if position is None else position.unread - 1
     part = -1 if position is None else min(position.version, fixed.versions["half"])
     part = max(whole, part if position is not None and (position.index >= 0 or position.starting) else -1)
-    decided = fixed.read("decisions").select(*KEY)
+    decided = fixed.read("decisions").select(*_KEY)
 
     def undecided(version: int) -> DataFrame:
         half = view.tables.read(spark, "half", version) if version >= 0 else fixed.read("half").limit(0)
-        return half.select(*KEY).distinct().join(decided, on=KEY, how="left_anti")
+        return half.select(*_KEY).distinct().join(decided, on=_KEY, how="left_anti")
 
-    state = state_pending(spark, settings, fixed.done.batch_id).select(*KEY)
-    missing = undecided(whole).join(state, on=KEY, how="left_anti")
-    surplus = state.join(undecided(part), on=KEY, how="left_anti")
+    state = state_pending(spark, settings, done.batch_id).select(*_KEY)
+    missing = undecided(whole).join(state, on=_KEY, how="left_anti")
+    surplus = state.join(undecided(part), on=_KEY, how="left_anti")
     return (
         missing.withColumns({"in_state": F.lit(False), "in_tables": F.lit(True)})
         .union(surplus.withColumns({"in_state": F.lit(True), "in_tables": F.lit(False)}))
-        .withColumn("batch_id", F.lit(fixed.done.batch_id).cast("bigint"))
+        .withColumn("batch_id", F.lit(done.batch_id).cast("bigint"))
     )
 
 
-def _done(view: View) -> int:
-    """The last completed batch."""
-    done = FixedTables.take(view.engine).done
-    if done is None:
+def _fixed(view: View) -> tuple[FixedTables, Batch]:
+    """The tables as of the last completed batch, and that batch. Raises StateError if there is none."""
+    fixed = FixedTables.take(view.engine)
+    if fixed.done is None:
         raise StateError("no batch of reconcile is done yet", view.tables.checkpoint(NAME), "run `checkback reconcile`")
-    return done.batch_id
+    return fixed, fixed.done
 
 
 def _variable(spark: SparkSession, view: View, batch_id: int, name: str) -> DataFrame:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from checkback.consumer.batch_log import BatchLog
-from checkback.consumer.group.group_lag import GroupLag, MemberState, QueueLag, TopicLag, damaged_group, group_lag
+from checkback.consumer.group.group_lag import GroupLag, damaged_group, group_lag
 from checkback.consumer.group.group_reader import StoredGroup, chosen_groups, read_group
 from checkback.consumer.group.group_state import MessageQueue
 from checkback.consumer.topic_reader import TopicReader
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from checkback.consumer.group.group_state import GroupState
     from checkback.consumer.message_rows import Unread
     from checkback.storage.tables import Tables
-
-__all__ = ["GroupLag", "LagReader", "MemberState", "QueueLag", "TopicLag", "consumer_lag"]
 
 
 def consumer_lag(tables: Tables, now: int, group: str | None = None) -> list[GroupLag]:

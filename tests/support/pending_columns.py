@@ -1,0 +1,20 @@
+"""The columns of `inspect.pending`, as its docstring promises them."""
+
+COLUMNS = (
+    "queue_id",
+    "queue_offset",
+    "transaction_id",
+    "producer_group",
+    "real_topic",
+    "born_timestamp",
+    "age_s",
+    "check_times",
+    "last_outcome",
+    "last_error",
+    "last_endpoint",
+    "last_answered_at",
+    "next_check_at",
+    "op_waiting",
+    "why",
+    "as_of",
+)
