@@ -10,9 +10,8 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from checkback.operate.action import Outcome, act
-from checkback.operate.cancel import cancelling
+from checkback.operate.ending import ending
 from checkback.operate.operator_signature import OperatorSignature
-from checkback.operate.resolve import resolving
 from checkback.operate.resume import resuming
 from checkback.operate.tables import FileStore
 from checkback.operate.transaction import Asked, Place
@@ -123,7 +122,7 @@ class Lakehouse:
 
     def cancel(self, asked: Asked | None = None, signed: OperatorSignature = ALICE, **more: Any) -> Outcome:
         """As the command with --yes."""
-        return act(self._store(**more), asked or Asked("tx"), QUEUE, cancelling(signed, self.clock))
+        return act(self._store(**more), asked or Asked("tx"), QUEUE, ending("CANCEL", signed, self.clock))
 
     def discarded(self) -> Place:
         """A discarded message, at 0/12."""
@@ -142,7 +141,7 @@ class Lakehouse:
         self, state: str, asked: Asked | None = None, signed: OperatorSignature = ALICE, **more: Any
     ) -> Outcome:
         """As the command with --yes."""
-        return act(self._store(**more), asked or Asked("tx"), QUEUE, resolving(state, signed, self.clock))
+        return act(self._store(**more), asked or Asked("tx"), QUEUE, ending(state, signed, self.clock))
 
     def resume(self, asked: Asked | None = None, signed: OperatorSignature = ALICE, **more: Any) -> Outcome:
         """As the command with --yes."""

@@ -11,10 +11,9 @@ import pytest
 
 from checkback.errors import CheckbackError
 from checkback.operate.action import act
-from checkback.operate.cancel import cancelling
 from checkback.operate.command import _now
+from checkback.operate.ending import ending
 from checkback.operate.operator_signature import OperatorSignature
-from checkback.operate.resolve import resolving
 from checkback.operate.resume import resuming
 from checkback.operate.tables import FileStore
 from checkback.operate.transaction import Asked
@@ -41,8 +40,8 @@ def _operate(root: str, number: int, barrier: Barrier) -> None:
         resumed = Asked(f"gone-{(step + number * (step % 2)) % _MESSAGES}")
         for asked, action in (
             (resumed, resuming(QUEUE, signed, _now)),
-            (Asked(f"open-{step}"), resolving(state, signed, _now)),
-            (Asked(f"due-{step}"), cancelling(signed, _now)),
+            (Asked(f"open-{step}"), ending(state, signed, _now)),
+            (Asked(f"due-{step}"), ending("CANCEL", signed, _now)),
         ):
             barrier.wait(_PATIENCE_S)
             try:

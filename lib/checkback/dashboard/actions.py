@@ -18,12 +18,9 @@ from checkback.inspect.answers import records
 from checkback.inspect.no_answer import hint, no_answer
 from checkback.inspect.status.screen import span
 from checkback.operate.action import act, look
-from checkback.operate.cancel import cancelling
 from checkback.operate.command import Request as Operation
 from checkback.operate.operations import CANCEL
 from checkback.operate.preview import consequence, missing, outcome_text, transaction_card
-from checkback.operate.resolve import resolving
-from checkback.operate.resume import resuming
 from checkback.operate.tables import open_tables
 from checkback.storage.queue_owners import QueueOwner, log_of_half, refuse_foreign
 from checkback.storage.tables import Tables
@@ -149,12 +146,7 @@ def _operate(pages: Pages, form: Mapping[str, str], name: str, do: bool) -> Prev
         state,
     )
     queue = settings.operator.queue
-    if state is None:
-        action = resuming(queue, asked.signed, _now)
-    elif state == CANCEL:
-        action = cancelling(asked.signed, _now)
-    else:
-        action = resolving(state, asked.signed, _now)
+    action = asked.action(queue, _now)
     with open_tables(settings) as store:
         if state is None:
             refuse_foreign(log_of_half(Tables.of(settings.storage)), [queue], QueueOwner.OPERATOR, "operator.queue")

@@ -13,8 +13,8 @@ import typer
 from checkback.errors import CheckbackError, SettingsError, printable
 from checkback.messages.limits import INT_MAX, LONG_MAX
 from checkback.operate.action import act, look
-from checkback.operate.cancel import cancelling
-from checkback.operate.operations import CANCEL, RESUME
+from checkback.operate.ending import ending
+from checkback.operate.operations import RESUME
 from checkback.operate.operator_signature import OperatorSignature
 from checkback.operate.preview import (
     DISCARDS,
@@ -29,7 +29,6 @@ from checkback.operate.preview import (
     transaction_json,
     view_json,
 )
-from checkback.operate.resolve import resolving
 from checkback.operate.resume import resuming
 from checkback.operate.resume_all import RequestForAll, resumable, resume_some
 from checkback.operate.rules import RefusedError
@@ -86,6 +85,12 @@ class Request:
             raise SettingsError("is no place", "--queue-id, --queue-offset", fix)
         return cls(Asked(transaction_id, group, place), OperatorSignature.of(actor, reason), state)
 
+    def action(self, queue: int, clock: Callable[[], datetime]) -> Action:
+        """What is to be done. ``queue``: that of resumed messages."""
+        if self.state is None:
+            return resuming(queue, self.signed, clock)
+        return ending(self.state, self.signed, clock)
+
 
 def resume_request(
     transaction_id: str | None,
@@ -126,18 +131,10 @@ def run(settings: Settings, request: Request | RequestForAll, yes: bool, as_json
             _run_all(store, request, queue, yes, as_json, table)
             return
         try:
-            _run(store, request.asked, queue, _action(request, queue), yes, as_json, table)
+            _run(store, request.asked, queue, request.action(queue, _now), yes, as_json, table)
         except AmbiguousError as error:
             _show_all(error.transactions, as_json, table)
             raise
-
-
-def _action(request: Request, queue: int) -> Action:
-    if request.state is None:
-        return resuming(queue, request.signed, _now)
-    if request.state == CANCEL:
-        return cancelling(request.signed, _now)
-    return resolving(request.state, request.signed, _now)
 
 
 def _run(

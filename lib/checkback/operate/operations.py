@@ -7,7 +7,7 @@ actor, reason and time of the original.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from checkback.operate.operator_signature import OperatorSignature
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from checkback.operate.transaction import Place, Transaction
 
 RESUME, CANCEL = "RESUME", "CANCEL"
-RESOLVE = {"COMMIT": "RESOLVE_COMMIT", "ROLLBACK": "RESOLVE_ROLLBACK"}
+#: by state of the operator's op
+ACTIONS = {"COMMIT": "RESOLVE_COMMIT", "ROLLBACK": "RESOLVE_ROLLBACK", CANCEL: CANCEL}
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,14 @@ class Operation:
     producer_group: str
     real_topic: str
     new_place: Place | None = None
+
+    @classmethod
+    def on(
+        cls, one: Transaction, at: datetime, action: str, signed: OperatorSignature, new_place: Place | None = None
+    ) -> Operation:
+        """An action on a half message."""
+        names = (one.transaction_id, one.producer_group, one.real_topic)
+        return cls(at, action, signed, one.place, *names, new_place)
 
     @property
     def key(self) -> Key:
@@ -51,15 +60,11 @@ def operations_of(family: Iterable[Transaction]) -> list[Operation]:
     """The operator actions derived from the half messages and their ops, oldest first."""
     found = []
     for one in family:
-        names = (one.transaction_id, one.producer_group, one.real_topic)
         if one.resumed_from is not None:
-            signed = OperatorSignature.parse(one.resumed_by)
-            found.append(Operation(one.stored, RESUME, signed, one.resumed_from, *names, one.place))
-        op = one.operators_op
-        if op is not None:
-            found.append(Operation(op.stored, RESOLVE[op.state], OperatorSignature.parse(op.remark), one.place, *names))
-        found += [
-            Operation(op.stored, CANCEL, OperatorSignature.parse(op.remark), one.place, *names)
-            for op in one.cancels[:1]
-        ]
+            origin, signed = replace(one, place=one.resumed_from), OperatorSignature.parse(one.resumed_by)
+            found.append(Operation.on(origin, one.stored, RESUME, signed, one.place))
+        for op in (one.operators_op, *one.cancels[:1]):
+            if op is not None:
+                action, signed = ACTIONS[op.state], OperatorSignature.parse(op.remark)
+                found.append(Operation.on(one, op.stored, action, signed))
     return sorted(found, key=lambda operation: operation.at)

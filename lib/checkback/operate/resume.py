@@ -61,7 +61,4 @@ def resume_at(
         rows.append(half_row(messages[one.place], place, signed, now, again=one.resumed_from is not None))
     if not store.append("half", pa.concat_tables(rows), f"operator/{first.queue_id}", first.queue_offset):
         return None
-    return [
-        Operation(now, RESUME, signed, one.place, one.transaction_id, one.producer_group, one.real_topic, place)
-        for one, place in zip(some, places, strict=True)
-    ]
+    return [Operation.on(one, now, RESUME, signed, place) for one, place in zip(some, places, strict=True)]

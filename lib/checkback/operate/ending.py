@@ -1,13 +1,13 @@
-"""`checkback resolve`: an op of the operator ends a pending transaction."""
+"""`checkback resolve` and `cancel`: an op of the operator ends a pending transaction, or a scheduled message."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from checkback.operate.action import Action
-from checkback.operate.operations import RESOLVE, Operation
+from checkback.operate.operations import ACTIONS, CANCEL, Operation
 from checkback.operate.rows import op_row
-from checkback.operate.rules import judge_resolve
+from checkback.operate.rules import judge_cancel, judge_resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,18 +18,19 @@ if TYPE_CHECKING:
     from checkback.operate.transaction import Transaction
 
 
-def resolving(state: str, signed: OperatorSignature, clock: Callable[[], datetime]) -> Action:
-    """The action that appends an op; ``state`` is COMMIT or ROLLBACK.
+def ending(state: str, signed: OperatorSignature, clock: Callable[[], datetime]) -> Action:
+    """The action that appends an op; ``state`` is COMMIT, ROLLBACK or CANCEL.
 
     Each half message's `Key` is an application id of Delta's transaction identifiers, ``operator/<key>``: of two
-    concurrent operators, one fails because the other's op is there.
+    concurrent operators, one fails because the other's op is there. The version of a CANCEL is 1: that of the COMMIT
+    before it is 0, if an operator gave it.
     """
 
     def attempt(store: OperatorTables, transaction: Transaction, version: int) -> Operation | None:
         now = clock()
         if not store.append("op", op_row(transaction, state, signed, now), f"operator/{transaction.key}", version):
             return None
-        names = (transaction.transaction_id, transaction.producer_group, transaction.real_topic)
-        return Operation(now, RESOLVE[state], signed, transaction.place, *names)
+        return Operation.on(transaction, now, ACTIONS[state], signed)
 
-    return Action(RESOLVE[state], judge_resolve, lambda _: 0, attempt)
+    judge, version = (judge_cancel, 1) if state == CANCEL else (judge_resolve, 0)
+    return Action(ACTIONS[state], judge, lambda _: version, attempt)
