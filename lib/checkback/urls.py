@@ -13,6 +13,15 @@ if TYPE_CHECKING:
 #: stay, and so does the number of `masked_each`. And what is shown in its place.
 SECRETS, MASK = r"([?&])(?:([^=&#]*=)[^&#]*|[^=&#]+)", "****"
 
+#: hosts that are this machine
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+def host_of(header: str) -> str:
+    """The host of a Host header, without its port."""
+    name = header.lower()
+    return name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
+
 
 def masked(url: str) -> str:
     """The URL as it is shown and recorded, without what may be secret in it: ``https://host/check?token=****``."""

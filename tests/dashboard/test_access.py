@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from checkback.dashboard.access import VALID_S, Access, host_of, is_foreign, is_same_origin
+from checkback.dashboard.access import VALID_S, Access, is_foreign, is_same_origin
+from checkback.urls import host_of
 
 TOKEN = "t" * 32
 

@@ -8,12 +8,13 @@ import secrets
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from checkback.urls import LOOPBACK, host_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 #: the cookie of a browser that has given the token, and how long it is valid (s)
 COOKIE, VALID_S = "checkback_dashboard", 12 * 3600
-LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 class Access:
@@ -83,14 +84,6 @@ def is_foreign(method: str, headers: Mapping[str, str], costly: bool) -> bool:
         return False
     linked = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
     return costly or method != "GET" or not linked or "sec-purpose" in headers
-
-
-def host_of(header: str) -> str:
-    """The host of a Host header, without its port."""
-    try:
-        return (urlsplit(f"//{header}").hostname or "").lower()
-    except ValueError:
-        return ""
 
 
 def is_same_origin(origin: str | None, host: str) -> bool:

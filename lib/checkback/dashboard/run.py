@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import uvicorn
 from uvicorn.server import HANDLED_SIGNALS
 
-from checkback.dashboard.access import LOOPBACK, Access
+from checkback.dashboard.access import Access
 from checkback.dashboard.app import create_app
 from checkback.dashboard.pages import Pages
 from checkback.errors import SettingsError
 from checkback.gateway.http.protocol import limited
+from checkback.urls import LOOPBACK
 
 if TYPE_CHECKING:
     from types import FrameType

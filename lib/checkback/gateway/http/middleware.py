@@ -10,6 +10,7 @@ import orjson
 
 from checkback.gateway.http.request_bodies import BodyBuffers, RequestStream, too_large
 from checkback.gateway.problems import Problem
+from checkback.urls import LOOPBACK, host_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 #: Most headers of a request; their total size is a setting.
 HEADERS_MAX = 64
-LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 JSON = b"application/json"
 ARROW = b"application/vnd.apache.arrow.stream"
 PROBLEM_JSON = b"application/problem+json"
@@ -123,7 +123,7 @@ class RequestMiddleware:
         if len(headers) > HEADERS_MAX or size > self._max_headers:
             limits = f"at most {HEADERS_MAX} of them, {self._max_headers} bytes with the path"
             return Problem("headers_too_large", limits)
-        if not self._tokens.needed and _name_of(host) not in LOOPBACK:
+        if not self._tokens.needed and host_of(host.decode("latin-1")) not in LOOPBACK:
             return Problem("wrong_host", "without tokens only requests for localhost are taken")
         if route is None:
             return None
@@ -134,13 +134,6 @@ class RequestMiddleware:
 
 async def _no_body() -> Message:
     return {"type": "http.request", "body": b"", "more_body": False}
-
-
-def _name_of(host: bytes) -> str:
-    name = host.decode("latin-1").lower()
-    if name.startswith("["):
-        return name[1:].partition("]")[0]
-    return name.partition(":")[0]
 
 
 def _header(scope: Scope, wanted: bytes) -> bytes:
