@@ -18,7 +18,7 @@ from checkback.errors import FencedError, SettingsError, StateError, StorageErro
 from checkback.settings import Settings, Storage, flatten
 from checkback.storage.checkpoints.seen_commits import SeenCommits, replaced
 from checkback.storage.files import filesystem, object_store, table_files
-from checkback.storage.files.fsync import versions
+from checkback.storage.files.log_files import versions
 from checkback.storage.files.object_store import ObjectReader, ObjectWriter, canonical, options_of
 from checkback.storage.log import commit_reader
 from checkback.storage.log.commit_reader import CommitReader
@@ -116,7 +116,7 @@ def test_log_is_read_from_a_version_on(tables: Tables) -> None:
         assert commits is not None
         assert (commits.oldest, commits.newest) == (since, 5)
         assert commits.after(since).rows == 5 - max(since - 1, 0)
-        assert sorted(versions(f"{place}/_delta_log", since)) == list(range(since, 6))
+        assert sorted(versions(place, since)) == list(range(since, 6))
     assert CommitReader.of(place, 6) is None
     assert CommitReader.of(tables.location("half"), 3) is None
     seen, later = (SeenCommits(tables, query, "land anew") for query in ("reconcile", "check"))
@@ -217,7 +217,7 @@ def test_nothing_is_written_into_a_table_that_was_made_anew(tables: Tables) -> N
     for _ in range(2):
         with pytest.raises(StorageError):
             log.commit(_files(tables, 4))
-    assert versions(f"{tables.location('op')}/_delta_log") == [0]
+    assert versions(tables.location("op")) == [0]
 
 
 def test_commit_into_the_place_of_one_that_was_cleaned_up_is_not_acknowledged(

@@ -18,8 +18,8 @@ from checkback.consumer.batch_listing import BatchListing, ListedBatch
 from checkback.consumer.position import BatchKey
 from checkback.errors import StorageError
 from checkback.storage.files import table_files
-from checkback.storage.files.fsync import LOG
 from checkback.storage.files.lease import boot_time
+from checkback.storage.files.log_files import LOG, commit_file
 from checkback.storage.files.object_store import is_registered
 from checkback.storage.followed_log import FollowedLog
 from checkback.storage.log.commit_reader import actions_of_kind
@@ -97,10 +97,9 @@ class BatchLog:
         newest = log.version()
         try:
             for version in range(self._version + 1, newest + 1):
-                path = f"{self.place}/{LOG}/{version:020}.json"
                 added = [
                     (unquote(each["path"]), int(each["size"]))
-                    for each in actions_of_kind(path, "add")
+                    for each in actions_of_kind(commit_file(self.place, version), "add")
                     if each.get("dataChange", True)
                 ]
                 self.listed.extend(self._rows([(f"{self.place}/{name}", size) for name, size in added]))
@@ -120,7 +119,7 @@ class BatchLog:
                 return True
         elif boot_time() >= self._listed + _LIST_S:
             return True
-        return table_files.exists(f"{self.place}/{LOG}/{self._version + 1:020}.json")
+        return table_files.exists(commit_file(self.place, self._version + 1))
 
     def _changes(self) -> int:
         """When the log's folder was changed; 0 if that is not known."""

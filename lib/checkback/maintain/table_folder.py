@@ -13,6 +13,7 @@ from pyarrow import ArrowException
 from checkback.errors import StorageError
 from checkback.maintain.retention import Log
 from checkback.storage.files import table_files
+from checkback.storage.files.log_files import COMMIT, LOG
 from checkback.storage.files.object_store import is_registered
 from checkback.storage.log.commit_reader import read_actions
 
@@ -21,9 +22,7 @@ if TYPE_CHECKING:
 
     from checkback.storage.files.table_files import FileEntry
 
-_LOG = "_delta_log"
 #: PROTOCOL.md of delta-io/delta, Delta Log Entries and Checkpoints. Files with other names are left alone.
-_COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
 _OF_LOG = re.compile(r"(\d{20})\.(?:json|crc|checkpoint(?:\.\d{10}\.\d{10})?\.parquet)")
 _DATA = re.compile(r"[^._].*\.parquet")
@@ -33,13 +32,13 @@ def read_log(place: str) -> Log:
     """The commits and the complete checkpoints (all parts present) in the table's log. Raises StorageError."""
     commits: dict[int, int] = {}
     parts: dict[int, list[tuple[int, int]]] = {}
-    for entry in _entries(f"{place}/{_LOG}"):
-        if match := _COMMIT.fullmatch(entry.name):
+    for entry in _entries(f"{place}/{LOG}"):
+        if match := COMMIT.fullmatch(entry.name):
             commits[int(match[1])] = entry.written
         elif match := _CHECKPOINT.fullmatch(entry.name):
             parts.setdefault(int(match[1]), []).append((int(match[3] or 1), entry.written))
     if not commits:
-        raise StorageError("the table's log has no commit", place, f"restore the folder {_LOG}")
+        raise StorageError("the table's log has no commit", place, f"restore the folder {LOG}")
     whole = {version: max(found)[1] for version, found in sorted(parts.items()) if len(found) == found[0][0]}
     return Log(commits, whole)
 
@@ -77,14 +76,14 @@ def entries_of_log(place: str, before: int, checkpoints: Collection[int]) -> lis
     """
     found: list[tuple[int, str]] = []
     whole = False
-    for entry in _entries(f"{place}/{_LOG}"):
+    for entry in _entries(f"{place}/{LOG}"):
         if not (match := _OF_LOG.fullmatch(entry.name)):
             continue
         version, checkpoint = int(match[1]), entry.name.endswith(".parquet")
         if version < before or (checkpoint and version in checkpoints):
             found.append((version, entry.name))
         elif checkpoint and version == before:
-            whole = _readable(f"{place}/{_LOG}/{entry.name}")
+            whole = _readable(f"{place}/{LOG}/{entry.name}")
     return [name for version, name in sorted(found) if whole or version >= before]
 
 
@@ -93,8 +92,8 @@ def remove_log(place: str, names: Iterable[str]) -> None:
     ordered = list(names)
     # In an object store only the order of the calls is sure: without its first version a log is read from a checkpoint.
     first = [name for name in ordered if name[:20] == ordered[0][:20]]
-    remove_data(f"{place}/{_LOG}", first)
-    remove_data(f"{place}/{_LOG}", ordered[len(first) :])
+    remove_data(f"{place}/{LOG}", first)
+    remove_data(f"{place}/{LOG}", ordered[len(first) :])
 
 
 def _entries(folder: str) -> list[FileEntry]:

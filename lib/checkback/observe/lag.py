@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from checkback.storage.files import table_files
+from checkback.storage.files.log_files import commit_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,25 +20,26 @@ class Lag:
     Computed on request, so that it grows while a query hangs.
     """
 
-    def __init__(self, logs: Mapping[str, str]) -> None:
-        self._logs = logs
+    def __init__(self, places: Mapping[str, str]) -> None:
+        """``places``: the tables' folders or URIs, by source."""
+        self._places = places
         self._unread: dict[str, int] = {}
 
     @classmethod
     def of(cls, tables: Tables) -> Lag:
         """For the sources ``half`` and ``op``; for none if only Spark can read the tables' logs."""
         names = ("half", "op") if tables.readable else ()
-        return cls({name: f"{tables.location(name)}/_delta_log" for name in names})
+        return cls({name: tables.location(name) for name in names})
 
     @property
     def sources(self) -> tuple[str, ...]:
         """The sources whose lag is known."""
-        return tuple(self._logs)
+        return tuple(self._places)
 
     def read(self, progress: Progress) -> None:
         """Record a completed batch."""
         for source in progress.sources:
-            if source.unread is not None and source.name in self._logs:
+            if source.unread is not None and source.name in self._places:
                 self._unread[source.name] = source.unread
 
     def seconds(self, source: str, now: float) -> float:
@@ -45,7 +47,7 @@ class Lag:
         if source not in self._unread:
             return float("nan")
         try:
-            written = table_files.modified(f"{self._logs[source]}/{self._unread[source]:020}.json") / 1000
+            written = table_files.modified(commit_file(self._places[source], self._unread[source])) / 1000
         except OSError:
             return 0.0
         return max(0.0, now - written)

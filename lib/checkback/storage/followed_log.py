@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from checkback.errors import StorageError
 from checkback.storage.files import table_files
-from checkback.storage.files.fsync import LOG
+from checkback.storage.files.log_files import commit_file
 from checkback.storage.files.object_store import is_registered
 from checkback.storage.log.delta_log import DeltaLog
 
@@ -53,7 +53,7 @@ class FollowedLog:
 
 def commit_mark(place: str, version: int) -> tuple[int, ...] | None:
     """What tells the commit's file from another one in its place; None if it is not there. Raises StorageError."""
-    path = f"{place}/{LOG}/{version:020}.json"
+    path = commit_file(place, version)
     try:
         if is_registered(path):
             about = table_files.entry(path)

@@ -16,11 +16,11 @@ from urllib.parse import unquote
 import numpy as np
 import pyarrow as pa
 
-from checkback.errors import StorageError
 from checkback.storage.files import table_files
+from checkback.storage.files.log_files import commit_file
 from checkback.storage.files.object_store import concurrently
 from checkback.storage.log.commit_reader import CommitReader
-from checkback.storage.log.delta_errors import read_fix
+from checkback.storage.log.delta_errors import commit_unreadable
 from checkback.storage.schemas import STATISTICS
 from checkback.storage.timestamps import us_of
 from checkback.what_if.read_history import place_of
@@ -119,7 +119,7 @@ def traced(name: str, commits: Iterable[Commit], history: ReadHistory, older: Pi
 
 def _commit(place: str, version: int) -> Commit | None:
     """None: log cleanup has just removed it."""
-    file = f"{place}/_delta_log/{version:020}.json"
+    file = commit_file(place, version)
     try:
         actions = [json.loads(line) for line in table_files.lines(file) if line.startswith(('{"add"', '{"remove"'))]
         adds = [action["add"] for action in actions if "add" in action]
@@ -127,8 +127,7 @@ def _commit(place: str, version: int) -> Commit | None:
     except (OSError, ValueError, KeyError) as error:
         if not table_files.exists(file):
             return None
-        fix = read_fix(error, "restore it from a backup")
-        raise StorageError("a commit of the table's log cannot be read", file, fix) from error
+        raise commit_unreadable(file, error) from error
 
 
 def _file(path: str) -> str:

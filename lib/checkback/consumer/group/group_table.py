@@ -20,8 +20,8 @@ from checkback.consumer.group.group_rows import from_rows, to_rows
 from checkback.consumer.group.group_state import GroupState
 from checkback.errors import StorageError
 from checkback.storage.files import table_files
-from checkback.storage.files.fsync import LOG
 from checkback.storage.files.lease import boot_time
+from checkback.storage.files.log_files import commit_file
 from checkback.storage.files.object_store import options_of
 from checkback.storage.followed_log import commit_mark
 from checkback.storage.log.commit_reader import read_actions
@@ -78,7 +78,7 @@ class GroupTable:
         else:
             newest = self._version
             try:
-                while table_files.exists(f"{self._place}/{LOG}/{newest + 1:020}.json"):
+                while table_files.exists(commit_file(self._place, newest + 1)):
                     newest += 1
             except OSError as error:
                 raise StorageError(f"the group's table cannot be read: {error}", self._place) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,8 @@ from checkback.storage.checkpoints.batch_plan import plan_recorded, plan_version
 from checkback.storage.checkpoints.checkpoint import last_done, numbers, parse_metadata, parse_time, read_batch
 from checkback.storage.checkpoints.checkpoint_fit import Fit, TableLog
 from checkback.storage.checkpoints.seen_commits import replaced
-from checkback.storage.files import filesystem, table_files
+from checkback.storage.files import filesystem
+from checkback.storage.files.log_files import versions
 from checkback.storage.log import spark_log
 from checkback.storage.schemas import SOURCES
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from checkback.storage.checkpoints.checkpoint import StreamPosition
     from checkback.storage.tables import Tables
-
-_COMMIT = re.compile(r"([0-9]{20})\.json")
 
 
 def fit(spark: SparkSession, tables: Tables, query: str, written: Sequence[str]) -> Fit | None:
@@ -102,6 +100,5 @@ def _spark_log(spark: SparkSession, tables: Tables, name: str, position: StreamP
 
 def _log(tables: Tables, name: str) -> TableLog:
     log = tables.log(name)
-    found = [_COMMIT.fullmatch(file) for file in table_files.names(f"{tables.location(name)}/_delta_log")]
-    versions = [int(match.group(1)) for match in found if match]
-    return TableLog(log.table_id(), oldest=min(versions, default=0), newest=max(versions, default=0))
+    there = versions(tables.location(name))
+    return TableLog(log.table_id(), oldest=min(there, default=0), newest=max(there, default=0))

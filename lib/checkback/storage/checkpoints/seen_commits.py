@@ -15,9 +15,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from checkback.errors import StateError, StorageError
 from checkback.storage.files import filesystem, table_files
-from checkback.storage.files.fsync import versions
+from checkback.storage.files.log_files import commit_file, versions
 from checkback.storage.files.object_store import concurrently
-from checkback.storage.log.delta_errors import read_fix
+from checkback.storage.log.delta_errors import commit_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -115,23 +115,22 @@ class _Commits:
         commits = ((version, self._found[name, version]) for version in sorted(versions))
         return [version for version, commit in commits if commit is not None and commit.removes]
 
-    def log(self, name: str) -> str | None:
-        """A table's log folder; None if only Spark can read it."""
-        return f"{self._tables.location(name)}/_delta_log" if self._tables.readable else None
+    def place(self, name: str) -> str | None:
+        """A table's folder or URI; None if only Spark can read its log."""
+        return self._tables.location(name) if self._tables.readable else None
 
     def _commit(self, name: str, version: int) -> _Commit | None:
-        log = self.log(name)
-        if log is None:
+        place = self.place(name)
+        if place is None:
             return None
-        file = f"{log}/{version:020}.json"
+        file = commit_file(place, version)
         try:
             content = table_files.read(file)
             return _Commit(hashlib.sha256(content).hexdigest(), _removes(content))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError) as error:
-            fix = read_fix(error, "restore it from a backup")
-            raise StorageError("a commit of the table's log cannot be read", file, fix) from error
+            raise commit_unreadable(file, error) from error
 
 
 def replaced(spark: SparkSession | None, tables: Tables, query: str) -> str | None:
@@ -168,13 +167,13 @@ def _lost(
     ``upto``: by table, the last version to search for removed rows; None = the newest.
     """
     for name, (version, commit) in noted.items():
-        log = commits.log(name)
-        if log is None:
+        place = commits.place(name)
+        if place is None:
             continue
         found = commits.hash_of(name, version)
-        if (version > max(versions(log), default=-1)) if found is None else (commit not in (found, None)):
+        if (version > max(versions(place), default=-1)) if found is None else (commit not in (found, None)):
             return f"the table {name} was put back to an older state: it lacks a commit that the checkpoint has seen"
-        later = versions(log, version + 1) if upto is None else range(version + 1, upto.get(name, version) + 1)
+        later = versions(place, version + 1) if upto is None else range(version + 1, upto.get(name, version) + 1)
         removing = commits.removing(name, later)
         if removing:
             return (

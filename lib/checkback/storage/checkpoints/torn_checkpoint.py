@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 
 from checkback.errors import StorageError
 from checkback.storage.checkpoints.checkpoint import Batch, parse_batch, parse_metadata
-from checkback.storage.files.fsync import flush_folder, versions
+from checkback.storage.files.fsync import flush_folder
+from checkback.storage.files.log_files import versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -115,7 +116,7 @@ def _is_nothing(place: str, number: int, sources: Sequence[str]) -> bool:
     if batch is None or len(batch.positions) != len(sources):
         return True
     for position, source in zip(batch.positions, sources, strict=True):
-        newest = max(versions(f"{source}/_delta_log"), default=-1)
+        newest = max(versions(source), default=-1)
         if position is not None and position.version > newest + (not position.starting):
             return True
     return False

@@ -9,20 +9,17 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from checkback.errors import StorageError
-from checkback.storage.files import table_files
+from checkback.storage.files.log_files import LOG, commit_file, versions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-LOG = "_delta_log"
-COMMIT = re.compile(r"([0-9]{20})\.json")
 #: Versions before the newest one that a process flushes with its first commit: their writers may have crashed between
 #: commit and flush. The first commit after such a crash flushes it, so more than one is rare.
 BEHIND = 20
@@ -87,12 +84,12 @@ class LogFlush:
         """Flush all versions up to this one, or up to the newest. Raises UnflushedError."""
         log = os.path.join(self._place, LOG)
         try:
-            newest = self._newest(log) if version is None else version
+            newest = self._newest() if version is None else version
             if newest is None or (self._flushed is not None and newest <= self._flushed):
                 return
             first = newest - BEHIND if self._flushed is None else self._flushed + 1
             for number in range(max(0, first), newest + 1):
-                _flush_if_there(os.path.join(log, f"{number:020}.json"))
+                _flush_if_there(commit_file(self._place, number))
             flush_folder(log)
             if self._flushed is None:
                 flush_parents(log)
@@ -105,12 +102,11 @@ class LogFlush:
 
         Raises UnflushedError.
         """
-        log = os.path.join(self._place, LOG)
         try:
-            newest = max(versions(log), default=-1)
+            newest = max(versions(self._place), default=-1)
             paths: set[str] = set()
             for version in range(max(0, newest - BEHIND), newest + 1):
-                with suppress(FileNotFoundError), open(os.path.join(log, f"{version:020}.json"), "rb") as lines:
+                with suppress(FileNotFoundError), open(commit_file(self._place, version), "rb") as lines:
                     adds = (json.loads(line)["add"] for line in lines if line.startswith(b'{"add"'))
                     paths |= {os.path.join(self._place, unquote(add["path"])) for add in adds}
             with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
@@ -120,11 +116,11 @@ class LogFlush:
             raise unflushed(error, self._place) from error
         self.to(newest)
 
-    def _newest(self, log: str) -> int | None:
+    def _newest(self) -> int | None:
         if self._flushed is None:
-            return max(versions(log), default=None)
+            return max(versions(self._place), default=None)
         newest = self._flushed
-        while os.path.exists(os.path.join(log, f"{newest + 1:020}.json")):
+        while os.path.exists(commit_file(self._place, newest + 1)):
             newest += 1
         return newest
 
@@ -187,12 +183,6 @@ def flush_owner(place: str) -> None:
         flush_parents(place)
     except OSError as error:
         raise unflushed(error, place) from error
-
-
-def versions(log: str, first: int = 0) -> list[int]:
-    """The versions from ``first`` on with a commit file in a folder ``_delta_log``, in any order. Raises OSError."""
-    names = table_files.names_after(log, f"{first:020}") if first > 0 else table_files.names(log)
-    return [int(match[1]) for match in map(COMMIT.fullmatch, names) if match]
 
 
 def unflushed(error: Exception, place: str) -> UnflushedError:

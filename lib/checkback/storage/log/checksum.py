@@ -13,12 +13,14 @@ from __future__ import annotations
 import json
 import logging
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from checkback.errors import StorageError
 from checkback.storage.files import table_files
+from checkback.storage.files.log_files import LOG
 from checkback.storage.files.object_store import concurrently, is_registered
-from checkback.storage.log.commit_reader import actions_of
+from checkback.storage.log.commit_reader import read_commit
 from checkback.storage.log.compatibility import allows_files
 
 _log = logging.getLogger(__name__)
@@ -40,37 +42,36 @@ def write_checksum(place: str, version: int, known: tuple[int, Checksum] | None 
     With flushed commits, call it after the flush: the file proves that the version is durable (`torn_commits`). Best
     effort: never raises.
     """
-    log = f"{place}/_delta_log"
     try:
-        found = _checksum(log, version, known)
+        found = _checksum(place, version, known)
         if found is None:
             return None
-        table_files.write(_path(log, version), json.dumps(found).encode())
+        table_files.write(_path(place, version), json.dumps(found).encode())
     except (StorageError, OSError, ValueError, KeyError, TypeError) as error:
         _log.debug("no checksum for version %s: %s", version, error)
         return None
     if version >= KEPT and not is_registered(place):  # there `maintain` does it, by one request for many
         with suppress(OSError):
-            table_files.remove(_path(log, version - KEPT))
+            table_files.remove(_path(place, version - KEPT))
     return found
 
 
-def _checksum(log: str, version: int, known: tuple[int, Checksum] | None) -> Checksum | None:
+def _checksum(place: str, version: int, known: tuple[int, Checksum] | None) -> Checksum | None:
     """From an earlier checksum, or version 0, and the commits since."""
     first = max(0, version - _BEHIND)
     if known is not None and known[0] == version:
         return known[1]
     if known is not None and first <= known[0] < version:
-        return after(_known(known[1]), _commits(log, known[0] + 1, version))
+        return after(_known(known[1]), _commits(place, known[0] + 1, version))
     for earlier in range(version - 1, first - 1, -1):
         with suppress(FileNotFoundError, ValueError, KeyError):
-            found = _known(json.loads(table_files.read(_path(log, earlier))))  # a torn one is skipped
+            found = _known(json.loads(table_files.read(_path(place, earlier))))  # a torn one is skipped
             break
     else:
         if first > 0:
             return None
         found, earlier = {}, -1
-    return after(found, _commits(log, earlier + 1, version))
+    return after(found, _commits(place, earlier + 1, version))
 
 
 def _known(found: Checksum) -> Checksum:
@@ -116,10 +117,9 @@ def _is_plain(protocol: dict[str, Any]) -> bool:
     return protocol.get("minReaderVersion") == 1 and allows_files(protocol.get("minWriterVersion", 0), features)
 
 
-def _commits(log: str, first: int, last: int) -> list[list[dict[str, Any]]]:
-    files = [f"{log}/{version:020}.json" for version in range(first, last + 1)]
-    return list(concurrently(log, actions_of, files))
+def _commits(place: str, first: int, last: int) -> list[list[dict[str, Any]]]:
+    return list(concurrently(place, partial(read_commit, place), range(first, last + 1)))
 
 
-def _path(log: str, version: int) -> str:
-    return f"{log}/{version:020}.crc"
+def _path(place: str, version: int) -> str:
+    return f"{place}/{LOG}/{version:020}.crc"

@@ -14,16 +14,15 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
-from checkback.errors import StorageError
 from checkback.storage.files import table_files
+from checkback.storage.files.log_files import COMMIT, LOG, commit_file, versions
 from checkback.storage.files.object_store import concurrently
-from checkback.storage.log.delta_errors import read_fix, unreadable
+from checkback.storage.log.delta_errors import commit_unreadable, unreadable
 from checkback.storage.log.torn_commits import refuse_torn
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-_COMMIT = re.compile(r"([0-9]{20})\.json")
 _CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint\..*parquet")
 #: kinds of actions that add rows
 _APPENDS = frozenset({"commitInfo", "add", "txn"})
@@ -53,20 +52,20 @@ class CommitReader:
 
         Raises StorageError.
         """
-        log = f"{place}/_delta_log"
+        log = f"{place}/{LOG}"
         try:
             names = table_files.names_after(log, f"{since:020}") if since > 0 else table_files.names(log)
         except OSError as error:
             raise unreadable(place, error) from error
-        versions = {int(match[1]) for match in map(_COMMIT.fullmatch, names) if match}
-        if not versions:
+        there = {int(match[1]) for match in map(COMMIT.fullmatch, names) if match}
+        if not there:
             return None
         # Without version 0 the table can only be read from a checkpoint on; its commits by themselves can.
         checkpoints = [int(match[1]) for match in map(_CHECKPOINT.fullmatch, names) if match]
-        first = since if since in versions else min(checkpoints, default=min(versions))
-        newest = max(versions)
+        first = since if since in there else min(checkpoints, default=min(there))
+        newest = max(there)
         refuse_torn(place)
-        return cls(place, min((one for one in versions if one >= first), default=newest), newest)
+        return cls(place, min((one for one in there if one >= first), default=newest), newest)
 
     def made_at(self, version: int) -> int:
         """The version's commit timestamp (ms). Raises StorageError."""
@@ -74,7 +73,7 @@ class CommitReader:
             about = action.get("commitInfo", {})
             if "timestamp" in about:
                 return int(about.get("inCommitTimestamp", about["timestamp"]))
-        return table_files.modified(self._file(version))
+        return table_files.modified(commit_file(self.place, version))
 
     def after(self, version: int, index: int = -1) -> Unread:
         """The rows added from ``version`` on, excluding that version's files up to ``index``.
@@ -116,11 +115,8 @@ class CommitReader:
             if brought:
                 yield number, brought
 
-    def _file(self, version: int) -> str:
-        return f"{self.place}/_delta_log/{version:020}.json"
-
     def _actions(self, version: int) -> list[dict[str, Any]]:
-        return actions_of(self._file(version))
+        return read_commit(self.place, version)
 
 
 class Added(NamedTuple):
@@ -138,21 +134,19 @@ def added_by(place: str, files: Collection[str], written: Mapping[str, int] | No
     they tell. Raises StorageError.
     """
     found: dict[str, Added] = {}
-    log = f"{place}/_delta_log"
     try:
-        names = table_files.names(log)
+        there = sorted(versions(place))
     except OSError as error:
         raise unreadable(place, error) from error
-    versions = sorted(int(match[1]) for match in map(_COMMIT.fullmatch, names) if match)
-    if not versions or not files:
+    if not there or not files:
         return found
     refuse_torn(place)
-    commits = CommitReader(place, versions[0], versions[-1])
+    commits = CommitReader(place, there[0], there[-1])
     made_at = lru_cache(commits.made_at)
 
     def added(version: int) -> list[tuple[str, bool]]:
         try:
-            actions = actions_of_kind(f"{log}/{version:020}.json", "add")
+            actions = actions_of_kind(commit_file(place, version), "add")
             return [(unquote(one["path"]).rpartition("/")[2], one.get("dataChange", True)) for one in actions]
         except (OSError, ValueError, KeyError) as error:
             raise unreadable(place, error) from error
@@ -168,24 +162,20 @@ def added_by(place: str, files: Collection[str], written: Mapping[str, int] | No
     times = written if written is not None and len(files) <= _FEW else {}
     for file in times.keys() & files:
         if file not in found:
-            at = bisect_left(versions, times[file], key=made_at)
-            search(versions[max(0, at - _NEAR) : at + _NEAR])
+            at = bisect_left(there, times[file], key=made_at)
+            search(there[max(0, at - _NEAR) : at + _NEAR])
     if len(found) < len(files):
-        search(versions)
+        search(there)
     return found
-
-
-def actions_of(file: str) -> list[dict[str, Any]]:
-    """The actions of a commit file. Raises StorageError."""
-    try:
-        return [json.loads(line) for line in table_files.lines(file)]
-    except (OSError, ValueError) as error:
-        raise unreadable(file, error) from error
 
 
 def read_commit(place: str, version: int) -> list[dict[str, Any]]:
     """The actions of a commit of the table in ``place``. Raises StorageError."""
-    return actions_of(f"{place}/_delta_log/{version:020}.json")
+    file = commit_file(place, version)
+    try:
+        return [json.loads(line) for line in table_files.lines(file)]
+    except (OSError, ValueError) as error:
+        raise unreadable(file, error) from error
 
 
 def actions_of_kind(file: str, kind: str) -> Iterator[dict[str, Any]]:
@@ -196,12 +186,11 @@ def actions_of_kind(file: str, kind: str) -> Iterator[dict[str, Any]]:
 
 def read_actions(place: str, version: int, kind: str) -> Iterator[dict[str, Any]]:
     """The actions of one kind in a commit of the table in ``place``. Raises StorageError."""
-    path = f"{place}/_delta_log/{version:020}.json"
+    file = commit_file(place, version)
     try:
-        yield from actions_of_kind(path, kind)
+        yield from actions_of_kind(file, kind)
     except (OSError, ValueError, KeyError) as error:
-        fix = read_fix(error, "restore it from a backup")
-        raise StorageError("a commit of the table's log cannot be read", path, fix) from error
+        raise commit_unreadable(file, error) from error
 
 
 def removed_by(place: str, version: int) -> set[str]:

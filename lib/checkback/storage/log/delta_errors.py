@@ -23,6 +23,11 @@ def storage_error(what: str, place: str, error: Exception) -> StorageError:
     return StorageError(f"{what}: {_cause(error)}", place, NO_SPACE_FIX if NO_SPACE in str(error) else "")
 
 
+def commit_unreadable(file: str, error: Exception) -> StorageError:
+    """The error for a commit file that cannot be read."""
+    return StorageError("a commit of the table's log cannot be read", file, read_fix(error, "restore it from a backup"))
+
+
 def unreadable(place: str, error: Exception) -> StorageError:
     """The log of the table in ``place`` cannot be read."""
     fix = read_fix(error, "restore the folder _delta_log")

@@ -21,8 +21,9 @@ from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from checkback.errors import StorageError
 from checkback.storage.files import table_files
-from checkback.storage.files.fsync import LOG, LogFlush
+from checkback.storage.files.fsync import LogFlush
 from checkback.storage.files.lease import boot_time
+from checkback.storage.files.log_files import LOG, commit_file
 from checkback.storage.files.object_store import is_registered, options_of
 from checkback.storage.log import compatibility
 from checkback.storage.log.checksum import write_checksum
@@ -95,9 +96,8 @@ class DeltaLog:
         """True if the folder holds a Delta table. Raises StorageError if that cannot be determined."""
         try:
             if is_registered(place):  # delta-rs would keep the other threads waiting during the request
-                log = f"{place}/{LOG}"
-                first = table_files.exists(f"{log}/{0:020}.json")  # one request; maintenance removes it some day
-                return first or any(map(_OF_LOG.fullmatch, table_files.names(log)))
+                first = table_files.exists(commit_file(place, 0))  # one request; maintenance removes it some day
+                return first or any(map(_OF_LOG.fullmatch, table_files.names(f"{place}/{LOG}")))
             return DeltaTable.is_deltatable(place)
         except DELTA_ERRORS as error:
             raise unreadable(place, error) from error

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from checkback.errors import NO_SPACE, NO_SPACE_FIX, StorageError
 from checkback.storage.files import table_files
-from checkback.storage.files.fsync import LOG, flush_file, flush_folder
+from checkback.storage.files.fsync import flush_file, flush_folder
+from checkback.storage.files.log_files import commit_file
 from checkback.storage.files.object_store import create, is_registered
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def write_commit(place: str, version: int, actions: Sequence[Action], sync: bool
     read the log up to ``version - 1`` recently: log cleanup may have removed a version that existed. Raises
     StorageError.
     """
-    path = f"{place}/{LOG}/{version:020}.json"
+    path = commit_file(place, version)
     attempt = uuid.uuid4().hex
     info = {**actions[0]["commitInfo"], COMMIT_ID: attempt}
     content = "".join(f"{json.dumps(action)}\n" for action in [{"commitInfo": info}, *actions[1:]]).encode()

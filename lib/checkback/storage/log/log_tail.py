@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from checkback.storage.files import table_files
-from checkback.storage.files.fsync import LOG
+from checkback.storage.files.log_files import commit_file
 from checkback.storage.files.object_store import concurrently
 from checkback.storage.log.checksum import after
 from checkback.storage.log.delta_errors import unreadable
@@ -60,7 +60,7 @@ class LogTail:
     def is_there(self) -> bool:
         """True if the log has the commit of the known version. Raises StorageError."""
         try:
-            return table_files.exists(self._file(self.version))
+            return table_files.exists(commit_file(self._place, self.version))
         except OSError as error:
             raise unreadable(self._place, error) from error
 
@@ -103,7 +103,7 @@ class LogTail:
     def _commit(self, version: int) -> Commit | None:
         """The actions of a version's commit; None if it does not exist."""
         try:
-            actions = [json.loads(line) for line in table_files.lines(self._file(version))]
+            actions = [json.loads(line) for line in table_files.lines(commit_file(self._place, version))]
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -111,9 +111,6 @@ class LogTail:
         if not actions:
             raise unreadable(self._place, ValueError(f"version {version} is empty"))
         return actions
-
-    def _file(self, version: int) -> str:
-        return f"{self._place}/{LOG}/{version:020}.json"
 
 
 def _actions(files: Sequence[ParquetFile], versions: Mapping[str, int]) -> list[Action]:

@@ -24,7 +24,8 @@ import pyarrow.parquet as pq
 
 from checkback.errors import StorageError
 from checkback.storage.files import table_files
-from checkback.storage.files.fsync import BEHIND, COMMIT, LOG, flush_folder
+from checkback.storage.files.fsync import BEHIND, flush_folder
+from checkback.storage.files.log_files import COMMIT, LOG, commit_file
 from checkback.storage.files.object_store import is_registered
 
 if TYPE_CHECKING:
@@ -108,17 +109,17 @@ def find_torn(place: str, checksums: bool = True) -> Torn | None:
     """
     if is_registered(place):
         return None
-    log = os.path.join(place, LOG)
     try:
         # Twice: listing a folder during writes may include a file and miss an earlier one.
-        return _find(log, checksums) and _find(log, checksums)
+        return _find(place, checksums) and _find(place, checksums)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise StorageError(f"the table's log cannot be read: {error.strerror}", place) from error
 
 
-def _find(log: str, believed: bool) -> Torn | None:
+def _find(place: str, believed: bool) -> Torn | None:
+    log = os.path.join(place, LOG)
     names = os.listdir(log)
     commits, checksums, checkpoints = (_versions(kind, names) for kind in (COMMIT, _CHECKSUM, _CHECKPOINT))
     torn = [name for name in sorted(checkpoints, reverse=True) if not _readable(os.path.join(log, name))]
@@ -127,7 +128,7 @@ def _find(log: str, believed: bool) -> Torn | None:
     whole = max((version for name, version in checkpoints.items() if name not in torn), default=-1)
     bad: int | None = None
     for version in range(newest, max(whole, newest - BEHIND - 1 if believed else -1, -1), -1):
-        file = os.path.join(log, f"{version:020}.json")
+        file = commit_file(place, version)
         if is_torn(file, version):
             bad = version
         elif believed and f"{version:020}.crc" in checksums:
@@ -155,7 +156,7 @@ def _misleading(place: str) -> list[str]:
     found = [
         name
         for name, version in _versions(_CHECKSUM, names).items()
-        if not any(os.path.exists(os.path.join(log, f"{later:020}.json")) for later in (version, version + 1))
+        if not any(os.path.exists(commit_file(place, later)) for later in (version, version + 1))
         and version > max(_versions(COMMIT, names).values(), default=-1)
     ]
     if _LAST in names:

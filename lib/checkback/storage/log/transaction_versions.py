@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from checkback.storage.files import table_files
-from checkback.storage.files.fsync import LOG
+from checkback.storage.files.log_files import LOG, commit_file
 from checkback.storage.files.object_store import concurrently
 from checkback.storage.log.commit_reader import actions_of_kind
 from checkback.storage.log.torn_commits import last_checkpoint
@@ -86,5 +86,5 @@ class TransactionVersions:
         return {int(match[1]): match[0] for match in map(_CHECKPOINT.fullmatch, names) if match}
 
     def _commit(self, version: int) -> dict[str, int]:
-        actions = actions_of_kind(f"{self._log}/{version:020}.json", "txn")
+        actions = actions_of_kind(commit_file(self._place, version), "txn")
         return {action["appId"]: int(action["version"]) for action in actions}
