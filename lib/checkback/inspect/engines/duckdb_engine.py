@@ -142,6 +142,7 @@ class DuckDBEngine:
             }
         )
         self._database.execute("SET TimeZone = 'UTC'")
+        self._database.execute("SET enable_progress_bar = false")  # DuckDB's own, to stdout, in an interactive Python
         for macro in filter(None, map(str.strip, _MACROS.replace("\\\n", "").splitlines())):
             self._database.execute(f"CREATE MACRO {macro}")
 
