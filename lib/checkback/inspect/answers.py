@@ -139,13 +139,9 @@ class Answers:
 
         ``why``: the beginning of the column's text. ``older_than``: since birth. ``place``: queue id and offset.
         """
-        question = pending_question(self._settings).where("producer_group", group).where("real_topic", topic)
-        if place is not None:
-            question = question.where("queue_id", place[0]).where("queue_offset", place[1])
-        question = question.begins("why", why)
-        if older_than is not None:
-            question = question.more("age_s", older_than.total_seconds())
-        return self._ask(question.page(limit, offset), as_of)
+        question = pending_question(self._settings).where("producer_group", group).where("real_topic", topic).at(place)
+        age_s = None if older_than is None else older_than.total_seconds()
+        return self._ask(question.begins("why", why).more("age_s", age_s).page(limit, offset), as_of)
 
     def check_max(self, as_of: AsOf = None) -> int:
         """The limit of checks by which the last batch judged; before the first one, that of the settings."""
@@ -273,9 +269,7 @@ class Answers:
         offset: int = 0,
     ) -> pa.Table:
         """The scheduled messages, the next to be delivered first; columns as `inspect.scheduled`."""
-        question = SCHEDULED.where("producer_group", group).where("real_topic", topic)
-        if place is not None:
-            question = question.where("queue_id", place[0]).where("queue_offset", place[1])
+        question = SCHEDULED.where("producer_group", group).where("real_topic", topic).at(place)
         return self._ask(question.page(limit, offset), as_of)
 
     def count_scheduled(self, as_of: AsOf = None) -> pa.Table:

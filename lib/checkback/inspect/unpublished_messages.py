@@ -58,10 +58,8 @@ def unpublished_rows(
 ) -> pa.Table:
     """As `unpublished`: those of a group, a topic, and a place (None = all), a page of them."""
     question, tables = _outstanding(view)
-    question = question.where("producer_group", group).where("real_topic", topic).page(limit, offset)
-    if place is not None:
-        question = question.where("queue_id", place[0]).where("queue_offset", place[1])
-    rows: pa.Table = view.engine.arrow(view.ask(question, tables))
+    question = question.where("producer_group", group).where("real_topic", topic).at(place)
+    rows: pa.Table = view.engine.arrow(view.ask(question.page(limit, offset), tables))
     return rows
 
 

@@ -40,6 +40,10 @@ class Question:
         """Only rows with this value; all if it is None."""
         return self._narrowed(column, f"{column} = :{{name}}", value)
 
+    def at(self, place: tuple[int, int] | None) -> Question:
+        """Only rows of the half message at this queue id and offset; all if it is None."""
+        return self if place is None else self.where("queue_id", place[0]).where("queue_offset", place[1])
+
     def unlike(self, column: str, value: Value) -> Question:
         """Only rows with another value."""
         return self._narrowed(column, f"{column} <> :{{name}}", value)
