@@ -10,7 +10,7 @@ import pytest
 
 from checkback.errors import SelectorError
 from checkback.filter import MessageSelector
-from checkback.filter.tag_filter import TagFilter
+from checkback.filter.tag_filter import tags_of
 from checkback.filter.values import EvaluationError
 from filter.selectors import table
 
@@ -62,7 +62,7 @@ def test_tags() -> None:
         delivered = case["verdict"] == "true"
         rows = table([(case.get("tag"), None, None)])
         tags = frozenset(case["tags"]) or (None if case["tags_expr"] in {"", "*"} else frozenset())
-        assert TagFilter.of(case["tags_expr"]).tags == tags, case
+        assert tags_of(case["tags_expr"]) == tags, case
         assert selector.matches(tags=case.get("tag")) is delivered, case
         assert selector.mask(rows).to_pylist() == [delivered], case
         assert rows.filter(selector.expression()).num_rows == delivered, case

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from checkback.errors import CheckbackError, SelectorError
 from checkback.filter.columns import KEYS, TAGS, source
 from checkback.filter.expressions import Condition, Constant, In, Property, names
-from checkback.filter.tag_filter import TagFilter
+from checkback.filter.tag_filter import tags_of
 from checkback.filter.values import EvaluationError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class MessageSelector:
         Raises SelectorError if there are only ``|``. As FilterAPI.buildSubscriptionData; a message's tags are compared
         whole and exactly, by the consumer's client in RocketMQ.
         """
-        tags = TagFilter.of(text).tags
+        tags = tags_of(text)
         condition: Condition = Constant(True) if tags is None else Constant(False)
         if tags:
             condition = In(Property(TAGS), tuple(sorted(tags)), negated=False)

@@ -85,19 +85,6 @@ class HalfColumns:
     transaction_ids: pa.Array
     size: int
 
-    def messages(self) -> list[Half | Problem]:
-        """As `json_decoder` has them."""
-        columns = {name: self.rows.column(name).to_pylist() for name in SENT.names}
-        columns["properties"] = list(map(dict, columns["properties"]))
-        for name in ("born_timestamp", "deliver_at"):
-            columns[name] = (pc.divide(self.rows.column(name).cast(pa.int64()), _US)).to_pylist()
-        halves = zip(*(columns[name] for name in Half._fields[2:]), strict=True)
-        found: list[Half | Problem] = [Half(-1, -1, *half) for half in halves]
-        if not self.problems:
-            return found
-        by_number = dict(zip(self.numbers.tolist(), found, strict=True)) | self.problems
-        return [by_number[number] for number in sorted(by_number)]
-
 
 @dataclass(frozen=True)
 class OpColumns:

@@ -74,11 +74,6 @@ class View:
         """The point in time; without one, when the view was opened."""
         return self.opened if self.at is None else self.at
 
-    @property
-    def now(self) -> Column:
-        """The `moment` as a column of Spark."""
-        return moment_column(self.moment)
-
     def ask(self, question: Question, more: Mapping[str, Rows] | None = None) -> Rows:
         """The rows of a question, of its tables and ``more``. Its value ``:now`` is the `moment`, us."""
         values = {"now": us_of(self.moment), **question.values}
