@@ -72,7 +72,10 @@ def test_what_waits_for_a_table_is_told_with_the_table_and_once_why(evening: tup
     assert pending.count("<small>as above</small>") == 1
 
 
-@pytest.mark.parametrize(("find", "found"), [("t-7", 1), ("key", len(HOSTILE)), (" 0/2 ", 1), ("nobody", 0)])
+@pytest.mark.parametrize(
+    ("find", "found"),
+    [("t-7", 1), ("key", len(HOSTILE)), (" 0/2 ", 1), ("nobody", 0), ("3000000000/1", 0), (f"0/{10**20}", 0), (" ", 0)],
+)
 def test_the_search_finds_an_id_or_else_a_key_or_a_place(root: Path, find: str, found: int) -> None:
     browser = client(root)
     assert len(browser.get("/transactions.json", params={"find": find}).json()["rows"]) == found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -82,6 +83,27 @@ def test_nothing_found_is_told_with_what_to_give(
     assert out == ""
     assert err.startswith(f"checkback: {told}")
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("words", [["tx-0-133"], ["0/133"]])
+def test_before_the_first_table_no_table_knows_it(
+    root: str, words: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["lineage", *words, "--as-of", "2020-01-01T00:00", "--set", f"storage.root={root}"]) == 1
+    assert capfd.readouterr().err.startswith("checkback: no table knows the transaction ")
+
+
+@pytest.mark.parametrize("name", ["a{b}", "a{", "{half}", ":name_of_table_0", "it's"])
+def test_a_table_moved_aside_may_have_any_name(root: str, name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    os.rename(f"{root}/topics/a", f"{root}/topics/{name}")
+    events = [json.loads(line) for line in _lines(capfd, root, "tx-0-133", "--json")]
+    assert events[-1]["table"] == f"topics/{name}"
+
+
+@pytest.mark.parametrize("key", ["", " "])
+def test_an_empty_key_is_refused(root: str, key: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["lineage", "--key", key, "--set", f"storage.root={root}"]) == 2
+    assert "--key: is empty; a key is one whole word" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("words", [[], ["tx-0-133", "--key", "7"]])

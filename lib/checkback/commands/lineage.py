@@ -56,6 +56,8 @@ def lineage(
     """Show all that the tables know of a transaction, in the order of time; the exit code is 1 if that is nothing."""
     if (wanted is None) == (key is None):
         raise SettingsError("a transaction is named by either", "TX, --key", "give one of the two")
+    if key is not None and not key.strip():
+        raise SettingsError("is empty", "--key", _FIX_OF_KEY)
     settings = prepared_for_tables(config, overrides, debug)
     with answering(settings, "lineage") as several, several.together() as answers:
         search = _Search(answers, wanted, key, as_of)

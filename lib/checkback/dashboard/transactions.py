@@ -11,6 +11,7 @@ from checkback.dashboard.fate import dead_letters_of, fate_of
 from checkback.dashboard.pages import ROWS, given, link, mended, page_of
 from checkback.errors import SettingsError
 from checkback.inspect.answers import records
+from checkback.messages.half import parse_place
 from checkback.messages.limits import INT_MAX, LONG_MAX
 
 if TYPE_CHECKING:
@@ -51,10 +52,9 @@ def _wanted(request: Request) -> list[dict[str, Any]]:
     """
     find = given(request, "find")
     if find is not None:
-        queue, between, offset = find.strip().partition("/")
-        is_place = bool(between) and queue.isdecimal() and offset.isdecimal()
-        places: list[dict[str, Any]] = [{"place": _place(queue, offset)}] if is_place else []
-        return [{"transaction_id": find}, {"key": find.strip()}, *places]
+        by_key: list[dict[str, Any]] = [{"key": find.strip()}] if find.strip() else []
+        by_place: list[dict[str, Any]] = [{"place": place}] if (place := parse_place(find.strip())) is not None else []
+        return [{"transaction_id": find}, *by_key, *by_place]
     by: dict[str, Any] = {name: given(request, name) for name in ("transaction_id", "key", "topic")}
     by["place"] = place_of(request)
     return [by] if any(value is not None for value in by.values()) else []

@@ -70,7 +70,7 @@ def lineage_rows(view: View, transaction_id: str, group: str | None = None) -> p
     """As `lineage`."""
     known = (*(name for name in _EVENTS if name != TOPIC_PREFIX), *view.topics())
     view.look(*known, "batches")
-    names = [name for name in known if view.version(name) is not None]
+    names = [name for name in known if view.version(name) is not None] or ["half"]  # empty: there was no table yet
     places = {f"table_{number}": name for number, name in enumerate(names)}
     named = "transaction_id = :transaction_id" + ("" if group is None else " AND producer_group = :producer_group")
     words = {
@@ -78,16 +78,17 @@ def lineage_rows(view: View, transaction_id: str, group: str | None = None) -> p
         "OPERATORS": _resumed_queues(places),
         "RULES": _rules(view.version("batches") is not None),
     }
-    events = " UNION ALL ".join(_events(name, words | {"TABLE": f"{{{place}}}"}) for place, name in places.items())
+    events = " UNION ALL ".join(_events(place, name, words) for place, name in places.items())
     order = f"answer.at, array_position({_list(_ORDER)}, event), queue_id, queue_offset"
     sql = f"""
         WITH places AS (SELECT DISTINCT queue_id, queue_offset FROM {{half}} WHERE {named})
         SELECT * FROM ({events})"""
-    values = {"transaction_id": transaction_id, "producer_group": group}
+    values: dict[str, Value] = {"transaction_id": transaction_id, "producer_group": group}
+    named_by = {f"name_of_{place}": name for place, name in places.items()}
     files = {place: view.read(name, file=True) for place, name in places.items()}
     if TABLE in names:
         files[NAME] = view.engine.keep(NAME, _notes(view, named, values))
-    found = view.engine.arrow(view.ask(Question(sql, order, values), files))
+    found = view.engine.arrow(view.ask(Question(sql, order, values | named_by), files))
     return _with_versions(view, found)
 
 
@@ -202,19 +203,21 @@ def _list(texts: tuple[str, ...]) -> str:
     return f"split('{','.join(texts)}', ',')"
 
 
-def _events(name: str, words: Mapping[str, str]) -> str:
-    """SQL: the rows of a table about the transaction as events. ``words``: what those of `_SEARCHED` stand for."""
+def _events(place: str, name: str, words: Mapping[str, str]) -> str:
+    """SQL: the rows of a table about the transaction as events. ``words``: what those of `_SEARCHED` stand for.
+
+    A folder in a topic's place may have any name: it is a value of the question, ``name_of_`` and the place.
+    """
     kind = TOPIC_PREFIX if name.startswith(TOPIC_PREFIX) else name
     event, at, detail = _EVENTS[kind]
     columns = {column.name for column in columns_of(name)}
     queue, offset = ("half_queue_id", "half_queue_offset") if kind in _OF_HALF else _KEY
     batch = "batch_id" if "batch_id" in columns and kind != "dead_letters" else "CAST(NULL AS BIGINT)"
     rows = _SEARCHED.get(kind, "SELECT * FROM TABLE WHERE NAMED")
-    for word, sql in words.items():  # here: a topic's name may contain such a word
+    for word, sql in {**words, "TABLE": f"{{{place}}}"}.items():
         rows = rows.replace(word, sql)
-    table = name.replace("'", "''")  # a topic's name may hold no quote (`messages`)
     return f"""
-        SELECT rows.{at} AS at, {event} AS event, '{table}' AS table, {batch} AS batch_id, {queue} AS queue_id,
+        SELECT rows.{at} AS at, {event} AS event, :name_of_{place} AS table, {batch} AS batch_id, {queue} AS queue_id,
             {offset} AS queue_offset, producer_group, {detail} AS detail, _file
         FROM ({rows}) AS rows"""
 
