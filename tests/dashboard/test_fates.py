@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from deltalake import DeltaTable
 
 from dashboard import incident
 from dashboard.visitors import SAME, form_of, signed_in
@@ -67,6 +68,19 @@ def test_a_resumed_message_leads_to_the_one_that_was_made_of_it(outage: Path) ->
     assert 'resumed from <a href="/transactions/5/0' in new
     assert ("Commit …" in new, "Resume …" in new) == (True, False)
     assert "Resume …" in browser.get("/transactions/5/1").text
+
+
+def test_a_resumed_message_that_a_restore_has_undone_is_gone_and_may_be_resumed_again(outage: Path) -> None:
+    half = DeltaTable(str(outage / "half"))
+    half.restore(half.version() - 1)
+    browser = signed_in(outage)
+    page = browser.get("/transactions/5/0").text
+    assert f"resumed as {_QUEUE}/0, which is gone" in page
+    assert ("Resume …" in page, "k-PENDING" in page, f'href="/transactions/{_QUEUE}/0' in page) == (True, False, False)
+    done = browser.post("/actions", data=_form(page, "resume", 0) | {"confirmed": "yes"}, headers=SAME).text
+    assert "<h1>Resume: done</h1>" in done
+    page = browser.get("/transactions/5/0").text
+    assert ("is gone" in page, "Resume …" in page, "k-PENDING" in page) == (False, False, True)
 
 
 def test_what_is_refused_says_why_leads_back_and_keeps_what_was_typed(outage: Path) -> None:

@@ -49,6 +49,9 @@ class Watched:
         self.turn(name, appends=False)
         return self._store.rows(name, equal, columns)
 
+    def last_version(self, name: str, app: str) -> int | None:
+        return self._store.last_version(name, app)
+
     def append(self, name: str, rows: pa.Table, app: str, first: int) -> bool:
         self.turn(name, appends=True)
         return self._store.append(name, rows, app, first)

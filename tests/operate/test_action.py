@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from checkback.errors import CheckbackError
 from checkback.messages.half import FIRST_PLACE, RESUMED_BY, RESUMED_FROM
 from checkback.operate.lookup import find
+from checkback.operate.resume_all import resumable
 from checkback.operate.rules import RefusedError
 from checkback.operate.transaction import Asked, Place
-from operate.fixtures import ALICE, BOB, QUEUE, Lakehouse, Watched
+from operate.fixtures import ALICE, BOB, QUEUE, T0, Lakehouse, Watched
 
 if TYPE_CHECKING:
     from checkback.operate.action import Outcome
@@ -417,3 +420,37 @@ def test_last_answer_is_the_transactions_own(lake: Lakehouse) -> None:
     lake.check(lake.half(12), 1, "NO_ANSWER", "too late")
     (one,) = find(lake.store(), Asked("tx"), QUEUE).transactions
     assert (one.check_times, one.last_outcome, one.last_error) == (1, "NO_ANSWER", "too late")
+
+
+@pytest.mark.parametrize("ledger", [False, True], ids=["ledger kept", "ledger restored"])
+def test_what_a_restore_has_undone_is_done_again(lake: Lakehouse, ledger: bool) -> None:
+    """RESTORE keeps the applications' versions and drops the rows. Each is done once more, once, and recorded."""
+    lake.discarded()
+    lake.half(13, "open")
+    lake.decide(lake.half(14, "due"), "COMMIT", deliver_at=T0 + timedelta(days=1))
+    lake.op(Place(0, 0))
+    names = ["half", "op"]
+    if ledger:
+        lake.resolve("COMMIT", Asked("first", place=lake.half(20, "first")))
+        names.append("operations")
+    before = lake.versions()
+
+    def act_on_all() -> None:
+        assert not lake.resume().repeated
+        assert not lake.resolve("COMMIT", Asked("open")).repeated
+        assert not lake.cancel(Asked("due")).repeated
+
+    act_on_all()
+    for name in names:
+        DeltaTable(lake.tables.location(name)).restore(before[name])
+    act_on_all()
+    again = (lake.resume, partial(lake.resolve, "COMMIT", Asked("open")), partial(lake.cancel, Asked("due")))
+    for action in again:
+        with pytest.raises(RefusedError):
+            action()
+    assert [row["queue_offset"] for row in lake.rows("half") if row["queue_id"] == QUEUE] == [1]
+    assert sorted(row["transaction_id"] for row in lake.rows("op") if row["half_offset"] in (13, 14)) == ["due", "open"]
+    done = [row["action"] for row in lake.rows("operations") if row["transaction_id"] != "first"]
+    assert done == ["RESUME", "RESOLVE_COMMIT", "CANCEL"] * (1 if ledger else 2)
+    assert [row["new_queue_offset"] for row in lake.rows("operations") if row["action"] == "RESUME"][-1] == 1
+    assert resumable(lake.store(), QUEUE) == []

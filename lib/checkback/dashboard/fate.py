@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from checkback.inspect.answers import Answers, AsOf
     from checkback.storage.tables import Tables
 
+#: `half` was restored to an older version: what was resumed may be resumed again
+GONE = "GONE"
 #: consumer groups whose dead letter a message may be shown to be
 _GROUPS = 20
 
@@ -27,7 +29,8 @@ class Fate:
     """``pending``: its row of `pending`, with ``check_max``; ``scheduled``: it is published later.
 
     ``resumed_as``, ``resumed_from``: queue_id, queue_offset, transaction_id, producer_group of the half message made of
-    it, and of the one it was made of; the former's ``state``, None = pending. ``acts``: the actions that are allowed.
+    it, and of the one it was made of; the former's ``state``, None = pending, GONE = it is not in
+    `half` any more. ``acts``: the actions that are allowed.
     """
 
     pending: Mapping[str, Any] | None = None
@@ -61,9 +64,9 @@ def fate_of(answers: Answers, then: AsOf, half: Mapping[str, Any]) -> Fate:
         return Fate(resumed_from=origin, acts=("resume",))
     new = later[-1]["new_queue_id"], later[-1]["new_queue_offset"]
     found = records(answers.transactions(then, place=new))
-    state = next((one["state"] for one in found if all(one[name] == half[name] for name in named)), None)
+    state = next((one["state"] for one in found if all(one[name] == half[name] for name in named)), GONE)
     there = {"queue_id": new[0], "queue_offset": new[1], "state": state}
-    return Fate(resumed_as=there | named, resumed_from=origin)
+    return Fate(resumed_as=there | named, resumed_from=origin, acts=("resume",) if state == GONE else ())
 
 
 def dead_letters_of(tables: Tables, half: Mapping[str, Any]) -> list[dict[str, Any]]:

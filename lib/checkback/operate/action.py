@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from checkback.errors import FencedError
-from checkback.operate.lookup import find
+from checkback.operate.lookup import find, is_recorded
 from checkback.operate.operations import operations_of
 from checkback.operate.rows import operation_row
 from checkback.operate.rules import RefusedError
@@ -28,13 +28,13 @@ class Action:
     """What is to be done: its name in `operations`; ``judge`` raises RefusedError if it is not allowed.
 
     ``version`` is what ``attempt`` will commit (Delta's transaction identifier). It is read before the transaction is:
-    if another operator commits after that, the attempt fails. ``attempt`` returns what it did; None if another operator
-    was first.
+    if another operator commits after that, the attempt fails. It is given the transaction whose last attempt failed,
+    None at first. ``attempt`` returns what it did; None if its version is taken.
     """
 
     name: str
     judge: Callable[[Transaction], None]
-    version: Callable[[OperatorTables], int]
+    version: Callable[[OperatorTables, Transaction | None], int]
     attempt: Callable[[OperatorTables, Transaction, int], Operation | None]
 
 
@@ -63,7 +63,7 @@ def look(store: OperatorTables, asked: Asked, queue: int, action: Action) -> Vie
     """
     found = find(store, asked, queue)
     transaction = chosen(found.transactions, asked)
-    missing = [one for one in operations_of(found.transactions) if (one.action, one.key) not in found.recorded]
+    missing = [one for one in operations_of(found.transactions) if one.name not in found.recorded]
     try:
         action.judge(transaction)
     except RefusedError:
@@ -81,20 +81,34 @@ def act(store: OperatorTables, asked: Asked, queue: int, action: Action) -> Outc
 
     Raises what ``look`` raises, and StorageError. After a crash in between, the same command completes the ledger.
     """
+    refused: Transaction | None = None
     for _ in range(TRIES):
-        version = action.version(store)
+        version = action.version(store, refused)
         view = look(store, asked, queue, action)
         record(store, view.missing)
         if view.done is not None:
             return Outcome(view.transaction, view.done, repeated=True)
+        if refused is not None and refused.key != view.transaction.key:
+            refused = None  # the version is of another transaction
+            continue
         operation = action.attempt(store, view.transaction, version)
         if operation is not None:
             record(store, [operation])
             return Outcome(view.transaction, operation, repeated=False)
+        refused = view.transaction
     raise FencedError("too many concurrent operator ops", f"transaction {asked.transaction_id}", "run it again")
 
 
 def record(store: OperatorTables, operations: Iterable[Operation]) -> None:
-    """Append to the ledger, idempotently and safe under concurrency: each is resolved once, and resumed once."""
+    """Append to the ledger, idempotently and safe under concurrency.
+
+    A version that is taken may be an earlier action's, whose op or half message is gone since a table was restored to
+    an older version; or the row is gone: then it is appended with the next.
+    """
     for one in operations:
-        store.append("operations", operation_row(one), one.application, 0)
+        version = 0
+        while not store.append("operations", operation_row(one), one.application, version):
+            last = store.last_version("operations", one.application)
+            if last is None or last < version or is_recorded(store, one):
+                break
+            version = last + 1

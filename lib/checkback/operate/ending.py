@@ -23,8 +23,14 @@ def ending(state: str, signed: OperatorSignature, clock: Callable[[], datetime])
 
     Each half message's `Key` is an application id of Delta's transaction identifiers, ``operator/<key>``: of two
     concurrent operators, one fails because the other's op is there. The version of a CANCEL is 1: that of the COMMIT
-    before it is 0, if an operator gave it.
+    before it is 0, if an operator gave it. Where they are taken, it is the next: of a table that was restored to an
+    older version the op is gone, while the versions stay.
     """
+    judge, first = (judge_cancel, 1) if state == CANCEL else (judge_resolve, 0)
+
+    def next_version(store: OperatorTables, refused: Transaction | None) -> int:
+        last = None if refused is None else store.last_version("op", f"operator/{refused.key}")
+        return first if last is None else max(first, last + 1)
 
     def attempt(store: OperatorTables, transaction: Transaction, version: int) -> Operation | None:
         now = clock()
@@ -32,5 +38,4 @@ def ending(state: str, signed: OperatorSignature, clock: Callable[[], datetime])
             return None
         return Operation.on(transaction, now, ACTIONS[state], signed)
 
-    judge, version = (judge_cancel, 1) if state == CANCEL else (judge_resolve, 0)
-    return Action(ACTIONS[state], judge, lambda _: version, attempt)
+    return Action(ACTIONS[state], judge, next_version, attempt)

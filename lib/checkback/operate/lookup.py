@@ -17,6 +17,7 @@ from checkback.storage.timestamps import EPOCH
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from checkback.operate.operations import Operation
     from checkback.operate.tables import OperatorTables
     from checkback.operate.transaction import Asked
 
@@ -32,26 +33,26 @@ _HALF = (
     "check_immunity_s",
     "committed",
 )
-_LEDGER = (*_KEY, "action", "new_queue_id")
+_LEDGER = (*_KEY, "action", "new_queue_id", "new_queue_offset")
 Row = dict[str, Any]
 
 
 class Found(NamedTuple):
-    """Half messages, and the recorded actions on their transaction id in `operations`: (action, what it acted on)."""
+    """Half messages, and the recorded actions on their transaction id in `operations`: `Operation.name`."""
 
     transactions: list[Transaction]
-    recorded: set[tuple[str, Key]]
+    recorded: set[tuple[str, Key, Place | None]]
 
 
 class Resumed(NamedTuple):
     """What was resumed. ``newest``: by discarded message the place of the newest half message made of it.
 
-    ``queues``: those of these half messages; ``recorded``: the discarded messages that the ledger has.
+    ``queues``: those of these half messages; ``recorded``: these half messages that the ledger has.
     """
 
     newest: dict[Key, Place]
     queues: set[int]
-    recorded: set[Key]
+    recorded: set[Place | None]
 
 
 def find(store: OperatorTables, asked: Asked, queue: int) -> Found:
@@ -72,7 +73,7 @@ def find(store: OperatorTables, asked: Asked, queue: int) -> Found:
         origin = transaction.resumed_from
         if origin in found and found[origin].producer_group == transaction.producer_group:
             found[origin] = replace(found[origin], resumed_as=transaction.place)
-    recorded = {(row["action"], Key.of(row)) for row in ledger}
+    recorded = {(row["action"], Key.of(row), _new_place(row)) for row in ledger}
     return Found(_with_outcomes(store, found), recorded)
 
 
@@ -90,7 +91,7 @@ def find_at(store: OperatorTables, wanted: Collection[Key], queue: int) -> list[
 
 def resumed_messages(store: OperatorTables, queue: int) -> Resumed:
     """Those of all groups. ``queue``: that of resumed messages."""
-    ledger = store.rows("operations", {"action": [RESUME]}, [*_KEY, "new_queue_id"]).to_pylist()
+    ledger = store.rows("operations", {"action": [RESUME]}, _LEDGER).to_pylist()
     queues = {queue} | {row["new_queue_id"] for row in ledger if row["new_queue_id"] is not None}
     halves = store.rows("half", {"queue_id": queues}, [*_KEY, "properties"]).to_pylist()
     newest = {}
@@ -98,7 +99,22 @@ def resumed_messages(store: OperatorTables, queue: int) -> Resumed:
         own, origin = Key.of(row), Place.parse(dict(row["properties"] or ()).get(RESUMED_FROM))
         if origin is not None:
             newest[own._replace(place=origin)] = own.place
-    return Resumed(newest, queues, set(map(Key.of, ledger)))
+    return Resumed(newest, queues, set(map(_new_place, ledger)))
+
+
+def is_recorded(store: OperatorTables, one: Operation) -> bool:
+    """Whether the ledger has this very action: an earlier one of the same kind landed at another time."""
+    equal: dict[str, Collection[Any]] = {
+        "action": [one.action],
+        "queue_id": [one.place.queue_id],
+        "queue_offset": [one.place.queue_offset],
+    }
+    rows = store.rows("operations", equal, [*_LEDGER, "at"]).to_pylist()
+    return any((Key.of(row), _new_place(row), row["at"]) == (one.key, one.new_place, one.at) for row in rows)
+
+
+def _new_place(row: Row) -> Place | None:
+    return None if row["new_queue_id"] is None else Place(row["new_queue_id"], row["new_queue_offset"])
 
 
 def _places(store: OperatorTables, asked: Asked, queues: Collection[int]) -> set[Place]:

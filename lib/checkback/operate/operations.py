@@ -51,8 +51,13 @@ class Operation:
         return Key(self.place, self.transaction_id, self.producer_group)
 
     @property
+    def name(self) -> tuple[str, Key, Place | None]:
+        """What tells it from the others in the ledger."""
+        return self.action, self.key, self.new_place
+
+    @property
     def application(self) -> str:
-        """That of its row, of Delta's transaction identifiers: the row is appended once."""
+        """That of its row, of Delta's transaction identifiers."""
         return f"operator/{self.action}/{self.key}"
 
 

@@ -27,12 +27,14 @@ def resuming(queue: int, signed: OperatorSignature, clock: Callable[[], datetime
     """The action that appends a half message to the queue.
 
     The queue is an application id of Delta's transaction identifiers, ``operator/<queue>``, the offset its version: of
-    two concurrent operators, one finds the offset taken and retries with the next.
+    two concurrent operators, one finds the offset taken and retries with the next. The last version counts as well as
+    the rows: those are gone from a table that was restored to an older version, and their offsets are not used again.
     """
 
-    def next_offset(store: OperatorTables) -> int:
+    def next_offset(store: OperatorTables, _: Transaction | None) -> int:
+        committed = store.last_version("half", f"operator/{queue}")
         last = pc.max(store.rows("half", {"queue_id": [queue]}, ["queue_offset"]).column("queue_offset")).as_py()
-        return 0 if last is None else int(last) + 1
+        return max(-1 if one is None else int(one) for one in (committed, last)) + 1
 
     def attempt(store: OperatorTables, transaction: Transaction, version: int) -> Operation | None:
         done = resume_at(store, [transaction], Place(queue, version), signed, clock())

@@ -68,7 +68,7 @@ def resumable(
     for row in (row for row in rows if None not in row.values()):
         key = Key.of(row)
         one = Discarded._make([key, *(row[name] for name in _ABOUT), key in resumed.newest])
-        done = one.unrecorded and key in resumed.recorded
+        done = one.unrecorded and resumed.newest[key] in resumed.recorded
         if one.reason != _ON_PURPOSE and not done and (since is None or one.discarded_at >= since):
             chosen[key] = one
     return sorted(chosen.values(), key=lambda one: (one.discarded_at, one.key))
@@ -90,7 +90,7 @@ def resume_some(
     late = {one.key: _alone(store, one.key, queue, action) for one in some if one.unrecorded}
     wanted = [one.key for one in some if not one.unrecorded]
     for _ in range(TRIES):
-        offset = action.version(store)
+        offset = action.version(store, None)
         found = {one.key: one for one in find_at(store, wanted, queue)}
         refused = {key: why for key in wanted if (why := _refused(found.get(key), key.place, action)) is not None}
         ready = [found[key] for key in wanted if key not in refused]

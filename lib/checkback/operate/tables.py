@@ -42,6 +42,9 @@ class OperatorTables(Protocol):
     def rows(self, name: str, equal: Equal, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows with these values; empty if there is no such table. ``columns`` None = all; no values = all rows."""
 
+    def last_version(self, name: str, app: str) -> int | None:
+        """The last version that the application has committed, whatever became of its rows; None if none is known."""
+
     #: rows that `append` and `append_each` take at a time
     at_once: int
 
@@ -102,6 +105,10 @@ class FileStore:
         read = concurrently(self._tables.root, lambda file: read_rows(file.path, name, columns, wanted), files)
         return pa.concat_tables([nothing, *read])
 
+    def last_version(self, name: str, app: str) -> int | None:
+        """As OperatorTables."""
+        return self._tables.log(name).versions([app])[app] if self.has(name) else None
+
     def append(self, name: str, rows: pa.Table, app: str, first: int) -> bool:
         """As OperatorTables."""
         return self._append(name, rows, {app: first}, {app: first + rows.num_rows - 1})
@@ -155,6 +162,10 @@ class SparkStore:
         wanted = reduce(and_, [F.col(column).isin(list(values)) for column, values in equal.items()], F.lit(True))
         rows = self._tables.read(self._spark, name).where(wanted).select(*names).toArrow()
         return python_values(rows.cast(schema))
+
+    def last_version(self, name: str, app: str) -> int | None:
+        """As OperatorTables. In a catalog only that of a recent commit is known."""
+        return self._tables.last_version(self._spark, name, app) if self.has(name) else None
 
     def append(self, name: str, rows: pa.Table, app: str, first: int) -> bool:
         """As OperatorTables. Spark silently skips a committed version: reading the row back tells who was first."""
