@@ -142,3 +142,20 @@ def test_a_dead_letter_is_consumed_again_from_its_page(evening: tuple[Path, date
     later = browser.get("/transactions/3/1").text
     assert ("Consume again …" in later, "pending as a retry" in later) == (False, True)
     assert "Cancel …" not in browser.get("/transactions/3/0").text
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_message_is_shown_though_the_group_that_gave_it_up_cannot_be_read(
+    evening: tuple[Path, datetime], tmp_path: Path, damaged: bool
+) -> None:
+    root = shutil.copytree(evening[0], tmp_path / "copy")
+    group = root / "consumer_groups" / "ledger"
+    if damaged:
+        for file in group.glob("*.parquet"):
+            file.write_bytes(b"x")
+    else:
+        shutil.rmtree(group)
+    page = signed_in(root).get("/transactions/3/1")
+    assert (page.status_code, "given up by the consumer group ledger" in page.text) == (200, True)
+    assert "<bdi>ledger</bdi></a>: <bdi>not known: " in page.text
+    assert "Consume again …" not in page.text

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from checkback.consumer import reconsume_command
 from checkback.consumer.dead_letters import TABLE
 from checkback.consumer.reconsume import AGAIN
+from checkback.errors import CheckbackError
 from checkback.inspect.answers import records
 from checkback.operate.tables import FileStore
 
@@ -70,16 +71,26 @@ def fate_of(answers: Answers, then: AsOf, half: Mapping[str, Any]) -> Fate:
 
 
 def dead_letters_of(tables: Tables, half: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The consumer groups that gave a message up now: group, topic, and fate, what became of it (`AGAIN`: nothing)."""
+    """The consumer groups that gave a message up now: group, topic, and fate, what became of it (`AGAIN`: nothing).
+
+    Of a group that cannot be read, e.g. as its table is gone, the topic is None, and the fate why it is not known.
+    """
     equal = {"transaction_id": [half["transaction_id"]], "half_queue_id": [half["queue_id"]]}
     equal["half_queue_offset"] = [half["queue_offset"]]
     rows = FileStore(tables).rows(TABLE, equal, ["consumer_group"]).to_pylist()
-    return [
-        {"group": group, "topic": one.buried.queue.topic, "fate": fate_of_letter(one)}
-        for group in sorted({row["consumer_group"] for row in rows if row["consumer_group"]})[:_GROUPS]
-        for one in reconsume_command.dead_letters(tables, group, None, [half["transaction_id"]])
-        if (one.buried.half_queue_id, one.buried.half_queue_offset) == (half["queue_id"], half["queue_offset"])
-    ]
+    found: list[dict[str, Any]] = []
+    for group in sorted({row["consumer_group"] for row in rows if row["consumer_group"]})[:_GROUPS]:
+        try:
+            letters = reconsume_command.dead_letters(tables, group, None, [half["transaction_id"]])
+        except CheckbackError as error:  # the story, and the other groups, are shown all the same
+            found.append({"group": group, "topic": None, "fate": f"not known: {error}"})
+            continue
+        found += [
+            {"group": group, "topic": one.buried.queue.topic, "fate": fate_of_letter(one)}
+            for one in letters
+            if (one.buried.half_queue_id, one.buried.half_queue_offset) == (half["queue_id"], half["queue_offset"])
+        ]
+    return found
 
 
 def fate_of_letter(one: Judged) -> str:
