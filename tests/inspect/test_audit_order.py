@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -15,7 +16,7 @@ from checkback.inspect.audit.run import audit_on, findings_on
 from checkback.inspect.engines.duckdb_engine import DuckDBEngine
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
-from support.stories import BORN, CHECK_MAX, COUNTED, DECIDED, Row, Transaction, batch, write
+from support.stories import BORN, CHECK_MAX, COUNTED, DECIDED, Row, Transaction, batch, checkpoint, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +26,7 @@ pytestmark = pytest.mark.slow
 
 _SECOND, _MINUTE, _HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
 _FOUND = {"decided_before_landing", "decided_before_op", "op_passed_over", "check_overdue"}
+_FOUND |= {"pending_overdue", "delivery_overdue"}
 
 
 @dataclass
@@ -394,3 +396,32 @@ def _ranges_unknown(history: _History) -> None:
 def test_not_forgotten(history: _History, story: Callable[[_History], None]) -> None:
     story(history)
     assert history.found() == set()
+
+
+_RESTORED = [("half", 1), ("op", 1)]
+
+
+def test_what_a_rebuild_restores_is_overdue_only_after_a_batch_that_acts(history: _History) -> None:
+    """An op, and a delivery: the rebuild's first batch is days later, and does nothing with them."""
+    scheduled, day = replace(T, offset=1), timedelta(days=1)
+    history.land(T.half(), T.op(), scheduled.half(deliver_at=DECIDED), scheduled.op())
+    history.batch(BORN + _MINUTE, scheduled.decision(deliver_at=DECIDED), scheduled=1)
+    history.rebuilt()
+    history.batch(DECIDED + day, restored_at=_RESTORED)
+    checkpoint(history.root, done=DECIDED + day)
+    assert history.found() == set()
+    history.batch(DECIDED + day + 3 * _MINUTE)
+    shutil.rmtree(history.root / "_checkpoints")
+    checkpoint(history.root, done=DECIDED + day + 3 * _MINUTE, batch_id=1)
+    assert {"pending_overdue", "delivery_overdue"} <= history.found()
+
+
+def test_deferred_deliveries_are_overdue_only_after_a_batch_that_delivered_none(history: _History) -> None:
+    """As `reconcile.max_deliveries` defers them for long (rule 11)."""
+    history.land(T.half(deliver_at=DECIDED), T.op())
+    history.batch(BORN + _MINUTE, T.decision(deliver_at=DECIDED), scheduled=1)
+    history.batch(DECIDED + _HOUR, delivered=1)
+    history.batch(DECIDED + _HOUR + _MINUTE)
+    assert "delivery_overdue" not in history.found()
+    history.batch(DECIDED + _HOUR + 2 * _MINUTE)
+    assert "delivery_overdue" in history.found()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Column = NDArray[np.int64]
 
-#: ms; a deferred check is tried again within 62 s (`timer_encoding.put_off_timer`)
+#: ms; a deferred check is tried again within 62 s (`timer_encoding.put_off_timer`), a delivery sooner
 _SPARE_MS = 120_000
 _ENDS = ("from_version", "from_index", "to_version", "to_index")
 _RULES = {"timeout": "timeout_ms", "interval": "check_interval_ms", "jitter": "check_jitter_ms"}
@@ -32,6 +32,8 @@ _NUMBERS = {
     "batch_id": "batch_id",
     "ms": "unix_millis(batch_time)",
     "idle": "CASE WHEN checks = 0 AND discarded = 0 THEN 1 ELSE 0 END",  # null, not known: perhaps it was not
+    "undelivering": "CASE WHEN committed IS NOT NULL AND coalesce(delivered, 0) = 0 THEN 1 ELSE 0 END",
+    "restoring": "CASE WHEN restored_at IS NOT NULL THEN 1 ELSE 0 END",
     **_RULES,
     **{f"{name}_{end}": f"read_ranges['{name}']['{end}']" for name in ("half", "op") for end in _ENDS},
 }
@@ -109,6 +111,30 @@ class BatchReads:
         """The latest such time; None: there is none. It is not asked of applications whose rules are not all known."""
         found = [self._spare_of(part) for part in np.split(np.arange(len(self.applications)), self._changes)]
         return max((one for one in found if one is not None), default=None)
+
+    def restores(self, row: int) -> bool:
+        """Whether it is a rebuild's first batch: what that restores, ops and deliveries, acts in the next one."""
+        return bool(self.columns["restoring"][row])
+
+    def delivered_until(self) -> int | None:
+        """Time (ms) of the latest batch that must have left nothing that was due; None: there is none.
+
+        A batch that defers deliveries (rule 11) makes some. So it is one that makes none, long after the last batch of
+        its application that may have deferred, or restored, some.
+        """
+        parts = np.split(np.arange(len(self.applications)), self._changes)
+        return max((one for part in parts if (one := self._delivered_until(part)) is not None), default=None)
+
+    def _delivered_until(self, part: Column) -> int | None:
+        of = {name: column[part] for name, column in self.columns.items()}
+        ms = np.maximum.accumulate(of["ms"])
+        # Of what precedes the first row, or a gap, nothing is known: such a batch counts as one that deferred some.
+        idle = (of["undelivering"] == 1) & (of["restoring"] == 0) & (np.diff(of["batch_id"], prepend=UNKNOWN) == 1)
+        if len(part):
+            idle[0] = False
+        deferred = np.maximum.accumulate(np.where(idle, 0, ms))
+        found = of["ms"][idle & (of["ms"] == ms) & (ms - deferred >= _SPARE_MS)]
+        return int(found[-1]) if len(found) else None
 
     @property
     def _changes(self) -> Column:

@@ -66,7 +66,7 @@ def labelled(
     # The previous release's rules are not known: it may have read what is still pending.
     spare = None if accounted.past else reads.spare()
     if whole:
-        looked_at = form(_of_facts(accounted, figures=figures))
+        looked_at = form(_of_facts(accounted, reads, figures=figures))
         for part in fixed.parts():
             yield from ask(part, looked_at)
         yield from ask(fixed, form(_repeated(fixed, settings)))
@@ -78,7 +78,7 @@ def labelled(
         if figures:
             yield from ask(part, form(Question(_USUAL)), ordinary=engine.keep("ordinary", found.ordinary))
         if found.others.num_rows:
-            looked_at = form(_of_facts(accounted, figures=figures, absent=found.absent))
+            looked_at = form(_of_facts(accounted, reads, figures=figures, absent=found.absent))
             for some in part.of(found.others).parts():
                 yield from ask(some, looked_at)
         if found.late.num_rows:
@@ -126,14 +126,16 @@ def _several_times(fixed: FixedTables, rows: int) -> pa.Table:
     return pa.table({"quick": pa.array(np.concatenate([np.empty(0, np.int64), *twice]))})
 
 
-def _of_facts(accounted: BatchAudit, *, figures: bool = True, absent: Collection[str] = ()) -> Question:
+def _of_facts(
+    accounted: BatchAudit, reads: BatchReads, *, figures: bool = True, absent: Collection[str] = ()
+) -> Question:
     """The findings of each transaction: labels (their names, with commas), queue_id, queue_offset, born (ms).
 
     ``absent``: see `facts`.
     """
     fixed = accounted.fixed
     ever = rules_history(fixed)
-    found = conditions(_in_force(accounted, ever))
+    found = conditions(_in_force(accounted, reads, ever))
     labels = ", ".join(
         f"CASE WHEN {condition} THEN '{name}' END"
         for name, condition in found.items()
@@ -166,12 +168,15 @@ def _repeated(
     return Question(sql, _ORDER)
 
 
-def _in_force(accounted: BatchAudit, ever: RulesHistory) -> RulesInForce:
+def _in_force(accounted: BatchAudit, reads: BatchReads, ever: RulesHistory) -> RulesInForce:
     fixed, batches = accounted.fixed, accounted.fixed.whole.batches
     done = last_done_batch(fixed)
+    row = None if done is None else reads.find(done.batch_id, done.time)
+    acted = row is None or not reads.restores(row)
     known = RulesInForce(
-        batch_time=None if done is None else done.time,
-        half_until=fixed.half_read_until(),
+        batch_time=done.time if done is not None and acted else None,
+        half_until=fixed.half_read_until() if acted else None,
+        delivered_until=reads.delivered_until(),
         epochs=epochs(batches),
         past=accounted.past,
         uncounted=ever.uncounted,

@@ -94,7 +94,7 @@ _ALL = (
     Finding("cancel_without_op", "broken", "P1", "decided CANCEL, but no operator's op said so: lost"),
     Finding("cancel_passed_over", "broken", "P1", "has an op CANCEL that neither cancelled it nor is in `rejected`"),
     Finding("message_not_committed", "broken", "P1", "without a transaction, but not decided COMMIT: lost"),
-    Finding("delivery_overdue", "broken", "P1", "scheduled, and due long before the newest batch"),
+    Finding("delivery_overdue", "broken", "P1", "scheduled, and due long before a batch that had nothing to deliver"),
     Finding("delivered_twice", "broken", "P2", "more than one row of `deliveries`"),
     Finding("unpublished_twice", "broken", "P2", "more than one row of `unpublished`: published twice by and by"),
     Finding("published_twice", "broken", "P2", "more than one row of the topics"),

@@ -33,7 +33,8 @@ _LANDED_MS = "CAST(floor(landed / 1e3) AS BIGINT)"
 class RulesInForce:
     """What is known about the batches that read the half messages; times are ms.
 
-    ``batch_time``: of the last one. It has read all of `half` that landed up to ``half_until``. None: unknown.
+    ``batch_time``: of the last one. It has read all of `half` that landed up to ``half_until``. None: unknown, or it
+    only restored a checkpoint. ``delivered_until``: see `BatchReads.delivered_until`.
     ``epochs``: the rules, in order. By the last of them, ``longest``: from a check to the next; ``enough``: checks
     required before EXPIRED. ``past``: whether there were earlier batches, of which nothing is known. ``uncounted``:
     whether checks ever counted only when they were received.
@@ -41,6 +42,7 @@ class RulesInForce:
 
     batch_time: int | None
     half_until: int | None
+    delivered_until: int | None = None
     epochs: Sequence[Epoch] = ()
     longest: int = 0
     enough: int = 0
@@ -129,8 +131,9 @@ def _scheduling(known: RulesInForce) -> dict[str, str]:
     scheduled = f"{_WAITING} AND NOT cancels > 0"
     late = passed_over = "FALSE"
     if known.batch_time is not None:
-        late = f"deliver_at < {known.batch_time - _MARGIN_MS}"
         passed_over = f"cancel_landed < {(known.batch_time - _MARGIN_MS) * 1000}"
+    if known.delivered_until is not None:
+        late = f"deliver_at < {known.delivered_until - _MARGIN_MS}"
     unheeded = f"cancel_ops > 0 AND NOT cancels > 0 AND NOT {_has('rejected', REJECTED_CANCEL)}"
     return {
         "scheduled": scheduled,
