@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from checkback.cli import main
+from checkback.settings import Settings
+from checkback.storage.tables import Tables
 from support import outage
+from support.stories import Transaction, in_batches, write
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -61,6 +65,19 @@ def test_since_keeps_the_beginning_of_what_was_not_over(root: Path, capfd: pytes
     assert {row["producer_group"] for row in _rows(capfd, root, "--since", late)} == {"invoices", "shipping"}
     (line,) = _lines(capfd, root, "--group", "orders", "--since", late)
     assert line == f"No outage of the group orders since {late}."
+
+
+def test_one_whose_messages_were_all_given_up_does_not_go_on(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    one = Transaction(0)
+    asked = [one.born + timedelta(minutes=times) for times in (1, 2)]
+    answers = [outage._answer(one, times, at, "orders", "NO_ANSWER") for times, at in enumerate(asked, 1)]
+    tables = Tables.of(Settings.model_validate({"storage": {"root": str(tmp_path)}}).storage)
+    write(None, tables, in_batches([*one.given_up(), *answers])[0])
+    *_, line = _lines(capfd, tmp_path)
+    (row,) = _rows(capfd, tmp_path)
+    assert f"- (not asked since {row['last_vain_at']})" in line
+    assert _rows(capfd, tmp_path, "--since", row["last_vain_at"]) == [row]
+    assert _rows(capfd, tmp_path, "--since", _text(asked[1] + timedelta(minutes=1))) == []
 
 
 def test_a_group_without_any_is_told(root: Path, capfd: pytest.CaptureFixture[str]) -> None:

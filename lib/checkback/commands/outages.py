@@ -44,12 +44,19 @@ def outages(
     print_answer(rows, as_json, as_csv, SHOWN, _outages_table, f"{nothing}.{unknown}")
 
 
+def _until(row: dict[str, Any]) -> str:
+    """When it was over; as long as nobody was asked since, that is not known."""
+    if row["over_at"] is not None:
+        return str(row["over_at"])
+    return f"{'goes on (asked' if row['still_pending'] else '- (not asked since'} {row['last_vain_at']})"
+
+
 def _outages_table(rows: list[dict[str, Any]]) -> None:
     table = table_of("group", "from", "until", "said", "endpoints", "waited", "discarded", "still pending")
     for row in rows:
         table.add_row(
             *(shown(row[name]) for name in ("producer_group", "began_at")),
-            f"goes on (asked {row['last_vain_at']})" if row["over_at"] is None else row["over_at"],
+            _until(row),
             " ".join(row[name] for name in ("outcome", "said") if row[name] is not None),
             " ".join(row["endpoints"]) or "-",
             *(str(row[name]) for name in ("transactions", "discarded", "still_pending")),

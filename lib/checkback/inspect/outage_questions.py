@@ -98,10 +98,14 @@ def outages_question(since: datetime | str | None = None) -> Question:
 
 
 def last_outages_question(since: datetime | str | None = None) -> Question:
-    """The same outages, the last first; only those that were not over by ``since``, from their beginning on."""
+    """The same outages, the last first; only those that were not over by ``since``, from their beginning on.
+
+    One that no other outcome has ended goes on while a transaction of it is pending; else its last check was its end.
+    """
     sql = f"""
         SELECT * FROM ({outages_question().sql}) AS outage
-        WHERE :since IS NULL OR over_at IS NULL OR unix_micros(over_at) >= CAST(:since AS BIGINT)"""
+        WHERE :since IS NULL OR (over_at IS NULL AND still_pending > 0)
+            OR unix_micros(coalesce(over_at, last_vain_at)) >= CAST(:since AS BIGINT)"""
     return Question(sql, "began_at DESC, producer_group", {"since": None}, since=since)
 
 
