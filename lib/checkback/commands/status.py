@@ -45,11 +45,11 @@ def status(
 ) -> None:
     """Show on one screen whether reconcile is at work, how far it is, and who is stuck and why."""
     one_form(as_json, as_csv)
+    if watch and as_of is not None:
+        raise SettingsError("--watch and --as-of exclude each other", fix="give one of them")
     settings = prepared_for_tables(config, overrides, debug)
     out = console()
     if as_of is not None:
-        if watch:
-            raise SettingsError("--watch and --as-of exclude each other", fix="give one of them")
         with answering(settings, "status") as answers:
             _print(out, answers.status(as_of), as_json, as_csv, watch)
         return

@@ -16,7 +16,7 @@ from checkback.inspect.versions.batches import UNKNOWN
 from checkback.inspect.versions.whole_batches import OF_BATCH
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -109,8 +109,7 @@ class BatchReads:
 
     def spare(self) -> Spare | None:
         """The latest such time; None: there is none. It is not asked of applications whose rules are not all known."""
-        found = [self._spare_of(part) for part in np.split(np.arange(len(self.applications)), self._changes)]
-        return max((one for one in found if one is not None), default=None)
+        return max((one for of in self._by_application() if (one := _spare(of)) is not None), default=None)
 
     def restores(self, row: int) -> bool:
         """Whether it is a rebuild's first batch: what that restores, ops and deliveries, acts in the next one."""
@@ -122,36 +121,37 @@ class BatchReads:
         A batch that defers deliveries (rule 11) makes some. So it is one that makes none, long after the last batch of
         its application that may have deferred, or restored, some.
         """
-        parts = np.split(np.arange(len(self.applications)), self._changes)
-        return max((one for part in parts if (one := self._delivered_until(part)) is not None), default=None)
+        return max((one for of in self._by_application() if (one := _delivered_until(of)) is not None), default=None)
 
-    def _delivered_until(self, part: Column) -> int | None:
-        of = {name: column[part] for name, column in self.columns.items()}
-        ms = np.maximum.accumulate(of["ms"])
-        # Of what precedes the first row, or a gap, nothing is known: such a batch counts as one that deferred some.
-        idle = (of["undelivering"] == 1) & (of["restoring"] == 0) & (np.diff(of["batch_id"], prepend=UNKNOWN) == 1)
-        if len(part):
-            idle[0] = False
-        deferred = np.maximum.accumulate(np.where(idle, 0, ms))
-        found = of["ms"][idle & (of["ms"] == ms) & (ms - deferred >= _SPARE_MS)]
-        return int(found[-1]) if len(found) else None
+    def _by_application(self) -> Iterator[dict[str, Column]]:
+        """The columns of each application's batches, in order."""
+        changes = np.flatnonzero(np.diff(self.applications)) + 1
+        for part in np.split(np.arange(len(self.applications)), changes):
+            if len(part):
+                yield {name: column[part] for name, column in self.columns.items()}
 
-    @property
-    def _changes(self) -> Column:
-        return np.flatnonzero(np.diff(self.applications)) + 1
 
-    def _spare_of(self, part: Column) -> Spare | None:
-        of = {name: column[part] for name, column in self.columns.items()}
-        if not len(part) or any((of[rule] == UNKNOWN).any() for rule in _RULES):
-            return None
-        ms, idle = of["ms"], of["idle"] == 1
-        # By a clock that was ahead a check may have been deferred until a later time.
-        on_time = ms == np.maximum.accumulate(ms)
-        ends = np.append(np.flatnonzero(~(idle[1:] & (np.diff(of["batch_id"]) == 1))), len(part) - 1)
-        end = ends[np.searchsorted(ends, np.arange(len(part)))]
-        begins = idle & on_time & on_time[end] & (ms[end] - ms >= _SPARE_MS) & (of["half_from_version"] != UNKNOWN)
-        if not begins.any():
-            return None
-        at = np.flatnonzero(begins)[-1]
-        interval = int((of["interval"] + of["jitter"]).max())
-        return Spare(int(ms[at]), int(of["half_from_version"][at]), int(of["timeout"].max()), interval)
+def _spare(of: Mapping[str, Column]) -> Spare | None:
+    if any((of[rule] == UNKNOWN).any() for rule in _RULES):
+        return None
+    ms, idle = of["ms"], of["idle"] == 1
+    # By a clock that was ahead a check may have been deferred until a later time.
+    on_time = ms == np.maximum.accumulate(ms)
+    ends = np.append(np.flatnonzero(~(idle[1:] & (np.diff(of["batch_id"]) == 1))), len(ms) - 1)
+    end = ends[np.searchsorted(ends, np.arange(len(ms)))]
+    begins = idle & on_time & on_time[end] & (ms[end] - ms >= _SPARE_MS) & (of["half_from_version"] != UNKNOWN)
+    if not begins.any():
+        return None
+    at = np.flatnonzero(begins)[-1]
+    interval = int((of["interval"] + of["jitter"]).max())
+    return Spare(int(ms[at]), int(of["half_from_version"][at]), int(of["timeout"].max()), interval)
+
+
+def _delivered_until(of: Mapping[str, Column]) -> int | None:
+    ms = np.maximum.accumulate(of["ms"])
+    # Of what precedes the first row, or a gap, nothing is known: such a batch counts as one that deferred some.
+    idle = (of["undelivering"] == 1) & (of["restoring"] == 0) & (np.diff(of["batch_id"], prepend=UNKNOWN) == 1)
+    idle[0] = False
+    deferred = np.maximum.accumulate(np.where(idle, 0, ms))
+    found = of["ms"][idle & (of["ms"] == ms) & (ms - deferred >= _SPARE_MS)]
+    return int(found[-1]) if len(found) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -62,11 +63,16 @@ def labelled(
         found: list[dict[str, Any]] = engine.arrow(tables.ask(question, more)).to_pylist()
         return found
 
+    @cache  # it asks the tables, whichever part is looked at
+    def judged_by() -> tuple[RulesHistory, RulesInForce]:
+        ever = rules_history(fixed)
+        return ever, _in_force(accounted, reads, ever)
+
     reads = BatchReads.take(fixed)
     # The previous release's rules are not known: it may have read what is still pending.
     spare = None if accounted.past else reads.spare()
     if whole:
-        looked_at = form(_of_facts(accounted, reads, figures=figures))
+        looked_at = form(_of_facts(fixed, *judged_by(), figures=figures))
         for part in fixed.parts():
             yield from ask(part, looked_at)
         yield from ask(fixed, form(_repeated(fixed, settings)))
@@ -78,7 +84,7 @@ def labelled(
         if figures:
             yield from ask(part, form(Question(_USUAL)), ordinary=engine.keep("ordinary", found.ordinary))
         if found.others.num_rows:
-            looked_at = form(_of_facts(accounted, reads, figures=figures, absent=found.absent))
+            looked_at = form(_of_facts(fixed, *judged_by(), figures=figures, absent=found.absent))
             for some in part.of(found.others).parts():
                 yield from ask(some, looked_at)
         if found.late.num_rows:
@@ -127,15 +133,13 @@ def _several_times(fixed: FixedTables, rows: int) -> pa.Table:
 
 
 def _of_facts(
-    accounted: BatchAudit, reads: BatchReads, *, figures: bool = True, absent: Collection[str] = ()
+    fixed: FixedTables, ever: RulesHistory, known: RulesInForce, *, figures: bool, absent: Collection[str] = ()
 ) -> Question:
     """The findings of each transaction: labels (their names, with commas), queue_id, queue_offset, born (ms).
 
     ``absent``: see `facts`.
     """
-    fixed = accounted.fixed
-    ever = rules_history(fixed)
-    found = conditions(_in_force(accounted, reads, ever))
+    found = conditions(known)
     labels = ", ".join(
         f"CASE WHEN {condition} THEN '{name}' END"
         for name, condition in found.items()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from checkback.inspect.audit.promises import PROMISES, UNPUBLISHED
 from checkback.inspect.audit.run import Found
-from checkback.storage.timestamps import time_of
+from checkback.storage.timestamps import iso
 
 if TYPE_CHECKING:
     from checkback.inspect.audit.run import Report
@@ -45,16 +45,16 @@ def circumstances(report: Report, now: datetime) -> list[str]:
     """As of when it is, and what was left out."""
     lines = []
     if report.done is not None:
-        lines.append(f"as of batch {report.done.batch_id}, {_time(report.done.time)}")
+        lines.append(f"as of batch {report.done.batch_id}, {iso(report.done.time)}")
     if report.under_way:
-        batches = ", ".join(f"{batch.batch_id} ({_time(batch.time)})" for batch in report.under_way)
+        batches = ", ".join(f"{batch.batch_id} ({iso(batch.time)})" for batch in report.under_way)
         lines.append(f"in progress, not audited: batch {batches}; if nothing runs, the next start ends it")
     if report.oldest_pending is not None:
         lines.append(f"the oldest pending transaction is {int(now.timestamp()) - report.oldest_pending // 1000}s old")
     if report.first is None:
         lines.append("no batch has a row in `batches`: checks and discards are judged without the rules of their time")
     elif report.past:
-        lines.append(f"batches before {_time(report.first.time)} have no row in `batches`: judged without their rules")
+        lines.append(f"batches before {iso(report.first.time)} have no row in `batches`: judged without their rules")
     return lines
 
 
@@ -71,7 +71,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "batch": None if report.done is None else _batch(report.done),
         "under_way": [_batch(batch) for batch in report.under_way],
         "judged_from": None if report.first is None else _batch(report.first),
-        "oldest_pending": None if report.oldest_pending is None else _time(report.oldest_pending),
+        "oldest_pending": None if report.oldest_pending is None else iso(report.oldest_pending),
         "figures": {found.finding.name: found.count for found in _with_unpublished(report) if _is_figure(found)},
         "findings": [
             {
@@ -101,13 +101,9 @@ def _is_figure(found: Found) -> bool:
 
 def _samples(found: Found) -> list[str]:
     if found.finding.about != "transaction":
-        return [f"{number}@{'-' if time is None else _time(time)}" for number, time in found.samples]
+        return [f"{number}@{'-' if time is None else iso(time)}" for number, time in found.samples]
     return ["/".join("-" if part is None else str(part) for part in place) for place in found.samples]
 
 
 def _batch(batch: Batch) -> dict[str, Any]:
-    return {"batch_id": batch.batch_id, "time": _time(batch.time)}
-
-
-def _time(ms: int) -> str:
-    return time_of(ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return {"batch_id": batch.batch_id, "time": iso(batch.time)}
