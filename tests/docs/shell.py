@@ -6,9 +6,11 @@ import re
 import shlex
 import subprocess
 from dataclasses import dataclass
+from datetime import datetime, time, timezone
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pyspark
 import typer
@@ -54,8 +56,10 @@ class Call:
 def parse(arguments: list[str]) -> tuple[str, dict[str, Any]]:
     """The command of Checkback's arguments and the parameters that it would run with.
 
-    Raises Typer's error where the command line would.
+    Read late in the day, so that a time of day on a page is none to come. Raises Typer's error where the command line
+    would.
     """
+    evening = datetime.combine(datetime.now(timezone.utc), time.max, timezone.utc)
     command: Any = typer.main.get_command(application())
     names: list[str] = []
     rest = arguments
@@ -64,7 +68,8 @@ def parse(arguments: list[str]) -> tuple[str, dict[str, Any]]:
             raise AssertionError(f"there is no command {' '.join([*names, *rest[:1]])}")
         names.append(rest[0])
         command, rest = command.commands[rest[0]], rest[1:]
-    return " ".join(names), command.make_context(" ".join(names), list(rest)).params
+    with patch("checkback.inspect.versions.as_of._now", return_value=evening):
+        return " ".join(names), command.make_context(" ".join(names), list(rest)).params
 
 
 def check_checkback(call: Call) -> tuple[str, dict[str, Any]]:

@@ -26,7 +26,7 @@ def parse_as_of(as_of: datetime | str | None, now: datetime | None = None, name:
         return None
     if not isinstance(as_of, str):
         return _in_utc(as_of, str(as_of), name)
-    now = now or datetime.now(timezone.utc)
+    now = now or _now()
     text = as_of.strip()
     moment = _in_utc(_parsed(text, now, name), text, name)
     if moment - now > _AHEAD:
@@ -36,6 +36,10 @@ def parse_as_of(as_of: datetime | str | None, now: datetime | None = None, name:
             f"{text[:60]!r} is in the future: it is {now.astimezone(timezone.utc):%H:%M} UTC", name, fix
         )
     return moment
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)
 
 
 def _in_utc(moment: datetime, text: str, name: str) -> datetime:
