@@ -6,15 +6,20 @@ import json
 import shutil
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pytest
 
+from checkback.errors import printable
+from checkback.gateway.health import now_ms
+from checkback.gateway.tables import Appender, half_rows
 from checkback.operate.tables import FileStore
 from checkback.settings import Storage
 from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.schemas import SCHEMAS
 from checkback.storage.tables import Tables
-from dashboard.hostile import HOSTILE, TOKEN
-from dashboard.visitors import SAME, client, form_of, signed_in
+from dashboard.hostile import HOSTILE, TOKEN, message
+from dashboard.visitors import SAME, as_sent, client, form_of, signed_in
 from support.inspect_times import append
 
 if TYPE_CHECKING:
@@ -46,6 +51,37 @@ def test_an_operator_resolves_a_transaction_after_a_preview(root: Path) -> None:
     story = browser.get(f"/transactions/0/{offset}.json").json()
     assert {"OP", "OPERATION"} <= {event["event"] for event in story["events"]}
     assert json.dumps(story).count("ann") >= 1
+
+
+#: that browsers alter, and that look like what stands for these
+_ALTERED = ("a\nb", "a\r\nb", "\r", "a\0b", "50%0A", "%25", " a\t")
+
+
+@pytest.fixture
+def altered(tmp_path: Path) -> Path:
+    """Pending messages, and dead letters, of such names."""
+    for name in SCHEMAS:
+        DeltaLog.create(name, f"{tmp_path}/{name}", sync=False)
+    halves = [message(name, producer_group=name) for name in _ALTERED]
+    Appender(str(tmp_path), "half", [0], sync=False).append(half_rows(halves, 0, 0, now_ms()))
+    return tmp_path
+
+
+def test_ids_that_browsers_alter_are_the_same_when_a_form_is_sent(altered: Path) -> None:
+    browser = signed_in(altered)
+    for offset, name in enumerate(_ALTERED):
+        sent = as_sent(browser.get(f"/transactions/0/{offset}").text)
+        preview = browser.post(
+            "/actions", data=sent | {"action": "commit", "actor": "ann", "reason": "x"}, headers=SAME
+        )
+        assert preview.status_code == 200, (name, preview.text)
+        done = browser.post("/actions", data=as_sent(preview.text), headers=SAME)
+        assert "the op is appended" in done.text, name
+        assert f'"/transactions/0/{offset}?transaction_id={quote(name)}&amp;group={quote(name)}"' in done.text
+        instead = browser.post("/actions", data=as_sent(preview.text), headers=SAME)
+        assert instead.status_code == 409, name
+    ops = FileStore(Tables.of(Storage(root=str(altered)))).rows("op", {}).to_pylist()
+    assert sorted(op["transaction_id"] for op in ops) == sorted(_ALTERED)
 
 
 def test_actions_are_off_unless_they_are_allowed(root: Path) -> None:
@@ -83,7 +119,7 @@ def given_up(evening: tuple[Path, datetime], tmp_path: Path) -> Path:
     return root
 
 
-_NAMES = {2: "tx 3", 3: "tx", 4: "3", 5: " tx"}
+_NAMES = {2: "tx 3", 3: "tx", 4: "3", 5: " tx", 6: "tx\n3"}
 
 
 def _dead_letter(root: Path, name: str, offset: int) -> dict[str, Any]:
@@ -101,8 +137,9 @@ def _listed(data: dict[str, Any]) -> list[str]:
     ("given", "listed"),
     [
         ({"transaction_id": "tx 3"}, ["tx 3"]),
+        ({"transaction_id": "tx%0A3\r\ntx"}, ["tx\n3", "tx"]),
         ({"transaction_id": "\r\ntx 3\r\n tx\r\n"}, ["tx 3", " tx"]),
-        ({"everything": "yes"}, ["tx-3-1", " tx", "3", "tx", "tx 3"]),
+        ({"everything": "yes"}, ["tx-3-1", " tx", "3", "tx", "tx 3", "tx\n3"]),
     ],
 )
 def test_dead_letters_are_named_one_a_line_and_listed_before(
@@ -113,7 +150,7 @@ def test_dead_letters_are_named_one_a_line_and_listed_before(
     preview = browser.post("/actions", data=form, headers=SAME | {"accept": "application/json"}).json()
     assert sorted(_listed(preview)) == sorted(listed)
     page = browser.post("/actions", data=form, headers=SAME).text
-    assert all(f"<bdi>{name}</bdi>" in page for name in listed)
+    assert all(f"<bdi>{printable(name)}</bdi>" in page for name in listed)
     done = browser.post(
         "/actions",
         data=form | {"confirmed": "yes", "seen": preview["form"]["seen"]},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 from typing import TYPE_CHECKING
 
 from starlette.testclient import TestClient
@@ -36,3 +37,16 @@ def form_of(page: str, **fields: str) -> dict[str, str]:
     csrf = re.search(r'name="csrf" value="([0-9a-f]+)"', page)
     assert csrf is not None
     return {"csrf": csrf[1], "actor": "ann", "reason": "paid by hand"} | fields
+
+
+def as_sent(page: str) -> dict[str, list[str]]:
+    """The hidden and ticked fields of a page's action as a browser sends them: it alters lines and NUL characters."""
+    (form,) = re.findall(r'<form class="act"[^>]*>.*?</form>', page, re.DOTALL)
+    boxes = re.findall(r'<input type="checkbox" name="transaction_id"[^>]*>', page)
+    sent: dict[str, list[str]] = {}
+    for name, value in re.findall(
+        r'name="([^"]*)" value="([^"]*)"', "".join([*boxes, *re.findall("<input[^>]*>", form)])
+    ):
+        read = unescape(re.sub("\r\n?", "\n", value).replace("\0", "\ufffd"))
+        sent.setdefault(name, []).append(re.sub("\r\n?|\n", "\r\n", read))
+    return sent

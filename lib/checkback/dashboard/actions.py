@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from checkback.consumer import reconsume_command
 from checkback.dashboard.fate import fate_of, fate_of_letter
-from checkback.dashboard.pages import ROWS, link
+from checkback.dashboard.pages import ROWS, link, of_field
 from checkback.dashboard.pages import time as shown_time
 from checkback.errors import CheckbackError, SettingsError, printable
 from checkback.inspect.answers import records
@@ -117,7 +117,7 @@ def _instead(pages: Pages, form: Mapping[str, str]) -> tuple[dict[str, Any] | No
             return None, ()
         with pages.asking() as answers:
             found = records(answers.transactions(place=(place[0] or 0, place[1] or 0)))
-            half = next((one for one in found if one["transaction_id"] == form.get("transaction_id")), None)
+            half = next((one for one in found if one["transaction_id"] == _name(form, "transaction_id")), None)
             return half, () if half is None else fate_of(answers, None, half).acts
     except CheckbackError:  # what is shown is why the action was refused
         return None, ()
@@ -137,8 +137,8 @@ def _operate(pages: Pages, form: Mapping[str, str], name: str, do: bool) -> Prev
     settings, state = pages.settings, ACTIONS[name]
     number = {key: _number(form, key) for key in ("queue_id", "queue_offset")}
     asked = Operation.of(
-        form.get("transaction_id", ""),
-        form.get("group") or None,
+        _name(form, "transaction_id"),
+        _name(form, "group") or None,
         number["queue_id"],
         number["queue_offset"],
         form.get("actor", ""),
@@ -190,8 +190,8 @@ def _reconsume(pages: Pages, form: Mapping[str, str], do: bool) -> Preview:
     if bool(ids) == (form.get("everything") == "yes"):
         raise SettingsError("tick some, or all of the group's", "dead letters")
     asked = reconsume_command.Request.of(
-        form.get("group", ""),
-        form.get("topic") or None,
+        _name(form, "group"),
+        _name(form, "topic") or None,
         ids,
         form.get("everything") == "yes",
         form.get("actor", ""),
@@ -224,8 +224,8 @@ def _cells(one: Judged) -> tuple[str, ...]:
 
 
 def _lines(text: str) -> list[str]:
-    """The lines of a text field, as they are: a transaction id may have spaces anywhere. Empty ones are no ids."""
-    return [line for line in text.replace("\r\n", "\n").split("\n") if line]
+    """The names in a field's lines, as they are: a transaction id may have spaces anywhere. An empty one is none."""
+    return [of_field(line) for line in text.replace("\r\n", "\n").split("\n") if line]
 
 
 def _seen(chosen: Sequence[Judged]) -> str:
@@ -257,6 +257,10 @@ def dead_letters(tables: Tables, group: str) -> tuple[list[dict[str, Any]], dict
     return listed, dict(fates)
 
 
+def _name(form: Mapping[str, str], field: str) -> str:
+    return of_field(form.get(field, ""))
+
+
 def _number(form: Mapping[str, str], name: str) -> int | None:
     said = form.get(name, "").strip()
     if not said:
@@ -271,7 +275,7 @@ def _back(form: Mapping[str, str]) -> str:
     again = form.get("action") == RECONSUME
     if not (queue.isdecimal() and offset.isdecimal()):
         return "/consumers" if again else "/"
-    names = {"transaction_id": form.get("transaction_id"), "producer_group": None if again else form.get("group")}
+    names = {"transaction_id": _name(form, "transaction_id"), "producer_group": "" if again else _name(form, "group")}
     return link({"queue_id": queue, "queue_offset": offset} | names)
 
 

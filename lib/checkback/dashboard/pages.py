@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from threading import BoundedSemaphore
@@ -36,6 +37,7 @@ ROWS, CUT, NEAR, FAR = 50, 120, 100, 100
 _AT_ONCE = 2
 _PATIENCE_S = 30.0
 _Read = TypeVar("_Read")
+_ALTERED, _ESCAPED = re.compile(r"[\x00-\x1f%]"), re.compile(r"%([01][0-9A-F]|25)")
 #: what of a page's query is the time that it shows
 _TIME = ("as_of", "batch")
 
@@ -58,6 +60,7 @@ class Pages:
         self._templates.filters |= {
             "text": text,
             "cut": cut,
+            "field": field,
             "time": time,
             "span": _span,
         }
@@ -190,6 +193,19 @@ def text(value: object) -> str:
     if isinstance(value, bytes):
         return printable(value.decode("utf-8", "replace"))
     return printable(value if isinstance(value, str) else json.dumps(value, default=_json, ensure_ascii=False))
+
+
+def field(name: str | None) -> str:
+    """A name as the value of a field that nobody types; `of_field` reads it.
+
+    Browsers alter control characters (HTML, "newline normalization"), and lines separate several names.
+    """
+    return _ALTERED.sub(lambda found: f"%{ord(found[0]):02X}", name or "")
+
+
+def of_field(value: str) -> str:
+    """The name whose `field` this is."""
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), value)
 
 
 def cut(value: object, most: int = CUT) -> str:
