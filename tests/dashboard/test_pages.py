@@ -240,6 +240,19 @@ def test_a_dead_letter_is_part_of_its_transactions_story(evening: tuple[Path, da
     assert event["detail"] == f"given up by the consumer group ledger after 16 retries - {incident.POISON}"
 
 
+def test_a_story_is_told_though_a_topic_cannot_be_read(evening: tuple[Path, datetime], tmp_path: Path) -> None:
+    root = shutil.copytree(evening[0], tmp_path / "copy")
+    for file in (root / "topics" / "payments").glob("*.parquet"):
+        file.unlink()
+    browser = client(root)
+    page = browser.get("/transactions/3/1")
+    assert page.status_code == 200
+    assert '<span class="tag e-UNREADABLE">UNREADABLE</span>' in page.text
+    *events, unread = browser.get("/transactions/3/1.json").json()["events"]
+    assert (unread["table"], unread["at"], "No files found" in unread["detail"]) == ("topics/payments", None, True)
+    assert (events[0]["event"], events[-1]["event"]) == ("HALF", "DEAD_LETTER")
+
+
 def test_messages_that_wait_for_their_table_are_listed_with_the_reason(evening: tuple[Path, datetime]) -> None:
     browser = client(evening[0])
     found = browser.get("/unpublished.json").json()["rows"]

@@ -45,3 +45,36 @@ def test_a_topic_may_have_any_name(tmp_path: Path, topic: str) -> None:
     events = Answers(settings).lineage("tx-0-0").to_pylist()
     assert [row["event"] for row in events] == ["HALF", "OP", "DECISION", "PUBLISHED"]
     assert events[-1]["table"] == f"topics/{topic}"
+
+
+def _damage(root: Path, how: str) -> None:
+    if how == "log":
+        (root / "_delta_log" / f"{1:020}.json").write_text("{")
+        (root / "_delta_log" / f"{0:020}.json").write_text("{")
+    elif how == "no log":
+        for commit in (root / "_delta_log").iterdir():
+            commit.write_bytes(b"")
+    elif how == "no file":
+        next(root.glob("*.parquet")).unlink()
+    else:
+        next(root.glob("*.parquet")).write_bytes(b"PAR1 no more")
+
+
+@pytest.mark.parametrize("engine", ["duckdb", pytest.param("spark", marks=pytest.mark.spark)])
+@pytest.mark.parametrize("how", ["log", "no log", "no file", "file"])
+def test_a_topic_that_cannot_be_read_is_named_and_the_others_told(
+    tmp_path: Path, how: str, engine: str, request: pytest.FixtureRequest
+) -> None:
+    settings = Settings.model_validate({"storage": {"root": str(tmp_path)}})
+    rows = [row for one in (0, 1) for row in Transaction(one).committed()]
+    write(None, Tables.of(settings.storage), in_batches([*rows, Transaction(2).published("b")])[0])
+    _damage(tmp_path / "topics" / "b", how)
+    spark = request.getfixturevalue("spark") if engine == "spark" else None
+    events = Answers(settings, spark).lineage("tx-0-0").to_pylist()
+    assert [row["event"] for row in events] == ["HALF", "OP", "DECISION", "PUBLISHED", "UNREADABLE"]
+    assert (events[-1]["table"], events[-1]["at"]) == ("topics/b", None)
+    assert events[-1]["detail"]
+    assert "\n" not in events[-1]["detail"]
+    print(events[-1]["detail"])
+    nobody = Answers(settings, spark).lineage("nobody").to_pylist()
+    assert [row["event"] for row in nobody] == ["UNREADABLE"]

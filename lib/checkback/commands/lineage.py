@@ -86,12 +86,13 @@ class _Search:
 
         An id may look like a place: it comes first.
         """
+        from checkback.inspect.transaction_lineage import UNREADABLE
         from checkback.messages.half import parse_place
 
         if self.wanted is not None:
             events = self.answers.lineage(self.wanted, self.as_of, group=group)
             place = parse_place(self.wanted)
-            if events.num_rows or place is None:
+            if place is None or any(event != UNREADABLE for event in events["event"].to_pylist()):
                 return events
             halves = self.answers.transactions(self.as_of, place=place, group=group, limit=None)
         else:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from checkback.errors import SettingsError
 from checkback.inspect.engines.question import Question
 from checkback.inspect.versions.late_notes import NAME, WRITERS, no_notes, notes_about, with_noted
 from checkback.inspect.versions.view import View
@@ -15,7 +16,7 @@ from checkback.storage.files.object_store import concurrently
 from checkback.storage.schemas import TOPIC_PREFIX, columns_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from pyspark.sql import DataFrame, SparkSession
@@ -37,6 +38,8 @@ COLUMNS = (
     "producer_group",
     "detail",
 )
+#: what stands for a topic's table that cannot be read: the others are told all the same
+UNREADABLE = "UNREADABLE"
 #: events with equal times, in causal order
 _ORDER = (
     *("HALF", "RESUMED", "OP", "CHECK", "ANSWER"),
@@ -55,10 +58,11 @@ def lineage(
 
     Columns: at TIMESTAMP; event (HALF; RESUMED: a half message that an operator created from a discarded one; OP,
     CHECK, ANSWER, DECISION; DELIVERED: a scheduled message; UNPUBLISHED: it waits for its topic's table, or was
-    published late; PUBLISHED; DEAD_LETTER: a consumer group gave it up; DISCARDED, REJECTED, OPERATION); table;
-    table_version BIGINT (Delta version that added the row, null = not in the log), version_exact BOOLEAN (false:
-    OPTIMIZE has rewritten the file, the row was added in that version or an earlier one), committed_at (of that
-    version); batch_id; queue_id, queue_offset, producer_group; detail (a text, without body, properties and keys).
+    published late; PUBLISHED; DEAD_LETTER: a consumer group gave it up; DISCARDED, REJECTED, OPERATION; UNREADABLE, at
+    the end and without a time: a topic's table that cannot be read); table; table_version BIGINT (Delta version that
+    added the row, null = not in the log), version_exact BOOLEAN (false: OPTIMIZE has rewritten the file, the row was
+    added in that version or an earlier one), committed_at (of that version); batch_id; queue_id, queue_offset,
+    producer_group; detail (a text, without body, properties and keys).
 
     Scans every table for the id, topics included: there are no file statistics for it; the events are collected, and
     looked up in the tables' logs. Raises as `pending`.
@@ -68,8 +72,40 @@ def lineage(
 
 def lineage_rows(view: View, transaction_id: str, group: str | None = None) -> pa.Table:
     """As `lineage`."""
-    known = (*(name for name in _EVENTS if name != TOPIC_PREFIX), *view.topics())
-    view.look(*known, "batches")
+    own, topics = [name for name in _EVENTS if name != TOPIC_PREFIX], view.topics()
+    view.look(*own, *topics, "batches")
+    try:
+        return _lineage(view, [*own, *topics], transaction_id, group)
+    except SettingsError:
+        raise
+    except Exception as error:
+        _table_failure(error)
+        faults = {name: fault for name in topics if (fault := _fault(view, name, transaction_id, group))}
+        if not faults:
+            raise
+    found = _lineage(view, [*own, *(name for name in topics if name not in faults)], transaction_id, group)
+    unread = [{"event": UNREADABLE, "table": name, "detail": fault} for name, fault in faults.items()]
+    return pa.concat_tables([found, pa.Table.from_pylist(unread, schema=found.schema)])
+
+
+def _fault(view: View, topic: str, transaction_id: str, group: str | None) -> str:
+    """Why the topic's table cannot be read; "" = it can."""
+    try:
+        _lineage(view, ["half", topic], transaction_id, group)
+    except Exception as error:  # noqa: BLE001 - re-raised unless the table's own
+        return _table_failure(error)
+    return ""
+
+
+def _table_failure(error: Exception) -> str:
+    """Why a table cannot be read, in one line; re-raises what is no table's fault."""
+    from checkback.reconcile.publish.topic_tables import own_failure  # it imports Spark
+
+    return own_failure(error)
+
+
+def _lineage(view: View, known: Sequence[str], transaction_id: str, group: str | None) -> pa.Table:
+    """The events that these tables record."""
     names = [name for name in known if view.version(name) is not None] or ["half"]  # empty: there was no table yet
     places = {f"table_{number}": name for number, name in enumerate(names)}
     named = "transaction_id = :transaction_id" + ("" if group is None else " AND producer_group = :producer_group")
