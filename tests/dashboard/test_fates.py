@@ -159,3 +159,16 @@ def test_a_message_is_shown_though_the_group_that_gave_it_up_cannot_be_read(
     assert (page.status_code, "given up by the consumer group ledger" in page.text) == (200, True)
     assert "<bdi>ledger</bdi></a>: <bdi>not known: " in page.text
     assert "Consume again …" not in page.text
+
+
+def test_consumer_groups_are_shown_though_their_dead_letters_cannot_be_read(
+    evening: tuple[Path, datetime], tmp_path: Path
+) -> None:
+    root = shutil.copytree(evening[0], tmp_path / "copy")
+    for file in (root / "dead_letters").glob("*.parquet"):
+        file.write_bytes(b"x")
+    answer = signed_in(root).get("/consumers.json")
+    assert answer.status_code == 200
+    (group,) = answer.json()["rows"]
+    assert (group["group"], group["topics"][0]["dead_letters"], group["dead_letters"]) == ("ledger", 1, [])
+    assert group["errors"][0].startswith("its dead letters are not known: ")

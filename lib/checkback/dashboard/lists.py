@@ -13,7 +13,7 @@ from checkback.consumer.reconsume_command import command_of
 from checkback.dashboard import charts
 from checkback.dashboard.actions import dead_letters
 from checkback.dashboard.pages import ROWS, given, mended, page_of
-from checkback.errors import SettingsError
+from checkback.errors import SettingsError, StorageError
 from checkback.inspect.answers import Answers, records
 from checkback.inspect.plot_intervals import interval_for
 from checkback.inspect.status.next_step import next_step
@@ -184,18 +184,23 @@ def consumers(pages: Pages, request: Request) -> Response:
     now = round(time.time() * 1000)
     with pages.asking() as answers:
         found = LagReader(answers.tables).read(now)
-        dead = {}
+        dead, unknown = {}, {}
         for one in found:
             if one.dead_letters:
-                listed, fates = dead_letters(answers.tables, one.group)
-                dead[one.group] = with_keys(answers, listed), fates
+                try:
+                    listed, fates = dead_letters(answers.tables, one.group)
+                    dead[one.group] = with_keys(answers, listed), fates
+                except StorageError as error:  # the groups are shown all the same
+                    unknown[one.group] = f"its dead letters are not known: {error}"
     rows = [
         {
             "group": one.group,
             "members": [member.name for member in one.members],
             "not_heard_of": [member.name for member in one.members if not member.lives],
             "heard_at": None if not one.written_at else time_of(one.written_at),
-            "errors": [*filter(None, (one.damaged, *(member.last_error for member in one.members)))],
+            "errors": [
+                *filter(None, (one.damaged, unknown.get(one.group), *(member.last_error for member in one.members)))
+            ],
             "topics": [
                 {
                     "topic": topic.topic,
