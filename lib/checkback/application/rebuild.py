@@ -43,6 +43,7 @@ from checkback.storage.dataframes import is_connect
 from checkback.storage.files import filesystem
 from checkback.storage.lock import exclusive_lock
 from checkback.storage.schemas import SCHEMAS, SOURCES
+from checkback.storage.table_scan import read_table
 from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
@@ -225,10 +226,8 @@ def segment_blocks(
     The query that starts with them reads those itself. ``now``: the time, in ms.
     """
     size, rules = settings.reconcile.segment_size, rules_of(settings)
-    read = {name: tables.read(spark, name) for name in ("decisions", "check_requests", "rejected")}
-    for name in ("half", "op"):
-        read[name] = tables.read(spark, name, versions[name] - 1)
-    read["deliveries"] = tables.read(spark, "deliveries")
+    read = {name: read_table(spark, tables, name) for name in ("decisions", "deliveries", "check_requests", "rejected")}
+    read |= {name: read_table(spark, tables, name, versions[name] - 1) for name in ("half", "op")}
     rows = _halves(read, now - rules.reserved, rules).unionByName(_ops(read))
     segment = F.concat_ws("/", "queue_id", F.expr(f"offset div {size}"))
 

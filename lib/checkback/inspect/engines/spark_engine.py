@@ -16,10 +16,10 @@ from checkback.errors import SettingsError, StorageError, one_line
 from checkback.inspect.engines.check_jitter import NAME, own_jitter
 from checkback.inspect.engines.engine import PARAMETER, tables_in
 from checkback.inspect.engines.version_at import TOO_LONG_AGO
-from checkback.inspect.topic_scan import read_topics
 from checkback.storage.log.commit_reader import Added, CommitReader, added_by
 from checkback.storage.row_texts import NOT_TRIED
 from checkback.storage.spark_schemas import schema_of
+from checkback.storage.table_scan import read_topics
 from checkback.storage.valid_texts import python_values
 from checkback.urls import MASK, SECRETS
 

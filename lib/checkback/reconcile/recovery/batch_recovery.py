@@ -1,8 +1,9 @@
 """Completing an interrupted batch without its checkpoint: a crash may come between the commits of a batch's tables.
 
 With its checkpoint the query replays the batch. If the checkpoint is lost, the tables tell what is missing: every
-message that is published, unpublished or discarded has a decision, and every decision its message. One job compares
-all topics; only topics that lack messages cost a job each.
+message that is published, unpublished or discarded has a decision, and every decision its message. One query over all
+topics tells which tables may lack rows (`lacking_rows`); one for each of these, which rows; only topics that lack
+messages cost a job each.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from checkback.errors import StateError
-from checkback.reconcile.publish import published_notes, unpublished
+from checkback.reconcile.publish import unpublished
 from checkback.reconcile.publish.batches import TABLE as BATCHES
 from checkback.reconcile.publish.topic_tables import TopicTables, own_failure
 from checkback.reconcile.records.records import LONGEST_DELAY
 from checkback.reconcile.recovery.interrupted_batch import with_unconcluded
-from checkback.storage.dataframes import union
+from checkback.reconcile.recovery.lacking_rows import IDENTITY, KEY, Lack, may_lack, published
 from checkback.storage.schemas import TOPIC_PREFIX
 from checkback.storage.spark_schemas import DECISIONS, DELIVERIES, DISCARDED, TOPIC, UNPUBLISHED
+from checkback.storage.table_scan import read_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -42,12 +44,6 @@ class Deleted(Enum):
     REFUSE = "refuse"
     LEAVE_OUT = "leave out"
     PUBLISH_AGAIN = "publish again"
-
-
-_KEY = ["queue_id", "queue_offset"]
-_IDENTITY = [*_KEY, "transaction_id", "producer_group"]
-#: in topic tables queue_id is the real queue's
-_OF_HALF = {"queue_id": "real_queue_id", "half_queue_id": "queue_id", "half_queue_offset": "queue_offset"}
 
 
 def finish(
@@ -114,29 +110,27 @@ def _finish(
             rows.unpersist()
 
     # Decisions first: the missing ones follow from the messages, and the missing messages from all decisions.
-    lacking = _decisions(spark, tables, topics)
-    with missing(lacking.withColumn("interrupted", F.lit(True)), F.lit("decisions")) as (rows, counts):
-        if counts:
-            tables.append(rows.drop("interrupted"), "decisions")
-            added += counts
-    lacking = _deliveries(spark, tables, topics).withColumn("interrupted", F.lit(True))
-    with missing(lacking, F.lit("deliveries")) as (rows, counts):
-        if counts:
-            tables.append(rows.drop("interrupted"), "deliveries")
-            added += counts
-    decided = _decided(spark, tables, interrupted)
-    with missing(_undiscarded(spark, tables, decided), F.lit("discarded")) as (rows, counts):
-        if counts:
-            tables.append(rows.drop("interrupted"), "discarded")
-            added += counts
-    published = _to_publish(spark, tables, decided, interrupted)
-    lacking = _messages(spark, tables, published, topics, broken)
-    with missing(lacking, F.concat(F.lit(TOPIC_PREFIX), "real_topic")) as (rows, counts):
-        waiting = _publish(spark, tables, rows, counts, broken)
-        added += Counter({name: count for name, count in counts.items() if name not in waiting})
-        if waiting:
-            tables.append(_parked(rows, waiting), unpublished.TABLE)
-            added[unpublished.TABLE] = sum(counts[name] for name in waiting)
+    steps: tuple[tuple[Lack, str, Callable[[], DataFrame]], ...] = (
+        (Lack.DECISIONS, "decisions", lambda: _decisions(spark, tables, topics)),
+        (Lack.DELIVERIES, "deliveries", lambda: _deliveries(spark, tables, topics)),
+        (Lack.DISCARDED, "discarded", lambda: _undiscarded(spark, tables, _decided(spark, tables, interrupted))),
+    )
+    lack = may_lack(spark, tables, topics)
+    for what, table, lacking in steps:
+        if what in lack:
+            with missing(lacking(), F.lit(table)) as (rows, counts):
+                if counts:
+                    tables.append(rows.drop("interrupted"), table)
+                    added += counts
+                    lack = may_lack(spark, tables, topics)
+    if Lack.MESSAGES in lack:
+        messages = _messages(spark, tables, _to_publish(spark, tables, interrupted), topics, broken)
+        with missing(messages, F.concat(F.lit(TOPIC_PREFIX), "real_topic")) as (rows, counts):
+            waiting = _publish(spark, tables, rows, counts, broken)
+            added += Counter({name: count for name, count in counts.items() if name not in waiting})
+            if waiting:
+                tables.append(_parked(rows, waiting), unpublished.TABLE)
+                added[unpublished.TABLE] = sum(counts[name] for name in waiting)
     if gone:
         number = ", ".join(f"{name} lacks {count}" for name, count in sorted(gone.items()))
         raise StateError(
@@ -149,7 +143,7 @@ def _finish(
 
 def _decided(spark: SparkSession, tables: Tables, interrupted: InterruptedBatch | None) -> DataFrame:
     """The decisions, with ``interrupted`` BOOLEAN: whether their batch may be incomplete."""
-    return _with_interrupted(tables.read(spark, "decisions"), interrupted)
+    return _with_interrupted(read_table(spark, tables, "decisions"), interrupted)
 
 
 def _with_interrupted(decisions: DataFrame, interrupted: InterruptedBatch | None) -> DataFrame:
@@ -159,16 +153,15 @@ def _with_interrupted(decisions: DataFrame, interrupted: InterruptedBatch | None
     return decisions.withColumn("interrupted", (F.col("batch_id") == interrupted.rows.batch_id) & same_time)
 
 
-def _to_publish(
-    spark: SparkSession, tables: Tables, decided: DataFrame, interrupted: InterruptedBatch | None
-) -> DataFrame:
+def _to_publish(spark: SparkSession, tables: Tables, interrupted: InterruptedBatch | None) -> DataFrame:
     """The COMMITs of messages published at once, and the deliveries of scheduled ones as such: by publishing batch.
 
-    Columns: _IDENTITY, real_topic, decided_at, batch_id, interrupted.
+    Columns: IDENTITY, real_topic, decided_at, batch_id, interrupted.
     """
-    names = [*_IDENTITY, "real_topic", "decided_at", "batch_id"]
+    names = [*IDENTITY, "real_topic", "decided_at", "batch_id"]
+    decided = _decided(spark, tables, interrupted)
     at_once = decided.where((F.col("state") == "COMMIT") & F.col("deliver_at").isNull()).select(*names, "interrupted")
-    deliveries = tables.read(spark, "deliveries").withColumn("decided_at", F.col("delivered_at"))
+    deliveries = read_table(spark, tables, "deliveries").withColumn("decided_at", F.col("delivered_at"))
     return at_once.unionByName(_with_interrupted(deliveries.select(*names), interrupted))
 
 
@@ -206,7 +199,7 @@ def _unreadable(spark: SparkSession, tables: Tables, topics: Collection[str]) ->
 
     def fault(name: str) -> str | None:
         try:
-            _published(spark, tables, [name]).agg(F.max(F.xxhash64("*"))).collect()
+            published(spark, tables, [name]).agg(F.max(F.xxhash64("*"))).collect()
         except Exception as error:  # noqa: BLE001 - re-raised unless the table's own
             return own_failure(error)
         return None
@@ -214,30 +207,13 @@ def _unreadable(spark: SparkSession, tables: Tables, topics: Collection[str]) ->
     return {name: why for name in topics if (why := fault(name)) is not None}
 
 
-def _published(spark: SparkSession, tables: Tables, topics: Collection[str], outstanding: bool = False) -> DataFrame:
-    """The rows of these topic tables and of `unpublished`: _IDENTITY, real_topic, decided_at, batch_id.
-
-    ``outstanding``: of `unpublished` only those that are not noted as published: the others must be in their topic.
-    """
-
-    def rows(name: str, topic: Column, time: str) -> DataFrame:
-        table = tables.read(spark, name)
-        if outstanding and name == unpublished.TABLE:
-            table = published_notes.without_noted(table, published_notes.read_notes(spark, tables, table))
-        table = table.withColumn("real_topic", topic).withColumnsRenamed(_OF_HALF)
-        return table.select(*_IDENTITY, "real_topic", F.col(time).alias("decided_at"), "batch_id")
-
-    parts = [rows(name, F.lit(name.removeprefix(TOPIC_PREFIX)), "committed_at") for name in topics]
-    return union([rows(unpublished.TABLE, F.col("real_topic"), "unpublished_at"), *parts])
-
-
 def _decisions(spark: SparkSession, tables: Tables, topics: Collection[str]) -> DataFrame:
-    """The decisions of messages that are published, unpublished or discarded without one."""
-    decided = tables.read(spark, "decisions").select(*_KEY)
-    lacking = _published(spark, tables, topics).join(decided, on=_KEY, how="left_anti")
-    lacking = lacking.dropDuplicates([*_IDENTITY, "real_topic"])
-    lacking = lacking.join(_check_times(spark, tables), on=_IDENTITY, how="left")
-    lacking = lacking.join(_whose_commit(spark, tables), on=_IDENTITY, how="left")
+    """The decisions of messages that are published, unpublished or discarded without one. Columns: its, interrupted."""
+    decided = read_table(spark, tables, "decisions").select(*KEY)
+    lacking = published(spark, tables, topics).join(decided, on=KEY, how="left_anti")
+    lacking = lacking.dropDuplicates([*IDENTITY, "real_topic"])
+    lacking = lacking.join(_check_times(spark, tables), on=IDENTITY, how="left")
+    lacking = lacking.join(_whose_commit(spark, tables), on=IDENTITY, how="left")
     committed = _as_scheduled(spark, tables, lacking).withColumns(
         {
             "state": F.lit("COMMIT"),
@@ -247,12 +223,12 @@ def _decisions(spark: SparkSession, tables: Tables, topics: Collection[str]) -> 
         }
     )
     cancelled = F.col("reason") == "CANCELLED"
-    kept = tables.read(spark, "discarded")
-    of_cancel = tables.read(spark, "decisions").where("state = 'CANCEL'").select(*_IDENTITY)
+    kept = read_table(spark, tables, "discarded")
+    of_cancel = read_table(spark, tables, "decisions").where("state = 'CANCEL'").select(*IDENTITY)
     discarded = (
         kept.where(~cancelled)
-        .join(decided, on=_KEY, how="left_anti")
-        .union(kept.where(cancelled).join(of_cancel, on=_IDENTITY, how="left_anti"))
+        .join(decided, on=KEY, how="left_anti")
+        .union(kept.where(cancelled).join(of_cancel, on=IDENTITY, how="left_anti"))
         .withColumns(
             {
                 "state": F.when(cancelled, "CANCEL").otherwise("DISCARD"),
@@ -263,7 +239,8 @@ def _decisions(spark: SparkSession, tables: Tables, topics: Collection[str]) -> 
             }
         )
     )
-    return committed.select(*DECISIONS.names).unionByName(discarded.select(*DECISIONS.names))
+    found = committed.select(*DECISIONS.names).unionByName(discarded.select(*DECISIONS.names))
+    return found.withColumn("interrupted", F.lit(True))
 
 
 def _as_scheduled(spark: SparkSession, tables: Tables, committed: DataFrame) -> DataFrame:
@@ -271,14 +248,14 @@ def _as_scheduled(spark: SparkSession, tables: Tables, committed: DataFrame) -> 
 
     That batch was when the delay began to count, or else the first one after message and op (``op_landed``) had landed.
     """
-    deliveries = tables.read(spark, "deliveries").select(*_IDENTITY, "deliver_at").dropDuplicates(_IDENTITY)
+    deliveries = read_table(spark, tables, "deliveries").select(*IDENTITY, "deliver_at").dropDuplicates(IDENTITY)
     delay = F.when(F.col("deliver_at").isNull(), F.least("delay_ms", F.lit(LONGEST_DELAY))).alias("delay")
-    half = tables.read(spark, "half").select(*_IDENTITY, F.col("store_timestamp").alias("landed"), delay)
-    found = committed.join(deliveries, on=_IDENTITY, how="left")
-    later = found.where("deliver_at IS NOT NULL").join(half, on=_IDENTITY, how="left")
+    half = read_table(spark, tables, "half").select(*IDENTITY, F.col("store_timestamp").alias("landed"), delay)
+    found = committed.join(deliveries, on=IDENTITY, how="left")
+    later = found.where("deliver_at IS NOT NULL").join(half, on=IDENTITY, how="left")
     began = F.expr("timestamp_millis(unix_millis(deliver_at) - delay)")
     later = later.withColumn("since", F.coalesce(began, F.greatest("landed", "op_landed"), F.lit(0).cast("timestamp")))
-    batches = tables.read(spark, BATCHES).select(
+    batches = read_table(spark, tables, BATCHES).select(
         F.col("batch_time").alias("since"), F.struct("batch_time", "batch_id").alias("batch")
     )
     following = Window.partitionBy(F.lit(0)).orderBy("since", F.col("batch").isNotNull())
@@ -287,7 +264,7 @@ def _as_scheduled(spark: SparkSession, tables: Tables, committed: DataFrame) -> 
         later.unionByName(batches, allowMissingColumns=True)
         .withColumn("of", F.first("batch", ignorenulls=True).over(following))
         .where(F.col("batch").isNull())
-        .dropDuplicates([*_IDENTITY, "real_topic"])
+        .dropDuplicates([*IDENTITY, "real_topic"])
     )
     earlier = F.when(F.col("of.batch_time") < F.col("deliver_at"), F.col("of.batch_time"))
     before = F.expr("timestamp_millis(unix_millis(deliver_at) - 1)")
@@ -298,13 +275,13 @@ def _as_scheduled(spark: SparkSession, tables: Tables, committed: DataFrame) -> 
 
 
 def _deliveries(spark: SparkSession, tables: Tables, topics: Collection[str]) -> DataFrame:
-    """The deliveries of scheduled messages that are published or unpublished without one: its columns."""
-    there = tables.read(spark, "deliveries").select(*_IDENTITY)
-    scheduled = tables.read(spark, "decisions").where("state = 'COMMIT' AND deliver_at IS NOT NULL")
-    scheduled = scheduled.select(*_IDENTITY, "deliver_at").join(there, on=_IDENTITY, how="left_anti")
-    published = _published(spark, tables, topics).dropDuplicates([*_IDENTITY, "real_topic"])
-    found = published.join(scheduled, on=_IDENTITY, how="inner").withColumnRenamed("decided_at", "delivered_at")
-    return found.select(*DELIVERIES.names)
+    """The deliveries of scheduled messages that are published or unpublished without one. Columns: its, interrupted."""
+    there = read_table(spark, tables, "deliveries").select(*IDENTITY)
+    scheduled = read_table(spark, tables, "decisions").where("state = 'COMMIT' AND deliver_at IS NOT NULL")
+    scheduled = scheduled.select(*IDENTITY, "deliver_at").join(there, on=IDENTITY, how="left_anti")
+    messages = published(spark, tables, topics).dropDuplicates([*IDENTITY, "real_topic"])
+    found = messages.join(scheduled, on=IDENTITY, how="inner").withColumnRenamed("decided_at", "delivered_at")
+    return found.select(*DELIVERIES.names, F.lit(True).alias("interrupted"))
 
 
 def _undiscarded(spark: SparkSession, tables: Tables, decided: DataFrame) -> DataFrame:
@@ -312,24 +289,24 @@ def _undiscarded(spark: SparkSession, tables: Tables, decided: DataFrame) -> Dat
     cancelled = F.col("state") == "CANCEL"
     gone = decided.where(cancelled | (F.col("state") == "DISCARD"))
     gone = gone.withColumn("reason", F.when(cancelled, "CANCELLED").otherwise(F.col("reason"))).drop("deliver_at")
-    gone = gone.join(tables.read(spark, "discarded").select(*_IDENTITY), on=_IDENTITY, how="left_anti")
+    gone = gone.join(read_table(spark, tables, "discarded").select(*IDENTITY), on=IDENTITY, how="left_anti")
     rows = _of_half(spark, tables, gone).withColumn("discarded_at", F.col("decided_at"))
     return rows.select(*DISCARDED.names, "interrupted")
 
 
 def _messages(
-    spark: SparkSession, tables: Tables, published: DataFrame, topics: Collection[str], broken: Mapping[str, str]
+    spark: SparkSession, tables: Tables, to_publish: DataFrame, topics: Collection[str], broken: Mapping[str, str]
 ) -> DataFrame:
     """The messages to publish (`_to_publish`) that are neither published nor unpublished.
 
     Columns: those of TOPIC, real_topic, interrupted. Of unreadable topic tables only those of the interrupted batch.
     """
-    lacking = published
+    lacking = to_publish
     if broken:
         unknown = F.col("real_topic").isin([name.removeprefix(TOPIC_PREFIX) for name in broken])
         lacking = lacking.where(~F.coalesce(unknown, F.lit(False)) | F.col("interrupted"))
-    there = _published(spark, tables, topics, outstanding=True).select(*_KEY, F.col("real_topic").alias("_topic"))
-    same = [*(lacking[name] == there[name] for name in _KEY), F.col("real_topic").eqNullSafe(F.col("_topic"))]
+    there = published(spark, tables, topics, outstanding=True).select(*KEY, F.col("real_topic").alias("_topic"))
+    same = [*(lacking[name] == there[name] for name in KEY), F.col("real_topic").eqNullSafe(F.col("_topic"))]
     lacking = lacking.join(there, on=same, how="left_anti")
     rows = _of_half(spark, tables, lacking).withColumns(
         {
@@ -344,9 +321,9 @@ def _messages(
 
 def _of_half(spark: SparkSession, tables: Tables, decisions: DataFrame) -> DataFrame:
     """The decisions with the columns of their half messages; of duplicates the first to land."""
-    half = tables.read(spark, "half").drop("real_topic")
-    found = decisions.join(half, on=_IDENTITY, how="inner")
-    first = F.row_number().over(Window.partitionBy(*_KEY).orderBy(_order(found)))
+    half = read_table(spark, tables, "half").drop("real_topic")
+    found = decisions.join(half, on=IDENTITY, how="inner")
+    first = F.row_number().over(Window.partitionBy(*KEY).orderBy(_order(found)))
     return found.withColumn("_n", first).where(F.col("_n") == 1).drop("_n")
 
 
@@ -355,12 +332,12 @@ def _order(rows: DataFrame) -> Column:
 
 
 def _check_times(spark: SparkSession, tables: Tables) -> DataFrame:
-    return tables.read(spark, "check_requests").groupBy(*_IDENTITY).agg(F.max("check_times").alias("check_times"))
+    return read_table(spark, tables, "check_requests").groupBy(*IDENTITY).agg(F.max("check_times").alias("check_times"))
 
 
 def _whose_commit(spark: SparkSession, tables: Tables) -> DataFrame:
     """The first COMMIT of each half message: its source, and when it landed (``op_landed``)."""
-    op = tables.read(spark, "op").where(F.col("state") == "COMMIT")
+    op = read_table(spark, tables, "op").where(F.col("state") == "COMMIT")
     op = op.withColumnRenamed("half_offset", "queue_offset")
     first = F.min_by("source", F.struct("store_timestamp", "born_timestamp")).alias("source")
-    return op.groupBy(*_IDENTITY).agg(first, F.min("store_timestamp").alias("op_landed"))
+    return op.groupBy(*IDENTITY).agg(first, F.min("store_timestamp").alias("op_landed"))

@@ -19,6 +19,7 @@ from checkback.reconcile.publish.topic_tables import own_failure
 from checkback.storage.checkpoints.checkpoint import read_checkpoint
 from checkback.storage.dataframes import union
 from checkback.storage.schemas import BATCH_TIMES
+from checkback.storage.table_scan import read_table, read_topics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -88,7 +89,7 @@ def find(spark: SparkSession, tables: Tables) -> InterruptedBatch | None:
 
     No process may write the tables meanwhile. Raises StorageError.
     """
-    batches = tables.read(spark, TABLE)
+    batches = read_table(spark, tables, TABLE)
     owner = _owner(spark, tables)
     concluded = _last_batches(spark, tables, batches, owner)
     written = [
@@ -106,7 +107,7 @@ def with_unconcluded(spark: SparkSession, tables: Tables, topics: Iterable[str])
     nothing. Raises StorageError.
     """
     owner = _owner(spark, tables)
-    last = _last_batches(spark, tables, tables.read(spark, TABLE), owner) or [LastBatch(owner, -1, 0)]
+    last = _last_batches(spark, tables, read_table(spark, tables, TABLE), owner) or [LastBatch(owner, -1, 0)]
     known = [(one.application, one.batch_id) for one in last if one.application is not None]
     if not known:
         return [name for name in topics if _has_rows(tables, name)]
@@ -124,15 +125,16 @@ def _has_rows(tables: Tables, name: str) -> bool:
 
 def _last_batches(spark: SparkSession, tables: Tables, batches: DataFrame, owner: str | None) -> list[LastBatch]:
     """The last batch of each application that may have been the last; empty: `batches` has no row."""
-    newest = batches.orderBy(F.desc("finished_at")).select("application", _millis("batch_time")).head()
-    if newest is not None:
-        last = F.max(F.struct("batch_id", _millis("batch_time"))).alias("last")
-        rows = batches.where("application IS NOT NULL").groupBy("application").agg(last).collect()
-        known = {row["application"]: (row["last"]["batch_id"], row["last"]["time"]) for row in rows}
-        latest = last_owner(spark, tables, known) or newest["application"]
-        none = -1, known.get(latest, (-1, newest["time"]))[1]
-        return [LastBatch(name, *known.get(name, none)) for name in dict.fromkeys([owner, latest, None])]
-    return []
+    last = F.max(F.struct("batch_id", _millis("batch_time"))).alias("last")
+    newest = F.max(F.struct(F.unix_micros("finished_at").alias("finished"), _millis("batch_time"))).alias("newest")
+    rows = batches.groupBy("application").agg(last, newest).collect()
+    if not rows:
+        return []
+    at_last = max(rows, key=lambda row: -1 if row["newest"]["finished"] is None else row["newest"]["finished"])
+    known = {row["application"]: tuple(row["last"]) for row in rows if row["application"] is not None}
+    latest = last_owner(spark, tables, known) or at_last["application"]
+    none = -1, known.get(latest, (-1, at_last["newest"]["time"]))[1]
+    return [LastBatch(name, *known.get(name, none)) for name in dict.fromkeys([owner, latest, None])]
 
 
 def _unconcluded(spark: SparkSession, tables: Tables, batches: DataFrame) -> list[BatchRows]:
@@ -140,8 +142,8 @@ def _unconcluded(spark: SparkSession, tables: Tables, batches: DataFrame) -> lis
     concluded = batches.select("batch_id", _millis("batch_time"))
 
     def lacking(topics: Iterable[str]) -> list[BatchRows]:
-        times = {**BATCH_TIMES, **dict.fromkeys(topics, "committed_at")}
-        found = union([_batches_of(tables.read(spark, name), time) for name, time in times.items()])
+        parts = [_batches_of(read_table(spark, tables, name), time) for name, time in BATCH_TIMES.items()]
+        found = union([*parts, _batches_of_topics(spark, tables, topics)])
         rows = found.distinct().join(concluded, on=["batch_id", "time"], how="left_anti").dropna().collect()
         return [BatchRows(row["batch_id"], row["time"]) for row in rows]
 
@@ -156,11 +158,15 @@ def _unconcluded(spark: SparkSession, tables: Tables, batches: DataFrame) -> lis
 def _is_readable(spark: SparkSession, tables: Tables, name: str) -> bool:
     """False if the topic table cannot be read."""
     try:
-        _batches_of(tables.read(spark, name), "committed_at").distinct().count()
+        _batches_of_topics(spark, tables, [name]).distinct().count()
     except Exception as error:  # noqa: BLE001 - re-raised unless the table's own
         own_failure(error)
         return False
     return True
+
+
+def _batches_of_topics(spark: SparkSession, tables: Tables, topics: Iterable[str]) -> DataFrame:
+    return _batches_of(read_topics(spark, tables, dict.fromkeys(topics), ("batch_id", "committed_at")), "committed_at")
 
 
 def _batches_of(rows: DataFrame, time: str) -> DataFrame:

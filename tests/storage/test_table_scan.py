@@ -1,4 +1,4 @@
-"""All topics' tables in one scan hold what Delta reads of each, in the version that is asked for."""
+"""Rows read from the files of a table, or of all topics' tables in one scan, are those that Delta reads."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from checkback.inspect import topic_scan
-from checkback.inspect.topic_scan import read_topics
+from checkback.storage import table_scan
 from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema
+from checkback.storage.table_scan import read_table, read_topics
 from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def test_topics_are_read_as_their_tables_were(
     spark.sql(f"OPTIMIZE {tables.in_sql(names['a'])}")
     versions = {name: tables.log(name).version() for name in names.values()}
     _append(spark, tables, names["C-1"], 3)
-    monkeypatch.setattr(topic_scan, "_FEW_FILES", 2)
+    monkeypatch.setattr(table_scan, "_FEW_FILES", 2)
     rows = read_topics(spark, tables, versions)
     expected = [*((topic, offset) for topic in ("a", "b_", "C-1", "d|e%", "altered") for offset in (1, 2)), ("gone", 2)]
     assert _contents(rows) == Counter([*expected, *(("many", offset) for offset in range(3))])
@@ -60,3 +60,27 @@ def test_topics_are_read_as_their_tables_were(
     assert read_topics(spark, tables, {}).dtypes == rows.dtypes
     assert "parquet" in str(rows.inputFiles()[0])
     assert _contents(read_topics(spark, tables, {names["many"]: 1})) == Counter([("many", 0)])
+
+
+def test_table_is_read_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
+    """Of whichever columns, with and without rows, as it is now and was at a version; altered, by Delta."""
+    tables = Tables(root=str(tmp_path), by_files=True)
+    tables.create(spark, "decisions")
+    nothing = read_table(spark, tables, "decisions")
+    for offset in range(2):
+        rows = pa.Table.from_pylist([{"queue_offset": offset}], schema=arrow_schema("decisions"))
+        tables.append_arrow(spark, rows, "decisions")
+    found = read_table(spark, tables, "decisions")
+    assert nothing.dtypes == found.dtypes == tables.read(spark, "decisions").dtypes
+    assert nothing.collect() == []
+    assert _offsets(found) == [0, 1]
+    assert _offsets(read_table(spark, tables, "decisions", 1)) == [0]
+    where = tables.in_sql("decisions")
+    spark.sql(f"ALTER TABLE {where} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    spark.sql(f"ALTER TABLE {where} UNSET TBLPROPERTIES ('delta.appendOnly')")
+    spark.sql(f"DELETE FROM {where} WHERE queue_offset = 0")  # noqa: S608 - a quoted name
+    assert _offsets(read_table(spark, tables, "decisions")) == [1]
+
+
+def _offsets(rows: DataFrame) -> list[int]:
+    return sorted(row["queue_offset"] for row in rows.collect())

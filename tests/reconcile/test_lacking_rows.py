@@ -1,0 +1,100 @@
+"""Which tables may lack rows: none that lacks one is missed, and nothing is lacking after whole batches."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from checkback.reconcile.recovery import batch_recovery
+from checkback.reconcile.recovery.lacking_rows import IDENTITY, Lack, lacking, may_lack
+from checkback.settings import Settings
+from checkback.storage.schemas import SCHEMAS
+from checkback.storage.tables import Tables
+from support.stories import DECIDED, Row, Transaction, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+_DUE = DECIDED + timedelta(seconds=10)
+_MESSAGES = 600
+
+
+def _delivery(t: Transaction, **other: Any) -> Row:
+    return "deliveries", t.key | {"real_topic": "a", "deliver_at": _DUE, "delivered_at": _DUE, "batch_id": 1} | other
+
+
+def _whole(queue: int) -> list[Row]:
+    """All that batches write of messages that ended in each way."""
+    t = [Transaction(queue, offset) for offset in range(6)]
+    scheduled = [one.decision(deliver_at=_DUE) for one in t[3:]]
+    rows = [*t[0].committed(), *t[1].rolled_back(), *t[2].given_up(), *(one.half() for one in t[3:]), *scheduled]
+    rows += [_delivery(t[4]), t[4].published(), t[5].decision("CANCEL"), t[5].discarded(reason="CANCELLED")]
+    return rows
+
+
+def _any(random: Random, queue: int) -> list[Row]:
+    """Rows about an offset that hardly fit together, some of them by writers of other kinds."""
+    t = Transaction(queue)
+    due = random.choice([None, _DUE])
+    made: list[Row] = [
+        t.decision(deliver_at=due),
+        t.decision(random.choice(["COMMIT", "DISCARD", "ROLLBACK", "CANCEL"]), deliver_at=due),
+        _delivery(t),
+        t.discarded(reason=random.choice(["CHECK_MAX", "CANCELLED", None])),
+        t.published(),
+        t.published("b"),
+        t.unpublished(random.choice(["a", "b"])),
+    ]
+    chosen = random.sample(made, random.randrange(1, 5))
+    others: list[dict[str, Any]] = [{"transaction_id": "other"}, {"transaction_id": None}, {"producer_group": None}]
+    others += [{}] * 9
+    same = random.random() < 0.3
+    other = random.choice(others)
+    return [t.half(), *((name, row | (other if same else random.choice(others))) for name, row in chosen)]
+
+
+def test_nothing_that_lacks_is_missed(spark: SparkSession, tmp_path: Path) -> None:
+    """Each question asked exactly names only messages that the quick one has named."""
+    random = Random(11)
+    settings = Settings.model_validate({"storage": {"root": str(tmp_path)}})
+    tables = Tables.of(settings.storage)
+    tables.create(spark, *SCHEMAS)
+    write(spark, tables, [row for queue in range(_MESSAGES) for row in _any(random, queue)])
+    topics = tables.topics(spark)
+    found = lacking(spark, tables, topics).collect()
+    quick = {one: {tuple(row[:4]) for row in found if row["lack"] & one} for one in Lack}
+    decided = batch_recovery._decided(spark, tables, None)
+    to_publish = batch_recovery._to_publish(spark, tables, None)
+    messages = batch_recovery._messages(spark, tables, to_publish, topics, {})
+    exact = {
+        Lack.DECISIONS: batch_recovery._decisions(spark, tables, topics),
+        Lack.DELIVERIES: batch_recovery._deliveries(spark, tables, topics),
+        Lack.DISCARDED: batch_recovery._undiscarded(spark, tables, decided),
+        Lack.MESSAGES: messages.drop("queue_id").withColumnsRenamed(
+            {"half_queue_id": "queue_id", "half_queue_offset": "queue_offset"}
+        ),
+    }
+    for lack, rows in exact.items():
+        named = _identities(rows)
+        assert named
+        assert named <= quick[lack]
+
+
+def _identities(rows: DataFrame) -> set[tuple[Any, ...]]:
+    return {tuple(row) for row in rows.select(*IDENTITY).collect()}
+
+
+def test_nothing_is_lacking_after_whole_batches(spark: SparkSession, tmp_path: Path) -> None:
+    settings = Settings.model_validate({"storage": {"root": str(tmp_path)}})
+    tables = Tables.of(settings.storage)
+    tables.create(spark, *SCHEMAS)
+    assert may_lack(spark, tables, []) == Lack(0)
+    write(spark, tables, [row for queue in range(2) for row in _whole(queue)])
+    assert may_lack(spark, tables, tables.topics(spark)) == Lack(0)
+    assert may_lack(spark, tables, []) == Lack.MESSAGES
