@@ -19,7 +19,7 @@ from checkback.inspect import pending
 from checkback.settings import Settings
 from checkback.spark import jars
 from checkback.spark.class_data_archive import OPTIONS, SILENT, archive_of
-from checkback.spark.jvm import java_check
+from checkback.spark.jvm import java_check, with_class_path
 from checkback.spark.session import SHORT, open_session, running_session, spark_settings
 from checkback.storage.schemas import SCHEMAS, arrow_schema
 from checkback.storage.tables import Tables
@@ -38,7 +38,7 @@ def prefetch() -> None:
     """Download Delta's JARs and create the class-data archive ahead of the first start (`make install`)."""
     settings = Settings()
     open_session(settings, "checkback-prefetch").stop()
-    file = archive_of(jars.on_class_path(spark_settings(settings)), java_check())
+    file = archive_of(with_class_path(spark_settings(settings)), java_check())
     if file is not None:
         make_archive(file)
 

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from checkback.spark.jars import CLASS_PATH, cache
+from checkback.spark.jars import CLASS_PATH, PACKAGES, cache, of_spark
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,13 +33,10 @@ def archive_of(conf: Mapping[str, str], java: str) -> Path | None:
 
     Its name is a hash of the JARs and their modification times: the JVM rejects an archive of other JARs.
     """
-    from pyspark import __file__ as pyspark
-
     path = conf.get(CLASS_PATH)
-    if path is None or os.pathsep != ":":
+    if path is None or PACKAGES in conf or os.pathsep != ":":  # or Ivy decides about the class path
         return None
-    spark = Path(os.environ.get("SPARK_HOME") or Path(pyspark).parent)
-    files = [Path(os.path.realpath(java)), *map(Path, path.split(":")), *sorted((spark / "jars").glob("*.jar"))]
+    files = [Path(os.path.realpath(java)), *map(Path, path.split(":")), *sorted(of_spark().glob("*.jar"))]
     try:
         known = [(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files]
     except OSError:

@@ -36,6 +36,13 @@ def cache() -> Path:
     return Path(home, ".cache", "checkback") if os.path.isabs(home) else Path(tempfile.gettempdir(), "checkback-cache")
 
 
+def of_spark() -> Path:
+    """The folder of Spark's own JARs."""
+    from pyspark import __file__ as pyspark
+
+    return Path(os.environ.get("SPARK_HOME") or Path(pyspark).parent) / "jars"
+
+
 def on_class_path(conf: Mapping[str, str]) -> dict[str, str]:
     """The settings with the packages' JARs, as recorded by an earlier start, on the class path.
 

@@ -46,11 +46,18 @@ def java_check(environ: Mapping[str, str] = os.environ) -> str:
 
 def quick_start(conf: Mapping[str, str], java: str) -> dict[str, str]:
     """The settings for a JVM started here, with the JARs and archive that earlier starts and `prefetch` cached."""
-    from checkback.spark import class_data_archive, jars
+    from checkback.spark import class_data_archive
 
     if re.match(r"local(\[|$)", conf.get("spark.master", "local")) is None:
         return dict(conf)  # separate executors do not have our class path
-    return class_data_archive.with_archive(jars.on_class_path(conf), java)
+    return class_data_archive.with_archive(with_class_path(conf), java)
+
+
+def with_class_path(conf: Mapping[str, str]) -> dict[str, str]:
+    """The settings with the class path of a JVM started here."""
+    from checkback.spark import hadoop_defaults, jars
+
+    return jars.on_class_path(hadoop_defaults.on_class_path(conf))
 
 
 def names_locale(environ: Mapping[str, str], python: str) -> dict[str, str]:
