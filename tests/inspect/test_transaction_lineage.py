@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from checkback.errors import StorageError
 from checkback.inspect.answers import Answers
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
@@ -67,14 +68,26 @@ def test_a_topic_that_cannot_be_read_is_named_and_the_others_told(
 ) -> None:
     settings = Settings.model_validate({"storage": {"root": str(tmp_path)}})
     rows = [row for one in (0, 1) for row in Transaction(one).committed()]
-    write(None, Tables.of(settings.storage), in_batches([*rows, Transaction(2).published("b")])[0])
-    _damage(tmp_path / "topics" / "b", how)
+    others = [Transaction(number).published(f"t{number}") for number in range(2, 5)]
+    write(None, Tables.of(settings.storage), in_batches([*rows, *others])[0])
+    for topic in ("t2", "t4"):
+        _damage(tmp_path / "topics" / topic, how)
     spark = request.getfixturevalue("spark") if engine == "spark" else None
     events = Answers(settings, spark).lineage("tx-0-0").to_pylist()
-    assert [row["event"] for row in events] == ["HALF", "OP", "DECISION", "PUBLISHED", "UNREADABLE"]
-    assert (events[-1]["table"], events[-1]["at"]) == ("topics/b", None)
-    assert events[-1]["detail"]
-    assert "\n" not in events[-1]["detail"]
-    print(events[-1]["detail"])
+    *told, first, second = events
+    assert [row["event"] for row in told] == ["HALF", "OP", "DECISION", "PUBLISHED"]
+    for row, topic in ((first, "t2"), (second, "t4")):
+        assert (row["event"], row["table"], row["at"]) == ("UNREADABLE", f"topics/{topic}", None)
+        assert row["detail"]
+        assert "\n" not in row["detail"]
     nobody = Answers(settings, spark).lineage("nobody").to_pylist()
-    assert [row["event"] for row in nobody] == ["UNREADABLE"]
+    assert [row["event"] for row in nobody] == ["UNREADABLE"] * 2
+
+
+def test_a_table_of_all_transactions_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    settings = Settings.model_validate({"storage": {"root": str(tmp_path)}})
+    write(None, Tables.of(settings.storage), in_batches(Transaction(0).committed())[0])
+    for name in ("half", "topics/a"):
+        _damage(tmp_path / name, "file")
+    with pytest.raises(StorageError):
+        Answers(settings).lineage("tx-0-0")

@@ -80,7 +80,8 @@ def lineage_rows(view: View, transaction_id: str, group: str | None = None) -> p
         raise
     except Exception as error:
         _table_failure(error)
-        faults = {name: fault for name in topics if (fault := _fault(view, name, transaction_id, group))}
+        _lineage(view, own, transaction_id, group)  # raises if it is no topic's table
+        faults = _faults(view, topics, transaction_id, group)
         if not faults:
             raise
     found = _lineage(view, [*own, *(name for name in topics if name not in faults)], transaction_id, group)
@@ -88,13 +89,18 @@ def lineage_rows(view: View, transaction_id: str, group: str | None = None) -> p
     return pa.concat_tables([found, pa.Table.from_pylist(unread, schema=found.schema)])
 
 
-def _fault(view: View, topic: str, transaction_id: str, group: str | None) -> str:
-    """Why the topic's table cannot be read; "" = it can."""
+def _faults(view: View, topics: Sequence[str], transaction_id: str, group: str | None) -> dict[str, str]:
+    """Which of the topics' tables cannot be read, and why: few of many, which are asked half by half."""
     try:
-        _lineage(view, ["half", topic], transaction_id, group)
+        _lineage(view, ["half", *topics], transaction_id, group)
     except Exception as error:  # noqa: BLE001 - re-raised unless the table's own
-        return _table_failure(error)
-    return ""
+        fault = _table_failure(error)
+        if len(topics) <= 1:
+            return dict.fromkeys(topics, fault)
+        middle = len(topics) // 2
+        halves = topics[:middle], topics[middle:]
+        return {name: why for half in halves for name, why in _faults(view, half, transaction_id, group).items()}
+    return {}
 
 
 def _table_failure(error: Exception) -> str:
