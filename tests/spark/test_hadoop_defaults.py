@@ -30,19 +30,29 @@ def _settings(xml: bytes) -> list[tuple[str | None, ...]]:
     return [tuple(setting.findtext(name) for name in ("name", "value", "final")) for setting in root]
 
 
-def test_the_settings_are_hadoops_own() -> None:
+def _of_hadoop() -> zipfile.ZipFile:
     (source,) = of_spark().glob("hadoop-client-api-*.jar")
-    hadoop, made = zipfile.ZipFile(source), _made()
-    for name in (name for name in made.namelist() if name not in _SITES):
-        own, ours = hadoop.read(name), made.read(name)
+    return zipfile.ZipFile(source)
+
+
+def _same(made: zipfile.ZipFile, *names: str) -> None:
+    for name in names:
+        own, ours = _of_hadoop().read(name), made.read(name)
         assert len(_settings(own)) > 200
         assert _settings(ours) == _settings(own)
         assert len(ours) < len(own) / 2
-    assert {*_SITES} < {*made.namelist()}
+
+
+def test_the_settings_are_hadoops_own() -> None:
+    """But YARN's, and there is nothing to be looked for in other JARs."""
+    made = _made()
+    _same(made, "core-default.xml", "mapred-default.xml")
+    for name in ("yarn-default.xml", *_SITES):
+        assert _settings(made.read(name)) == []
 
 
 def test_what_is_configured_on_the_machine_is_read(tmp_path: Path) -> None:
-    """A file of ours would hide it."""
+    """A file of ours would hide it; and YARN's settings may be asked for."""
     folder = tmp_path / "conf"
     folder.mkdir()
     (folder / "core-site.xml").write_text("<configuration/>")
@@ -52,7 +62,9 @@ def test_what_is_configured_on_the_machine_is_read(tmp_path: Path) -> None:
         ({}, {"SPARK_CONF_DIR": str(folder)}),
         ({CLASS_PATH: "/own"}, {}),
     ):
-        assert {*_SITES}.isdisjoint(_made(conf, environ).namelist())
+        made = _made(conf, environ)
+        _same(made, "core-default.xml", "mapred-default.xml", "yarn-default.xml")
+        assert {*_SITES}.isdisjoint(made.namelist())
     assert on_class_path({CLASS_PATH: "/own"}, {})[CLASS_PATH].endswith(".jar:/own")
 
 
