@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -64,8 +65,9 @@ def _damage(root: Path, how: str) -> None:
 @pytest.mark.parametrize("engine", ["duckdb", pytest.param("spark", marks=pytest.mark.spark)])
 @pytest.mark.parametrize("how", ["log", "no log", "no file", "file"])
 def test_a_topic_that_cannot_be_read_is_named_and_the_others_told(
-    tmp_path: Path, how: str, engine: str, request: pytest.FixtureRequest
+    tmp_path: Path, how: str, engine: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """On DuckDB without Spark's packages."""
     settings = Settings.model_validate({"storage": {"root": str(tmp_path)}})
     rows = [row for one in (0, 1) for row in Transaction(one).committed()]
     others = [Transaction(number).published(f"t{number}") for number in range(2, 5)]
@@ -73,6 +75,8 @@ def test_a_topic_that_cannot_be_read_is_named_and_the_others_told(
     for topic in ("t2", "t4"):
         _damage(tmp_path / "topics" / topic, how)
     spark = request.getfixturevalue("spark") if engine == "spark" else None
+    if engine == "duckdb":
+        monkeypatch.setitem(sys.modules, "pyspark", None)
     events = Answers(settings, spark).lineage("tx-0-0").to_pylist()
     *told, first, second = events
     assert [row["event"] for row in told] == ["HALF", "OP", "DECISION", "PUBLISHED"]

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from checkback.errors import SettingsError
+from checkback.errors import SettingsError, StorageError
 from checkback.inspect.engines.question import Question
 from checkback.inspect.versions.late_notes import NAME, WRITERS, no_notes, notes_about, with_noted
 from checkback.inspect.versions.view import View
-from checkback.reconcile.publish.unpublished import TABLE
+from checkback.reconcile.publish.unpublished import TABLE, as_reason
 from checkback.storage.dataframes import frame
 from checkback.storage.files.object_store import concurrently
 from checkback.storage.schemas import TOPIC_PREFIX, columns_of
@@ -105,7 +105,9 @@ def _faults(view: View, topics: Sequence[str], transaction_id: str, group: str |
 
 def _table_failure(error: Exception) -> str:
     """Why a table cannot be read, in one line; re-raises what is no table's fault."""
-    from checkback.reconcile.publish.topic_tables import own_failure  # it imports Spark
+    if isinstance(error, StorageError):
+        return as_reason(str(error))
+    from checkback.reconcile.publish.topic_tables import own_failure  # imports Spark, whose error it is
 
     return own_failure(error)
 
