@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable, Field, Schema
 from deltalake.schema import PrimitiveType
+from py4j.protocol import Py4JNetworkError
 
 from checkback.consumer.batch_log import BatchLog
 from checkback.consumer.position import QUEUES, Position
@@ -21,8 +22,8 @@ from checkback.inspect.versions.view import View
 from checkback.reconcile.publish import topic_tables
 from checkback.reconcile.publish import unpublished as unpublished_rules
 from checkback.reconcile.publish.batches import NOT_KNOWN
+from checkback.reconcile.publish.own_failure import own_failure
 from checkback.reconcile.publish.publisher import Publisher
-from checkback.reconcile.publish.topic_tables import own_failure
 from checkback.reconcile.publish.unpublished import LATER
 from checkback.reconcile.records.actions import Actions
 from checkback.reconcile.records.records import Action
@@ -504,6 +505,7 @@ def test_rebuild_refuses_what_only_a_table_that_cannot_be_read_has_published(
         MemoryError(),
         FencedError("another process writes the same batches", "/x"),
         ConnectionRefusedError(),
+        Py4JNetworkError(),
         KeyboardInterrupt(),
         RuntimeError("SparkContext was shut down"),
     ],

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from checkback.errors import SettingsError, StorageError
+from checkback.errors import SettingsError
 from checkback.inspect.engines.question import Question
 from checkback.inspect.versions.late_notes import NAME, WRITERS, no_notes, notes_about, with_noted
 from checkback.inspect.versions.view import View
-from checkback.reconcile.publish.unpublished import TABLE, as_reason
+from checkback.reconcile.publish.own_failure import own_failure
+from checkback.reconcile.publish.unpublished import TABLE
 from checkback.storage.dataframes import frame
 from checkback.storage.files.object_store import concurrently
 from checkback.storage.schemas import TOPIC_PREFIX, columns_of
@@ -79,7 +80,7 @@ def lineage_rows(view: View, transaction_id: str, group: str | None = None) -> p
     except SettingsError:
         raise
     except Exception as error:
-        _table_failure(error)
+        own_failure(error)
         _lineage(view, own, transaction_id, group)  # raises if it is no topic's table
         faults = _faults(view, topics, transaction_id, group)
         if not faults:
@@ -94,22 +95,13 @@ def _faults(view: View, topics: Sequence[str], transaction_id: str, group: str |
     try:
         _lineage(view, ["half", *topics], transaction_id, group)
     except Exception as error:  # noqa: BLE001 - re-raised unless the table's own
-        fault = _table_failure(error)
+        fault = own_failure(error)
         if len(topics) <= 1:
             return dict.fromkeys(topics, fault)
         middle = len(topics) // 2
         halves = topics[:middle], topics[middle:]
         return {name: why for half in halves for name, why in _faults(view, half, transaction_id, group).items()}
     return {}
-
-
-def _table_failure(error: Exception) -> str:
-    """Why a table cannot be read, in one line; re-raises what is no table's fault."""
-    if isinstance(error, StorageError):
-        return as_reason(str(error))
-    from checkback.reconcile.publish.topic_tables import own_failure  # imports Spark, whose error it is
-
-    return own_failure(error)
 
 
 def _lineage(view: View, known: Sequence[str], transaction_id: str, group: str | None) -> pa.Table:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from checkback.inspect.engines.question import Question
 from checkback.inspect.versions.late_notes import NAME, WRITERS, no_notes, notes_about, with_noted
 from checkback.inspect.versions.view import View
+from checkback.reconcile.publish.own_failure import own_failure
 from checkback.reconcile.publish.unpublished import TABLE
 from checkback.storage.schemas import TOPIC_PREFIX
 
@@ -115,8 +116,6 @@ def _published(view: View, name: str) -> Rows | None:
         one = Question(f"SELECT {_IDENTITY[0]} FROM {{rows}}", _IDENTITY[0]).page(1)
         view.engine.arrow(view.ask(one, {"rows": rows}))  # a damaged table is detected only here
     except Exception as error:  # noqa: BLE001 - re-raised unless it is the table's own failure
-        from checkback.reconcile.publish.topic_tables import own_failure
-
         own_failure(error)
         return None
     return rows

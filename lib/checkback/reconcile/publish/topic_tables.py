@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.sql import functions as F
 
-from checkback.errors import CheckbackError, FencedError, StateError, all_lines, of_machine, said_by_machine
+from checkback.errors import CheckbackError
 from checkback.reconcile.publish import published_notes, unpublished
+from checkback.reconcile.publish.own_failure import own_failure
 from checkback.reconcile.publish.unpublished import LATER, Parked, Parking, Waiting, as_reason, unfit
-from checkback.spark.shutdown import LOST
 from checkback.storage.checkpoints.batch_plan import plan_versions
 from checkback.storage.checkpoints.checkpoint_facts import newer
 from checkback.storage.files import table_files
@@ -38,10 +38,6 @@ _MADE = 4096
 NEW_TABLES = 1000
 #: identifies a row of `half` in topic tables and in `unpublished`
 IDENTITY = ("half_queue_id", "half_queue_offset", "half_store_timestamp", "transaction_id", "producer_group")
-#: a second application writes the same batches; matched against class names, which no topic name can equal
-_FENCED = re.compile(r"io\.delta\.exceptions\.ConcurrentTransactionException")
-#: lines of Spark's that precede a task's real error
-_SAYS_LITTLE = re.compile(r"\[TASK_WRITE_FAILED\]|Job aborted|Exception thrown in awaitResult")
 _NAME = re.compile(r"(?!_delta_log$|_change_data$)[a-zA-Z0-9_-]+")
 
 
@@ -267,31 +263,6 @@ def as_topic_rows(rows: DataFrame, batch_id: int, batch_time: int) -> DataFrame:
     time = F.timestamp_millis(F.lit(batch_time))
     late = rows.withColumns({"committed_at": time, "batch_id": F.lit(batch_id).cast("bigint")})
     return late.select(*TOPIC.names)
-
-
-def own_failure(error: BaseException) -> str:
-    """Why a topic table could not be created or written, in one line; re-raises errors that are not the table's own."""
-    if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-        raise error
-    if isinstance(error, (FencedError, StateError, *LOST)) or of_machine(error):
-        raise error
-    lines = list(all_lines(error))
-    if any(said_by_machine(line) for line in lines) or _FENCED.search(_classes(error)):
-        raise error
-    if isinstance(error, CheckbackError):
-        return as_reason(str(error))
-    telling = (line for line in lines if line and not _SAYS_LITTLE.match(line))
-    return as_reason(next(telling, type(error).__name__))
-
-
-def _classes(error: BaseException) -> str:
-    """Class names of the error, and of its Java causes."""
-    java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-    names = [f"{type(error).__module__}.{type(error).__name__}"]
-    while java is not None:
-        names.append(str(java.getClass().getName()))
-        java = java.getCause()
-    return " ".join(names)
 
 
 def side_by_side(work: Callable[[str], _T], names: Iterable[str]) -> list[_T]:

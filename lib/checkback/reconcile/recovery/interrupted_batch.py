@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from checkback.errors import StorageError
 from checkback.reconcile.checkpoint_owner import NAME, committed, last_owner
 from checkback.reconcile.publish.batches import TABLE
-from checkback.reconcile.publish.topic_tables import own_failure
+from checkback.reconcile.publish.own_failure import own_failure
 from checkback.storage.checkpoints.checkpoint import read_checkpoint
 from checkback.storage.dataframes import union
 from checkback.storage.schemas import BATCH_TIMES
