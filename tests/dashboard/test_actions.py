@@ -59,7 +59,7 @@ _ALTERED = ("a\nb", "a\r\nb", "\r", "a\0b", "50%0A", "%25", " a\t")
 
 @pytest.fixture
 def altered(tmp_path: Path) -> Path:
-    """Pending messages, and dead letters, of such names."""
+    """Pending messages of such names."""
     for name in SCHEMAS:
         DeltaLog.create(name, f"{tmp_path}/{name}", sync=False)
     halves = [message(name, producer_group=name) for name in _ALTERED]
@@ -146,7 +146,9 @@ def test_dead_letters_are_named_one_a_line_and_listed_before(
     given_up: Path, given: dict[str, str], listed: list[str]
 ) -> None:
     browser = signed_in(given_up)
-    form = form_of(browser.get("/consumers").text, action="reconsume", group="ledger", **given)
+    consumers = browser.get("/consumers").text
+    assert 'value="tx%0A3"' in consumers
+    form = form_of(consumers, action="reconsume", group="ledger", **given)
     preview = browser.post("/actions", data=form, headers=SAME | {"accept": "application/json"}).json()
     assert sorted(_listed(preview)) == sorted(listed)
     page = browser.post("/actions", data=form, headers=SAME).text

@@ -39,14 +39,11 @@ def form_of(page: str, **fields: str) -> dict[str, str]:
     return {"csrf": csrf[1], "actor": "ann", "reason": "paid by hand"} | fields
 
 
-def as_sent(page: str) -> dict[str, list[str]]:
-    """The hidden and ticked fields of a page's action as a browser sends them: it alters lines and NUL characters."""
+def as_sent(page: str) -> dict[str, str]:
+    """The hidden fields of a page's action as a browser sends them: it alters lines and NUL characters."""
     (form,) = re.findall(r'<form class="act"[^>]*>.*?</form>', page, re.DOTALL)
-    boxes = re.findall(r'<input type="checkbox" name="transaction_id"[^>]*>', page)
-    sent: dict[str, list[str]] = {}
-    for name, value in re.findall(
-        r'name="([^"]*)" value="([^"]*)"', "".join([*boxes, *re.findall("<input[^>]*>", form)])
-    ):
+    sent = {}
+    for name, value in re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)">', form):
         read = unescape(re.sub("\r\n?", "\n", value).replace("\0", "\ufffd"))
-        sent.setdefault(name, []).append(re.sub("\r\n?|\n", "\r\n", read))
+        sent[name] = re.sub("\r\n?|\n", "\r\n", read)
     return sent
