@@ -29,6 +29,8 @@ _SPARK = {
     # With two tasks the second is late as soon as the first has ended.
     "spark.speculation": "true",
     "spark.speculation.quantile": "0.5",
+    # Else Spark makes no second attempt at the only task of a stage.
+    "spark.speculation.task.duration.threshold": "10s",
 }
 
 

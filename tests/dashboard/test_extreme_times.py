@@ -13,6 +13,8 @@ from dashboard.visitors import client
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from starlette.testclient import TestClient
+
 pytestmark = pytest.mark.slow
 PAGES = (
     *("/", "/pending", "/scheduled", "/unpublished", "/consumers", "/audit?run=1", "/groups/orders", "/groups/billing"),
@@ -38,9 +40,14 @@ def extreme(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return root
 
 
+@pytest.fixture(scope="module")
+def browser(extreme: Path) -> TestClient:
+    """Somebody who goes from page to page."""
+    return client(extreme)
+
+
 @pytest.mark.parametrize("path", PAGES)
-def test_every_page_answers(extreme: Path, path: str) -> None:
-    browser = client(extreme)
+def test_every_page_answers(browser: TestClient, path: str) -> None:
     answer = browser.get(path)
     page, _, query = path.partition("?")
     data = browser.get(f"{'/overview' if page == '/' else page}.json?{query}")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING, Any
 
+from checkback.commands.no_pandas import NoPandas
 from checkback.commands.printing import console, print_line, print_rows
 from checkback.errors import SettingsError, printable
 
@@ -24,14 +24,6 @@ _GROUPS = 10
 own_process = False
 
 
-class _NoPandas(MetaPathFinder):
-    """Pandas cannot be imported: pyarrow would, for a quarter of a second, to know its types."""
-
-    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:  # noqa: ARG002 - importlib's
-        if fullname == "pandas":
-            raise ModuleNotFoundError(name=fullname)
-
-
 @contextmanager
 def answering(settings: Settings, command: str) -> Iterator[Answers]:
     """Answers on the settings' tables; if only Spark can read them, on Spark, which stderr says.
@@ -46,7 +38,7 @@ def answering(settings: Settings, command: str) -> Iterator[Answers]:
         _say(f"{error.what}: Spark is started, which takes a while")
     else:
         if own_process:
-            sys.meta_path.insert(0, _NoPandas())
+            sys.meta_path.insert(0, NoPandas())  # for good: the process ends with the answer
         yield answers
         return
     from checkback.spark.session import running_session

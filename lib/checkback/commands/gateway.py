@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Annotated
 
 import typer
 
+from checkback.commands.no_pandas import no_pandas
 from checkback.commands.options import Config, Debug, Overrides, app, prepared
 from checkback.errors import SettingsError
 from checkback.storage.files.paths import storage_check
@@ -35,7 +35,10 @@ def gateway(
     loaded = prepared(config, [*(overrides or ()), *options], debug)
     storage_check(loaded.settings, loaded.origins)
     try:
-        _arrow_without_pandas()
+        with no_pandas():
+            import pyarrow as pa
+
+            pa.array([0])
         from checkback.gateway.run import serve
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("checkback"):
@@ -44,24 +47,3 @@ def gateway(
         raise SettingsError(f"the Python module {error.name} is missing", "checkback gateway", fix) from error
 
     serve(loaded.settings, take_over)
-
-
-class _NoPandas:
-    """A finder of modules, for which there is no pandas."""
-
-    @staticmethod
-    def find_spec(name: str, *_: object) -> None:
-        """Raises ModuleNotFoundError for pandas."""
-        if name == "pandas":
-            raise ModuleNotFoundError(name, name=name)
-
-
-def _arrow_without_pandas() -> None:
-    """Arrow looks for pandas once, with the first array: to import it takes a tenth of a start, and 40 MiB."""
-    import pyarrow as pa
-
-    sys.meta_path.insert(0, _NoPandas)
-    try:
-        pa.array([0])
-    finally:
-        sys.meta_path.remove(_NoPandas)
