@@ -131,6 +131,7 @@ def test_refusals_are_problems(gateway: Gateway) -> None:
         ("/v1/halves", b"", 400, "malformed"),
         ("/v1/halves", b"{}", 400, "malformed"),
         ("/v1/ops", body[:100], 400, "malformed"),
+        ("/v1/halves", body + body, 400, "malformed"),
         ("/v1/halves", bytes(200_000), 413, "body_too_large"),
         ("/v1/halves", stream({"body": pa.array([bytes(200_000)])}, compression="zstd"), 413, "body_too_large"),
         ("/v1/messages", stream({"tags": pa.array([1])}), 422, "unfit"),

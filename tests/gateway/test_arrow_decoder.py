@@ -206,6 +206,32 @@ def test_text_that_is_no_utf8_is_malformed() -> None:
     assert refused(ops_of_stream(body, NOW, MOST))[0] == "malformed"
 
 
+_END = struct.pack("<iI", -1, 0)
+
+
+@pytest.mark.parametrize("more", [b"x", b"{}", _END, _END[:4], stream(columns([half("second")]))])
+@pytest.mark.parametrize("end", [_END, bytes(4)])
+def test_bytes_after_the_end_are_malformed(more: bytes, end: bytes) -> None:
+    """Arrow would ignore them, and the messages of a second stream with them."""
+    for taken in (
+        halves_of_stream(stream(columns([half()])).removesuffix(_END) + end + more, NOW, MOST),
+        ops_of_stream(stream(columns([op(0)])).removesuffix(_END) + end + more, NOW, MOST),
+    ):
+        assert isinstance(taken, Problem)
+        assert (taken.code, taken.detail) == ("malformed", f"{len(more)} bytes after the end of the Arrow IPC stream")
+
+
+@pytest.mark.parametrize("end", [b"", _END, bytes(4), bytes(8), _END + bytes(8), _END + bytes(60)])
+@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
+def test_any_end_of_a_stream_is_taken(end: bytes, compression: str | None) -> None:
+    """None, that of today, that of Arrow before 0.15, and padding."""
+    body = stream(columns([half()] * 3), 2, compression)
+    assert body.endswith(_END)
+    taken = halves_of_stream(body.removesuffix(_END) + end, NOW, MOST)
+    assert isinstance(taken, HalfColumns)
+    assert taken.numbers.tolist() == [0, 1, 2]
+
+
 def test_very_many_properties_are_refused_before_they_are_objects() -> None:
     """A stream of 13 MB may have a million of them, for which the event loop would wait."""
     rows = [{f"p{number}": "" for number in range(count)} for count in (2000, 500_000, PROPERTIES_MAX // 2)]

@@ -118,6 +118,9 @@ def _shown(kind: pa.DataType) -> str:
 def _measure(body: bytes, most: int) -> int:
     """The rows of all batches. Raises UnreadableError if there are too many messages, or bytes when decompressed.
 
+    Bytes after the end of the stream are refused, unless they are zeros (padding): Arrow ignores them, and a client
+    that sends two streams as one would take the messages of the second for stored.
+
     Arrow has verified the offsets in a message's metadata, and refuses a buffer whose size is not the stated one.
     """
     rows, room = 0, _Room(most, most)
@@ -127,6 +130,9 @@ def _measure(body: bytes, most: int) -> int:
             try:
                 message = messages.read_next_message()
             except StopIteration:
+                after = len(body) - source.tell()
+                if after and body[-after:].strip(b"\0"):
+                    raise UnreadableError("malformed", f"{after} bytes after the end of the Arrow IPC stream") from None
                 return rows
             if number == MESSAGES_MAX:
                 break
