@@ -277,8 +277,11 @@ def test_two_members_share_the_queues_and_hand_them_over(lake: Published, runnin
 def test_what_cannot_be_started(lake: Published) -> None:
     with pytest.raises(SettingsError, match="nothing to consume"):
         PushConsumer("g", lake.tables.root, Heard()).start()
-    with pytest.raises(SettingsError, match="not a group's name"):
+    with pytest.raises(SettingsError, match="not a group's name; use letters"):
         PushConsumer("../g", lake.tables.root, Heard())
+    for name in ("_delta_log", "_change_data", "NUL"):  # folders that Delta, or Windows, keeps
+        with pytest.raises(SettingsError, match="no consumer group's name: it (begins|is a device)"):
+            PushConsumer(name, lake.tables.root, Heard())
 
 
 def test_a_stuck_queue_does_not_hold_up_the_others(

@@ -33,12 +33,16 @@ states the effect of deleting rows. In local folders delete with delta-rs (`Delt
 nothing else runs: Spark's commits there are safe within one JVM only.
 
 You may add columns: `ALTER TABLE ... ADD COLUMN`, nullable, without a default, a constraint or an expression, of any
-name: Checkback does not read them. It leaves them null, and in local folders it appends as before; a stream that reads
-the table stops once, and resumes when restarted. `maintain` then no longer compacts the table. Checkback's own columns
-must keep their names, types and nullability. After any other change (clustering, partitions, change data feed, row
-tracking, column mapping, deletion vectors, constraints) files cannot be appended unchanged: `reconcile` and `land`
-write that table with Spark, which in a local folder is safe only while nothing else commits to it, and the gateway
-stops with an error that names the table.
+name and of a type that needs no table feature: Checkback does not read them. It leaves them null, and in local folders
+it appends as before; a stream that reads the table stops once, and resumes when restarted. `maintain` then no longer
+compacts the table. Checkback's own columns must keep their names, types and nullability.
+
+A column of type VARIANT or TIMESTAMP_NTZ adds a feature that only some readers understand: `checkback consume` and the
+push consumers of that topic then stop with "the table has a feature that only a Delta reader understands"; Spark
+(`checkback.consumer.read_stream`) still reads it. After this or any other change (clustering, partitions, change data
+feed, row tracking, column mapping, deletion vectors, constraints) files cannot be appended unchanged: `reconcile` and
+`land` write that table with Spark, which in a local folder is safe only while nothing else commits to it, and the
+gateway stops with an error that names the table.
 
 Compaction, vacuum and log cleanup are covered in [maintain.md](maintain.md).
 

@@ -30,7 +30,7 @@ from checkback.consumer.topic_reader import TopicReader
 from checkback.consumer.transactional_listening import TransactionalListening
 from checkback.errors import SettingsError
 from checkback.filter import MessageSelector
-from checkback.messages.names import is_group, is_topic
+from checkback.messages.names import is_consumer_group, is_group, is_topic, not_a_folder
 from checkback.storage.files.object_store import is_registered
 
 if TYPE_CHECKING:
@@ -78,9 +78,11 @@ class PushConsumer:
         options: dict[str, str] | None = None,
     ) -> None:
         self._tables, settings = consumer_tables(storage, options)
-        if not is_group(group):
-            fix = "use letters, digits, _ and - only, at most 120 of them"
-            raise SettingsError("is not a group's name", group, fix)
+        if not is_consumer_group(group):
+            what, fix = "is not a group's name", "use letters, digits, _ and - only, at most 120 of them"
+            if is_group(group):
+                what, fix = f"is no consumer group's name: it {not_a_folder(group)}", "choose another"
+            raise SettingsError(what, group, fix)
         check_start(start_from)
         self._options = ConsumerOptions(
             threads=threads,

@@ -29,8 +29,13 @@ DEVICES = frozenset({"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("co
 
 
 def is_group(text: str) -> bool:
-    """True for a valid producer group name."""
+    """True for a valid name of a producer group; see `is_consumer_group`."""
     return len(text) <= GROUP_MAX and NAME.fullmatch(text) is not None
+
+
+def is_consumer_group(text: str) -> bool:
+    """True for a valid consumer group name: it becomes a folder, as a topic does."""
+    return is_group(text) and not_a_folder(text) is None
 
 
 def is_topic(text: str) -> bool:
@@ -39,16 +44,21 @@ def is_topic(text: str) -> bool:
 
 
 def reserved(topic: str) -> str | None:
-    """Why a valid topic name is reserved and takes no messages; None if it is not.
-
-    A topic becomes a folder. Delta and Spark ignore or reserve names that begin with an underscore or a dot
-    (``_delta_log``, ``_change_data``, DeltaTableUtils.isHiddenDirectory, HadoopFSUtils.shouldFilterOutPath).
-    """
+    """Why a valid topic name is reserved and takes no messages; None if it is not."""
     if topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIXES):
         return "is a system topic"
-    if topic.startswith(("_", ".")):
+    return not_a_folder(topic)
+
+
+def not_a_folder(name: str) -> str | None:
+    """Why no table's folder can have a topic's or a consumer group's valid name; None if it can.
+
+    Delta and Spark ignore or reserve names that begin with an underscore or a dot (``_delta_log``, ``_change_data``,
+    DeltaTableUtils.isHiddenDirectory, HadoopFSUtils.shouldFilterOutPath).
+    """
+    if name.startswith(("_", ".")):
         return "begins with _ or a dot, as what Delta and Spark keep for themselves"
-    if topic.casefold() in DEVICES:
+    if name.casefold() in DEVICES:
         return "is a device's name on Windows"
     return None
 

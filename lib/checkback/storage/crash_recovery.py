@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from checkback.errors import StorageError
 from checkback.storage.checkpoints.torn_checkpoint import remove_unfinished
-from checkback.storage.files import filesystem
+from checkback.storage.files import filesystem, table_files
 from checkback.storage.files.paths import local_path
 from checkback.storage.log.torn_commits import recover_log
 from checkback.storage.schemas import TOPIC_PREFIX
@@ -70,5 +70,5 @@ def _folders(tables: Tables) -> list[str]:
         return []
     names = [name for name in filesystem.names(None, tables.root) if not name.startswith(("_", "."))]
     place = f"{tables.root}/{TOPIC_PREFIX}"
-    topics = [TOPIC_PREFIX + name for name in (os.listdir(place) if os.path.isdir(place) else [])]
+    topics = [TOPIC_PREFIX + name for name in table_files.names(place)]
     return sorted(name for name in names + topics if os.path.exists(f"{tables.location(name)}/_delta_log"))

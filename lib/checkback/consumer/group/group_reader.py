@@ -14,7 +14,7 @@ from deltalake.exceptions import TableNotFoundError
 from checkback.consumer.group.group_rows import from_rows
 from checkback.consumer.group.group_state import GroupState
 from checkback.errors import SettingsError, StorageError
-from checkback.messages.names import is_group
+from checkback.messages.names import is_consumer_group
 from checkback.storage.files import table_files
 from checkback.storage.files.object_store import options_of
 from checkback.storage.log.delta_errors import DELTA_ERRORS, storage_error
@@ -37,7 +37,7 @@ def group_names(tables: Tables) -> list[str]:
     """The names of the consumer groups, sorted. Raises StorageError."""
     place = f"{tables.root}/{GROUP_PREFIX.rstrip('/')}"
     try:
-        found = [name for name in table_files.folders(place) if is_group(name)]
+        found = [name for name in table_files.folders(place) if is_consumer_group(name)]
     except OSError as error:
         raise StorageError(f"cannot be listed: {error}", place) from error
     with ThreadPoolExecutor(max_workers=16) as pool:
@@ -49,7 +49,7 @@ def chosen_groups(tables: Tables, group: str | None) -> list[str]:
     """All groups, or this one. Raises SettingsError if there is no such group, StorageError."""
     if group is None:
         return group_names(tables)
-    if not is_group(group) or not DeltaLog.exists(tables.location(GROUP_PREFIX + group)):
+    if not is_consumer_group(group) or not DeltaLog.exists(tables.location(GROUP_PREFIX + group)):
         names = group_names(tables)
         known = f"there are {', '.join(names[:10])}" if names else "a PushConsumer makes one when it starts"
         raise SettingsError("there is no such consumer group", group, known)

@@ -155,7 +155,7 @@ class _Local:
         self._path = path
 
     def names(self) -> list[str]:
-        return os.listdir(self._path)
+        return table_files.local_names(self._path)
 
     def text(self) -> str:
         with open(self._path, encoding="utf-8") as file:

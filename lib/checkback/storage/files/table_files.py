@@ -93,12 +93,27 @@ def remove(*paths: str) -> None:
 
 
 def names(folder: str) -> list[str]:
-    """The names of the files and folders in a folder; empty if it does not exist."""
+    """The names of the files and folders in a folder, without those that are no text; empty if it does not exist."""
     if not is_registered(folder):
-        return os.listdir(folder) if os.path.isdir(folder) else []
+        return local_names(folder) if os.path.isdir(folder) else []
     found = _listed(folder)
     paths = [*found["common_prefixes"], *(file["path"] for file in found["objects"])]
     return [posixpath.basename(path) for path in paths]
+
+
+def local_names(folder: str) -> list[str]:
+    """The names in a local folder, without those that are no UTF-8: no table or file of Delta's has such a name.
+
+    Neither delta-rs nor Spark can open them.
+    """
+    return [name for name in os.listdir(folder) if name.isascii() or _is_text(name)]
+
+
+def _is_text(name: str) -> bool:
+    with suppress(UnicodeEncodeError):
+        name.encode()
+        return True
+    return False
 
 
 def names_after(folder: str, name: str) -> list[str]:
