@@ -17,7 +17,7 @@ from checkback.consumer.position import BatchKey, MessageKey, Position
 from checkback.consumer.retry import DeadLetter, Retry
 from checkback.errors import FencedError
 from checkback.messages.limits import GROUP_MAX, TOPIC_MAX
-from checkback.producer.deduplication import fit, insert_once
+from checkback.producer.deduplication import fit, insert_once, why_lost
 
 # isort: split
 from sqlalchemy import BigInteger, Column, DateTime, Integer, MetaData, String, Table, Text, select, update
@@ -105,11 +105,11 @@ class SqlPositions:
         if connection.execute(changed.values(**values)).rowcount != 1:
             raise FencedError("another member consumes this queue", f"{group}, {queue.topic}/{queue.queue_id}")
 
-    def version(self, connection: Connection, group: str, queue: MessageQueue) -> int | None:
-        """The row's version, as the connection's transaction sees it."""
+    def why_lost(self, connection: Connection, group: str, queue: MessageQueue, version: int) -> str | None:
+        """Why the connection's transaction no longer has the row that was kept with ``version``; None: it has."""
         columns = self.table.c
         where = [columns[name] == value for name, value in self._where(group, queue).items()]
-        return connection.execute(select(columns.version).where(*where)).scalar()
+        return why_lost(lambda: connection.execute(select(columns.version).where(*where)).scalar() == version)
 
     def _where(self, group: str, queue: MessageQueue) -> dict[str, Any]:
         return {"consumer_group": group, "topic": queue.topic, "queue_id": queue.queue_id}

@@ -96,12 +96,8 @@ class TransactionalListening:
         """Raise _FailedError unless the listener has succeeded, in the transaction that keeps the position."""
         if reason is not None:
             raise _FailedError(reason)
-        try:
-            kept = self._positions.version(connection, self._group, queue.queue)
-        except Exception as error:
-            raise _FailedError("the listener has ended its transaction, or an error has") from error
-        if kept != queue.version + 1:
-            raise _FailedError("the listener has rolled back its transaction")
+        if lost := self._positions.why_lost(connection, self._group, queue.queue, queue.version + 1):
+            raise _FailedError(lost)
 
     def _keep(self, connection: Connection, queue: ProcessQueue, state: QueueState) -> None:
         self._positions.keep(connection, self._group, queue.queue, queue.version, state)

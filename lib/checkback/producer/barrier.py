@@ -17,7 +17,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from checkback.errors import CheckbackError
-from checkback.producer.deduplication import fit, refuse_autocommit
+from checkback.producer.deduplication import fit, refuse_autocommit, why_lost
 from checkback.producer.listener import LocalTransactionState
 from checkback.producer.marks import CHECKED, PLACED, MarkKey, MarkStates, Statements
 
@@ -39,10 +39,11 @@ _PG_BUSY = frozenset({"55P03", "40001", "40P01"})
 
 
 class BarrierError(CheckbackError):
-    """The transaction already has a mark. ``state``: what the listener should return.
+    """The transaction already has a mark, or has lost its own. ``state``: what the listener should return.
 
     ROLLBACK: a check of this half message was answered so, or the transaction has committed as another half message.
-    COMMIT: it has committed before, as this one. ``committed``: it has committed, as this one or another.
+    COMMIT: it has committed before, as this one. UNKNOWN: its block's database transaction was rolled back, and a check
+    will say so for ever. ``committed``: it has committed, as this one or another.
     """
 
     def __init__(self, what: str, where: str = "", fix: str = "", state: str = "", committed: bool = False) -> None:
@@ -90,17 +91,25 @@ class Barrier:
         """A connection in a transaction that begins with the commit mark; the end of the block commits both.
 
         ``transaction``: the message that ``execute_local_transaction`` was given, or a transaction id, which is enough
-        with one gateway. Raises BarrierError, before the block runs, if there is a mark already.
+        with one gateway. Raises BarrierError, before the block runs, if there is a mark already; and at its end, if the
+        transaction no longer has the mark: the block has rolled it back, or has caught an error that did.
         """
+        key = MarkKey.of(transaction)
         with self._begin() as connection:
             self.mark(connection, transaction)
             yield connection
+            if in_progress := connection.in_transaction():
+                self._refuse_lost(connection, key)
+        if not in_progress:  # the block itself has ended it, by a commit perhaps
+            with self._begin() as connection:
+                self._refuse_lost(connection, key)
 
     def mark(self, connection: Connection, transaction: Transaction) -> None:
         """Insert the commit mark in the connection's current transaction: for an ORM session or asyncio's run_sync.
 
         Call it before the business's statements, so that their lock waits do not delay it. Raises BarrierError if there
-        is a mark already; the transaction must then be rolled back.
+        is a mark already; the transaction must then be rolled back. Nobody looks at the end whether the mark is still
+        there: do not catch a database error in the transaction, except around a savepoint (``begin_nested``).
         """
         key = MarkKey.of(transaction)
         statements = self._statements
@@ -152,6 +161,16 @@ class Barrier:
         """Insert marks; the number of rows that were inserted or changed."""
         refuse_autocommit(connection, self.table.name)
         return connection.execute(statement, {**key.values(), "now": datetime.now(timezone.utc)}).rowcount
+
+    def _refuse_lost(self, connection: Connection, key: MarkKey) -> None:
+        why = why_lost(lambda: self._has_commit_mark(connection, key))
+        if why is not None:
+            fix = "catch a database error only around a savepoint, begin_nested(), and do not roll back in the block"
+            raise BarrierError(why, f"transaction {key.whole}", fix, LocalTransactionState.UNKNOWN.value)
+
+    def _has_commit_mark(self, connection: Connection, key: MarkKey) -> bool:
+        rows = connection.execute(self._statements.states, {"whole": key.whole, "place": key.place})
+        return (key.place or key.whole, LocalTransactionState.COMMIT.value) in [(row[0], row[1]) for row in rows]
 
     def _states(self, connection: Connection, key: MarkKey) -> MarkStates:
         rows = connection.execute(self._statements.states, {"whole": key.whole, "place": key.place})

@@ -12,6 +12,8 @@ except ImportError as missing:
     raise CheckbackError("SQLAlchemy is not installed", "", "pip install 'checkback[barrier]'") from missing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sqlalchemy import Connection, Dialect, Table
 
 DIALECTS = ("sqlite", "postgresql")
@@ -33,6 +35,18 @@ def insert_once(connection: Connection, table: Table, values: dict[str, Any]) ->
     insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     statement = insert(table).values(values).on_conflict_do_nothing()
     return connection.execute(statement, execution_options={"preserve_rowcount": True}).rowcount == 1
+
+
+def why_lost(written: Callable[[], bool]) -> str | None:
+    """Why a block's transaction no longer has what was written at its beginning; None: it still has it.
+
+    ``written``: looks for it through the block's connection. A COMMIT would not tell: that of a transaction which an
+    error has aborted is a ROLLBACK without an error in PostgreSQL, and SQLite ends a transaction by itself.
+    """
+    try:
+        return None if written() else "its transaction was rolled back"
+    except Exception:  # noqa: BLE001 - the driver's or SQLAlchemy's; it names the consequence, not the cause
+        return "its transaction was ended, or aborted by an error"
 
 
 def refuse_autocommit(connection: Connection, where: str) -> None:
