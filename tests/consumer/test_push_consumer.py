@@ -280,7 +280,7 @@ def test_what_cannot_be_started(lake: Published) -> None:
     with pytest.raises(SettingsError, match="not a group's name; use letters"):
         PushConsumer("../g", lake.tables.root, Heard())
     for name in ("_delta_log", "_change_data", "NUL"):  # folders that Delta, or Windows, keeps
-        with pytest.raises(SettingsError, match="no consumer group's name: it (begins|is a device)"):
+        with pytest.raises(SettingsError, match=r"no consumer group's name: it (begins|is a device)"):
             PushConsumer(name, lake.tables.root, Heard())
 
 
