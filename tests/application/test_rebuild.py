@@ -244,3 +244,35 @@ def test_rebuild_refused_after_it_has_appended_rows_must_be_run_again(
     assert rebuild(spark, settings, print, Deleted.LEAVE_OUT) is not None
     reconcile(spark, settings, available_now=True)
     assert [offset for (offset,) in rows_of(tables.root, "topics/a", "half_queue_offset")] == [2]
+
+
+def test_topic_copied_or_moved_beside_itself_is_a_strangers(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a batch that broke off: one decision, in its own topic; what was moved is published again."""
+    settings = Settings.model_validate({"storage": {"root": str(tmp_path)}, "reconcile": {"partitions": 1}})
+    tables = Tables.of(settings.storage)
+
+    def land_messages(*halves: dict[str, Any]) -> None:
+        rows = [half | {"committed": True} for half in halves]
+        tables.append_arrow(spark, pa.Table.from_pylist(rows, arrow_schema("half")), "half")
+
+    tables.create(spark, *SCHEMAS)
+    land_messages(half_row(0))
+    reconcile(spark, settings, available_now=True)
+    land_messages(half_row(1), half_row(2, "b"))
+    with monkeypatch.context() as patch:
+        breaking(patch, lambda name: name.startswith("topics/"))
+        with pytest.raises(CheckbackError):
+            reconcile(spark, settings, available_now=True)
+    shutil.copytree(tables.location("topics/a"), tables.location("topics/a_backup"))
+    Path(tables.location("topics/b")).rename(tables.location("topics/b_old"))
+    shutil.rmtree(Path(settings.storage.checkpoints_root) / "reconcile")
+    rebuilt = rebuild(spark, settings, print)
+    assert rebuilt is not None
+    assert rebuilt.finished == {"decisions": 1}
+    reconcile(spark, settings, available_now=True)
+    decided = rows_of(tables.root, "decisions", "queue_offset", "real_topic")
+    assert sorted(decided) == [(0, "a"), (1, "a"), (2, "b")]
+    published = {name: rows_of(tables.root, name, "half_queue_offset") for name in ("topics/a", "topics/b")}
+    assert {name: sorted(rows) for name, rows in published.items()} == {"topics/a": [(0,), (1,)], "topics/b": [(2,)]}

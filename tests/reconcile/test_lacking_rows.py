@@ -56,7 +56,8 @@ def _any(random: Random, queue: int) -> list[Row]:
     others += [{}] * 9
     same = random.random() < 0.3
     other = random.choice(others)
-    return [t.half(), *((name, row | (other if same else random.choice(others))) for name, row in chosen)]
+    halves = random.choice([[t.half()], [t.half()], [t.half(real_topic="b")], []])
+    return [*halves, *((name, row | (other if same else random.choice(others))) for name, row in chosen)]
 
 
 def test_nothing_that_lacks_is_missed(spark: SparkSession, tmp_path: Path) -> None:
@@ -84,6 +85,16 @@ def test_nothing_that_lacks_is_missed(spark: SparkSession, tmp_path: Path) -> No
         named = _identities(rows)
         assert named
         assert named <= quick[lack]
+    _assert_in_own_topic(exact[Lack.DECISIONS], tables.read(spark, "half"))
+
+
+def _assert_in_own_topic(decisions: DataFrame, half: DataFrame) -> None:
+    """Of what landed: rows in a folder of another name are a stranger's."""
+    topics = {tuple(row[:4]): row["real_topic"] for row in half.select(*IDENTITY, "real_topic").collect()}
+    made = decisions.where("state = 'COMMIT'").select(*IDENTITY, "real_topic").collect()
+    found = [(topics[tuple(row[:4])], row["real_topic"]) for row in made if tuple(row[:4]) in topics]
+    assert {topic for topic, _ in found} == {"a", "b"}
+    assert all(own == topic for own, topic in found)
 
 
 def _identities(rows: DataFrame) -> set[tuple[Any, ...]]:

@@ -75,7 +75,8 @@ def finish(
                 "cannot be read, and the batch that was interrupted has written messages to it, which may have no "
                 f"decision yet: {broken[unseen[0]]}",
                 unseen[0],
-                "put its files back and run this again; if it is moved away, they are published again, in a new table",
+                "put its files back and run this again; if it is moved out of the topics' tables, they are published "
+                "again, in a new one",
             ) from error
     readable = [name for name in topics if name not in broken]
     return _finish(spark, tables, interrupted, readable, broken, deleted, changing)
@@ -212,7 +213,7 @@ def _decisions(spark: SparkSession, tables: Tables, topics: Collection[str]) -> 
     """The decisions of messages that are published, unpublished or discarded without one. Columns: its, interrupted."""
     decided = read_table(spark, tables, "decisions").select(*KEY)
     lacking = published(spark, tables, topics).join(decided, on=KEY, how="left_anti")
-    lacking = lacking.dropDuplicates([*IDENTITY, "real_topic"])
+    lacking = _in_own_topic(lacking, read_table(spark, tables, "half"))
     lacking = lacking.join(_check_times(spark, tables), on=IDENTITY, how="left")
     lacking = lacking.join(_whose_commit(spark, tables), on=IDENTITY, how="left")
     committed = _as_scheduled(spark, tables, lacking).withColumns(
@@ -242,6 +243,18 @@ def _decisions(spark: SparkSession, tables: Tables, topics: Collection[str]) -> 
     )
     found = committed.select(*DECISIONS.names).unionByName(discarded.select(*DECISIONS.names))
     return found.withColumn("interrupted", F.lit(True))
+
+
+def _in_own_topic(messages: DataFrame, half: DataFrame) -> DataFrame:
+    """Of each published message the first row that is in the topic of its half message, or any if that is gone.
+
+    Other rows say nothing: somebody has copied or moved a topic's table to that name.
+    """
+    half = half.select(*IDENTITY, F.struct("real_topic").alias("own"))
+    found = messages.join(half, on=IDENTITY, how="left")
+    found = found.where(F.col("own").isNull() | F.col("own.real_topic").eqNullSafe(F.col("real_topic")))
+    others = [name for name in messages.columns if name not in IDENTITY]
+    return found.groupBy(*IDENTITY).agg(F.min(F.struct(*others)).alias("first")).select(*IDENTITY, "first.*")
 
 
 def _as_scheduled(spark: SparkSession, tables: Tables, committed: DataFrame) -> DataFrame:
@@ -279,9 +292,10 @@ def _deliveries(spark: SparkSession, tables: Tables, topics: Collection[str]) ->
     """The deliveries of scheduled messages that are published or unpublished without one. Columns: its, interrupted."""
     there = read_table(spark, tables, "deliveries").select(*IDENTITY)
     scheduled = read_table(spark, tables, "decisions").where("state = 'COMMIT' AND deliver_at IS NOT NULL")
-    scheduled = scheduled.select(*IDENTITY, "deliver_at").join(there, on=IDENTITY, how="left_anti")
-    messages = published(spark, tables, topics).dropDuplicates([*IDENTITY, "real_topic"])
-    found = messages.join(scheduled, on=IDENTITY, how="inner").withColumnRenamed("decided_at", "delivered_at")
+    scheduled = scheduled.select(*IDENTITY, "real_topic", "deliver_at").join(there, on=IDENTITY, how="left_anti")
+    mine = [*IDENTITY, "real_topic"]
+    messages = published(spark, tables, topics).dropDuplicates(mine)
+    found = messages.join(scheduled, on=mine, how="inner").withColumnRenamed("decided_at", "delivered_at")
     return found.select(*DELIVERIES.names, F.lit(True).alias("interrupted"))
 
 

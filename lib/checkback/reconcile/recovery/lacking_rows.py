@@ -94,24 +94,18 @@ def lacking(spark: SparkSession, tables: Tables, topics: Collection[str]) -> Dat
     ]
     # By message and topic: a decision of another topic, transaction or group does not count here.
     rows = union(parts).repartition(*IDENTITY).groupBy(*IDENTITY, "real_topic").agg(F.bit_or("has").alias("has"))
-    found = (
-        rows.withColumn("lack", _lack())
-        .groupBy(*IDENTITY)
-        .agg(F.bit_or("has").alias("has"), F.bit_or("lack").alias("lack"))
-    )
-    lack = F.col("lack").bitwiseOR(
-        _if(_has(_Has.SCHEDULED) & _has(_Has.PUBLISHED) & ~_has(_Has.DELIVERED), Lack.DELIVERIES)
-    )
-    return found.select(*IDENTITY, lack.alias("lack"))
+    lack = rows.withColumn("lack", _lack())
+    return lack.groupBy(*IDENTITY).agg(F.bit_or("lack").alias("lack"))
 
 
 def _lack() -> Column:
-    """What a message lacks of a topic, apart from deliveries: those may be of another."""
+    """What a message lacks of a topic."""
     unnamed = F.greatest(*(F.col(name).isNull() for name in IDENTITY))  # null is not the same as null
     undecided = _has(_Has.PUBLISHED | _Has.DISCARDED) & (unnamed | ~_has(_Has.DECIDED))
     uncancelled = _has(_Has.CANCELLED_KEPT) & (unnamed | ~_has(_Has.CANCELLED))
     return (
         _if(undecided | uncancelled, Lack.DECISIONS)
+        .bitwiseOR(_if(_has(_Has.SCHEDULED) & _has(_Has.PUBLISHED) & ~_has(_Has.DELIVERED), Lack.DELIVERIES))
         .bitwiseOR(_if(_has(_Has.GONE) & ~_has(_Has.KEPT), Lack.DISCARDED))
         .bitwiseOR(_if(_has(_Has.TO_PUBLISH) & ~_has(_Has.THERE), Lack.MESSAGES))
     )
