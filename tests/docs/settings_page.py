@@ -56,7 +56,8 @@ A `secret` or `token` is only allowed in the environment, never in a file or on 
 the variable. Both are masked wherever settings are printed."""
 _SPARK = """Spark configuration properties, e.g. `spark.executor.memory: 4g`. Values are text, numbers, true or false.
 `config show` shows numbers, sizes, true and false, classes, and names and places by their keys; it masks all others,
-which may be secrets. [deploy.md](deploy.md) lists those that a cluster needs."""
+which may be secrets. Nor are these on the command line of the Spark that a command starts; options of other JVMs
+(`spark.executor.extraJavaOptions`) are on theirs. [deploy.md](deploy.md) lists those that a cluster needs."""
 
 
 def page() -> str:

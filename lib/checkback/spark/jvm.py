@@ -109,6 +109,8 @@ def start_jvm(conf: Mapping[str, str], held: HeldStderr, kafka: bool) -> None:
     """
     from pyspark import SparkConf, SparkContext, java_gateway
 
+    from checkback.spark.launch_settings import ARGUMENTS, launch_settings
+
     # By default Spark's workers run the first python3 on PATH, which may lack the packages.
     if "PYSPARK_PYTHON" not in os.environ:
         os.environ |= worker_python(conf.get("spark.master", "local"))
@@ -116,8 +118,9 @@ def start_jvm(conf: Mapping[str, str], held: HeldStderr, kafka: bool) -> None:
     try:
         # Its stdout, too: ours is for a command's output.
         told = {"stdout": held.fileno(), "stderr": held.fileno()}
-        with _environment(names_locale(os.environ, sys.getfilesystemencoding())):
-            gateway = launch(SparkConf().setAll(list(conf.items())), told)
+        locale = names_locale(os.environ, sys.getfilesystemencoding())
+        with launch_settings(conf, os.environ) as (shown, arguments), _environment({**locale, ARGUMENTS: arguments}):
+            gateway = launch(SparkConf().setAll(list(shown.items())), told)
     except Exception as error:
         lines = held.lines()
         if any("unresolved dependency" in line or "download failed" in line for line in lines):
