@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from datetime import timedelta
 from pathlib import Path
@@ -75,6 +76,13 @@ _VALUES: dict[str, tuple[Any, ...]] = {
     "raw": (
         '{"queue_id": 0, "half_offset": 1, "producer_group": "orders", "transaction_id": "tx"}',
         '{"queue_id": 1.5, "queue_offset": "2"}',
+        '{"queue_id": 0, "queue_offset": 1, "tags": "\\ud800", "transaction_id": "tx"}',
+        '{"queue_id": "1", "queue_offset": 9223372036854775808, "half_offset": 0, "x": NaN, "transaction_id": "tx"}',
+        '\ufeff {"transaction_id": "t\\u0078", "producer_group": "pay\\\\\'", "queue_id": 0, "queue_offset": 2} tx',
+        '{"transaction_id": "tx", "producer_group": "orders", "queue_id": 3, "queue_offset": 1',
+        '{"properties": {"transaction_id": "tx", "queue_id": 0, "queue_offset": 1}, "transaction_id": "other"}',
+        '{"transaction_id": "other", "transaction_id": "tx", "tags": "\x01", "producer_group": ["orders"]}',
+        json.dumps({"transaction_id": _NAMES[1], "producer_group": "orders", "queue_id": 4294967296}) + "}",
         "{",
         "[]",
         None,

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from checkback.errors import SettingsError
 from checkback.inspect.engines.question import Question
+from checkback.inspect.engines.rejected_names import REJECTED_NAMES, escape_in
 from checkback.inspect.versions.late_notes import NAME, WRITERS, no_notes, notes_about, with_noted
 from checkback.inspect.versions.view import View
 from checkback.reconcile.publish.own_failure import own_failure
@@ -120,6 +121,7 @@ def _lineage(view: View, known: Sequence[str], transaction_id: str, group: str |
         WITH places AS (SELECT DISTINCT queue_id, queue_offset FROM {{half}} WHERE {named})
         SELECT * FROM ({events})"""
     values: dict[str, Value] = {"transaction_id": transaction_id, "producer_group": group}
+    values["escape"] = escape_in(transaction_id)
     named_by = {f"name_of_{place}": name for place, name in places.items()}
     files = {place: view.read(name, file=True) for place, name in places.items()}
     if TABLE in names:
@@ -258,11 +260,6 @@ def _events(place: str, name: str, words: Mapping[str, str]) -> str:
         FROM ({rows}) AS rows"""
 
 
-def _integer(name: str) -> str:
-    """SQL: a field of the rejected input, if it is an integer."""
-    return f"TRY_CAST(regexp_extract(get_json_object(raw, '$.{name}'), '^(-?[0-9]+)$', 1) AS BIGINT)"
-
-
 _KEY = ("queue_id", "queue_offset")
 #: tables whose queue_id is the real topic's
 _OF_HALF = (TOPIC_PREFIX, "unpublished", "dead_letters")
@@ -283,14 +280,20 @@ _SEARCHED = {
             o.remark, o.store_timestamp, o._file
         FROM TABLE AS o LEFT JOIN places AS p ON p.queue_id = o.queue_id AND p.queue_offset = o.half_offset
         WHERE (NAMED) OR p.queue_id IS NOT NULL""",
-    # Inputs that name the transaction or one of its offsets, if they can be parsed.
+    # Inputs that name the transaction or one of its offsets: those that may are parsed.
     "rejected": f"""
         SELECT r.* FROM (
-            SELECT source, reason, file, rejected_at, _file, TRY_CAST({_integer("queue_id")} AS INT) AS queue_id,
-                coalesce({_integer("queue_offset")}, {_integer("half_offset")}) AS queue_offset,
-                get_json_object(raw, '$.producer_group') AS producer_group,
-                get_json_object(raw, '$.transaction_id') AS transaction_id
-            FROM TABLE) AS r
+            SELECT source, reason, file, rejected_at, _file, names.queue_id AS queue_id,
+                names.queue_offset AS queue_offset, names.producer_group AS producer_group,
+                names.transaction_id AS transaction_id
+            FROM (
+                SELECT source, reason, file, rejected_at, _file, {REJECTED_NAMES}(raw) AS names
+                FROM TABLE CROSS JOIN (
+                    SELECT count(DISTINCT queue_offset) > 2 AS many, CAST(min(queue_offset) AS STRING) AS one,
+                        CAST(max(queue_offset) AS STRING) AS other
+                    FROM places) AS its
+                WHERE its.many OR contains(raw, :transaction_id) OR contains(raw, :escape)
+                    OR contains(raw, its.one) OR contains(raw, its.other)) AS parsed) AS r
         LEFT JOIN places AS p ON p.queue_id = r.queue_id AND p.queue_offset = r.queue_offset
         WHERE (NAMED) OR p.queue_id IS NOT NULL""",
 }

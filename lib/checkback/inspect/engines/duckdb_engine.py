@@ -20,6 +20,7 @@ from duckdb.func import ARROW, SPECIAL
 from checkback.errors import SettingsError, StorageError, printable
 from checkback.inspect.engines.check_jitter import NAME, own_jitter
 from checkback.inspect.engines.engine import PARAMETER, Rows
+from checkback.inspect.engines.rejected_names import NAMES, REJECTED_NAMES, rejected_names
 from checkback.inspect.engines.valid_copies import ValidCopies
 from checkback.inspect.engines.version_at import TOO_LONG_AGO
 from checkback.storage.files import table_files
@@ -146,8 +147,13 @@ class DuckDBEngine:
         for macro in filter(None, map(str.strip, _MACROS.replace("\\\n", "").splitlines())):
             self._database.execute(f"CREATE MACRO {macro}")
 
-        kinds: list[Any] = ["VARCHAR", "BIGINT", "INTEGER", "BIGINT"]
-        self._database.create_function(NAME, own_jitter, kinds, "BIGINT", type=ARROW, null_handling=SPECIAL)
+        functions = (
+            (NAME, own_jitter, ["VARCHAR", "BIGINT", "INTEGER", "BIGINT"], "BIGINT"),
+            (REJECTED_NAMES, rejected_names, ["VARCHAR"], f"STRUCT({NAMES})"),
+        )
+        for name, function, kinds, kind in functions:
+            own: Any = kinds, kind  # texts are types, too
+            self._database.create_function(name, function, *own, type=ARROW, null_handling=SPECIAL)
 
     def __enter__(self) -> DuckDBEngine:
         return self

@@ -10,11 +10,12 @@ import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import Window
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.functions import pandas_udf
+from pyspark.sql.pandas.functions import arrow_udf, pandas_udf
 
 from checkback.errors import SettingsError, StorageError, one_line
 from checkback.inspect.engines.check_jitter import NAME, own_jitter
 from checkback.inspect.engines.engine import PARAMETER, tables_in
+from checkback.inspect.engines.rejected_names import NAMES, REJECTED_NAMES, rejected_names
 from checkback.inspect.engines.version_at import TOO_LONG_AGO
 from checkback.storage.log.commit_reader import Added, CommitReader, added_by
 from checkback.storage.row_texts import NOT_TRIED
@@ -193,6 +194,8 @@ class SparkEngine:
             text = text.replace(ours, theirs)
         if f"{NAME}(" in text:
             self.spark.udf.register(NAME, pandas_udf(_jitter, "bigint"))  # type: ignore[call-overload]
+        if f"{REJECTED_NAMES}(" in text:
+            self.spark.udf.register(REJECTED_NAMES, arrow_udf(rejected_names, NAMES))  # type: ignore[call-overload]
         text = PARAMETER.sub(lambda match: _literal(values[match[1]]), text)
         return self.spark.sql(text, None, **{name: tables[name] for name in tables_in(text)})
 
