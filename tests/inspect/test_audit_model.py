@@ -168,7 +168,8 @@ def _of_ops(told: _Told, states: set[str]) -> set[str]:
     if alien and max(op["store_timestamp"] for op in alien) < _READ and "group" not in why:
         found.add("op_not_rejected")
     pending = not (told.decisions or told.topics or told.discarded)
-    if pending and own and min(op["store_timestamp"] for op in own) < _READ:
+    early = "too many ops" in why or "no half message" in why
+    if pending and own and not early and min(op["store_timestamp"] for op in own) < _READ:
         found.add("pending_overdue")
     return found
 

@@ -121,6 +121,9 @@ CLEAN: dict[str, Story] = {
         t.rejected_op(Reason.WRONG_GROUP),
     ],
     "op without half message, and was rejected": lambda t: [t.op(), t.rejected_op(Reason.NO_HALF)],
+    "op that came too early, and was rejected, before its half message": lambda t: [
+        *(t.half(), t.op(), t.rejected_op(Reason.TOO_MANY)),
+    ],
     "own immunity of 0": lambda t: [t.half(check_immunity_s=0), t.check(1, timedelta(milliseconds=1))],
     "check that reached nobody, and was taken back": lambda t: [
         *(t.half(), t.check(), t.check(1, timedelta(seconds=70)), t.op("UNDELIVERED", source="check")),

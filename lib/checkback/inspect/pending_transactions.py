@@ -87,15 +87,31 @@ checks AS (
         END AS INT) AS check_times
     FROM counted)"""
 
-#: CTE `waiting`: the op that will decide a half message: the first (rule 1) of its own (rule 2)
+#: CTE `waiting`: the op that will decide a half message: the first (rule 1) of its own (rule 2) that is not in
+#: `rejected` (rule 3; as `rejected_ops`)
 _WAITING = """
+rejected_ops AS (
+    SELECT TRY_CAST(get_json_object(raw, '$.queue_id') AS INT) AS queue_id,
+        TRY_CAST(get_json_object(raw, '$.half_offset') AS BIGINT) AS half_offset,
+        get_json_object(raw, '$.producer_group') AS producer_group,
+        get_json_object(raw, '$.transaction_id') AS transaction_id,
+        get_json_object(raw, '$.state') AS state,
+        TRY_CAST(get_json_object(raw, '$.born_timestamp') AS BIGINT) AS born_ms,
+        unix_micros(rejected_at) AS rejected_us
+    FROM {rejected} WHERE source = 'op' AND file IS NULL),
 waiting AS (
     SELECT o.queue_id, o.half_offset AS queue_offset, o.state, row_number() OVER (
         PARTITION BY o.queue_id, o.half_offset
         ORDER BY o.store_timestamp NULLS FIRST, o.born_timestamp NULLS FIRST, o.state DESC) AS turn
     FROM {op} AS o JOIN halves AS h ON h.queue_id = o.queue_id AND h.queue_offset = o.half_offset
     WHERE o.state IN ('COMMIT', 'ROLLBACK') AND o.producer_group = h.producer_group
-        AND (o.transaction_id IS NULL OR o.transaction_id = h.transaction_id))"""
+        AND (o.transaction_id IS NULL OR o.transaction_id = h.transaction_id)
+        AND NOT EXISTS (
+            SELECT 1 FROM rejected_ops AS r
+            WHERE r.queue_id = o.queue_id AND r.half_offset = o.half_offset AND r.state = o.state
+                AND r.producer_group = o.producer_group AND r.transaction_id IS NOT DISTINCT FROM o.transaction_id
+                AND r.born_ms IS NOT DISTINCT FROM unix_millis(o.born_timestamp)
+                AND coalesce(unix_micros(o.store_timestamp), 0) <= r.rejected_us))"""
 
 
 def _clock(time: str) -> str:
@@ -180,8 +196,8 @@ def pending(
     it so, as its own op has landed, or it is a message without a transaction; else null), why (a sentence), as_of
     (TIMESTAMP). With ``bodies`` also tags, keys, properties and body.
 
-    Reads half twice, first only offsets, and decisions, op, check_requests and check_answers, without bodies. Raises
-    SettingsError if ``as_of`` is not a time or too long ago, or if there are no tables.
+    Reads half twice, first only offsets, and decisions, op, rejected, check_requests and check_answers, without bodies.
+    Raises SettingsError if ``as_of`` is not a time or too long ago, or if there are no tables.
     """
     frame: DataFrame = View.of(spark, settings, as_of).ask(pending_question(settings, bodies=bodies))
     return frame

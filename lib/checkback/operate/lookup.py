@@ -10,7 +10,9 @@ from checkback.errors import SettingsError
 from checkback.messages.half import RESUMED_BY, RESUMED_FROM
 from checkback.operate.operations import RESUME
 from checkback.operate.transaction import OPERATOR, Decision, Key, LandedOp, Place, Transaction
+from checkback.storage import rejected_ops
 from checkback.storage.first_op import is_own, misfit, turn
+from checkback.storage.rejected_ops import RejectedOps
 from checkback.storage.row_texts import NOT_TRIED, tried_error
 from checkback.storage.timestamps import EPOCH
 
@@ -189,7 +191,11 @@ def _with_outcomes(store: OperatorTables, found: dict[Place, Transaction]) -> li
     """The transactions with their ops, decisions and checks."""
     ops: dict[Place, list[Row]] = {}
     cancels: dict[Place, list[Row]] = {}
-    for place, row in rows_at(store, "op", "half_offset", found):
+    landed = rows_at(store, "op", "half_offset", found)
+    rejected = RejectedOps(_rejected(store) if landed else ())
+    for place, row in landed:
+        if row in rejected:
+            continue
         whose = found[place].producer_group, found[place].transaction_id
         if is_own(row, *whose):
             ops.setdefault(place, []).append(row)
@@ -223,6 +229,12 @@ def _with_outcomes(store: OperatorTables, found: dict[Place, Transaction]) -> li
         )
         for place, transaction in sorted(found.items())
     ]
+
+
+def _rejected(store: OperatorTables) -> list[Row]:
+    """The rows of `rejected` that are about ops, from the tables."""
+    rows = store.rows("rejected", {"source": ["op"]}, [*rejected_ops.COLUMNS, "file"]).to_pylist()
+    return [row for row in rows if row["file"] is None]
 
 
 _TIMES = "check_times"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -19,13 +20,14 @@ from checkback.gateway.deduplication.recent_halves import FirstOps, entries_of, 
 from checkback.gateway.deduplication.transaction_names import name_of, short, whose
 from checkback.messages.half import Half
 from checkback.messages.limits import LONG_MAX
-from checkback.storage import first_op
+from checkback.storage import first_op, rejected_ops
 from checkback.storage.files import table_files
 from checkback.storage.files.object_store import concurrently
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.log.torn_commits import recover_log
 from checkback.storage.parquet.parquet_reader import read_rows, row_batches
 from checkback.storage.queue_owners import QueueOwner, owners_of, versions_of
+from checkback.storage.rejected_ops import RejectedOps
 from checkback.storage.timestamps import EPOCH, ms_of
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from checkback.gateway.deduplication.landed_halves import HalfEntries
     from checkback.storage.log.snapshot_files import DataFile
 
+_logger = logging.getLogger("checkback.gateway")
 Place = tuple[int, int]
 _END = datetime.max.replace(tzinfo=timezone.utc)
 _KEY = ("queue_id", "queue_offset")
@@ -180,7 +183,7 @@ class DeduplicationHistory:
             newest = older + newest
         found = last_of(newest, most)
         if found.names:
-            ops = FirstOps(found)
+            ops = FirstOps(found, self._rejected())
             for file, source in _opened(self._files("op", within)):
                 for rows in _read_ahead(row_batches(file.path, "op", _OP, wanted, source)):
                     ops.add(rows)
@@ -198,9 +201,10 @@ class DeduplicationHistory:
         }
 
     def ended(self, halves: Collection[CachedHalf]) -> dict[Place, TransactionEnd]:
-        """How these ended, by `decisions`, else by the first op that fits. Raises StorageError."""
+        """How these ended, by `decisions`, else by the first op that fits and was not rejected. Raises StorageError."""
         by_place = {(half.queue_id, half.queue_offset): half for half in halves}
-        states = _first_ops(self._rows_at("op", _OP_KEY, _OP, by_place), halves)
+        ops = [row for rows in self._rows_at("op", _OP_KEY, _OP, by_place) for row in rows.to_pylist()]
+        states = _first_ops(ops, halves, self._rejected() if ops else RejectedOps(()))
         states |= {place: half.state for place, half in by_place.items() if half.state is not None}
         ended = {place: TransactionEnd(state) for place, state in states.items()}
         for rows in self._rows_at("decisions", _KEY, _DECISION, by_place):
@@ -217,6 +221,19 @@ class DeduplicationHistory:
                         row["state"], row["reason"], row["check_times"] or 0, decided_at, deliver_at
                     )
         return ended
+
+    def _rejected(self) -> RejectedOps:
+        """The ops that `reconcile` has rejected; none if that cannot be told: only their repetition depends on it."""
+        wanted = (pc.field("source") == "op") & pc.field("file").is_null()  # lines of files are not in `op`
+        try:
+            return RejectedOps(
+                row
+                for file, source in _opened(self._files("rejected"))
+                for row in read_rows(file.path, "rejected", rejected_ops.COLUMNS, wanted, source).to_pylist()
+            )
+        except StorageError as error:
+            _logger.warning("which ops were rejected is not known: %s", error)
+            return RejectedOps(())
 
     def cancelled(self, half: CachedHalf) -> int | None:
         """When the message, having been scheduled, was cancelled (ms). Raises StorageError."""
@@ -359,16 +376,17 @@ def _landing(half: CachedHalf) -> tuple[int, int]:
     return half.stored, half.queue_offset
 
 
-def _first_ops(ops: Iterable[pa.Table], halves: Iterable[CachedHalf]) -> dict[Place, str]:
-    """The state of the first op that fits each half message."""
+def _first_ops(ops: Iterable[dict[str, Any]], halves: Iterable[CachedHalf], rejected: RejectedOps) -> dict[Place, str]:
+    """The state of the first op that fits each half message and was not rejected."""
     by_place = {(half.queue_id, half.queue_offset): half for half in halves}
     first: dict[Place, tuple[Any, str]] = {}
-    for rows in ops:
-        for op in rows.to_pylist():
-            place = (op["queue_id"], op["half_offset"])
-            half = by_place.get(place)
-            op["transaction_id"] = short(op["transaction_id"])
-            if half is not None and first_op.is_own(op, *whose(half)):
-                mine = (first_op.turn(op), op["state"])
-                first[place] = min(first.get(place, mine), mine)
+    for op in ops:
+        place = (op["queue_id"], op["half_offset"])
+        half = by_place.get(place)
+        if half is None or op in rejected:
+            continue
+        op["transaction_id"] = short(op["transaction_id"])
+        if first_op.is_own(op, *whose(half)):
+            mine = (first_op.turn(op), op["state"])
+            first[place] = min(first.get(place, mine), mine)
     return {place: state for place, (_, state) in first.items()}

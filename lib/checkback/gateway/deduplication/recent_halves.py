@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from checkback.storage.rejected_ops import RejectedOps
+
     Integers = NDArray[np.int64]
 
 
@@ -68,10 +70,10 @@ def last_of(parts: Sequence[HalfEntries], most: int) -> HalfEntries:
 
 
 class FirstOps:
-    """The first op that fits each of the half messages (`first_op`)."""
+    """The first op that fits each of the half messages (`first_op`), and was not ``rejected``."""
 
-    def __init__(self, halves: HalfEntries) -> None:
-        self._halves = halves
+    def __init__(self, halves: HalfEntries, rejected: RejectedOps) -> None:
+        self._halves, self._rejected = halves, rejected
         self._names = pa.array(halves.names, pa.string())
         #: by queue: offsets, ascending, and the half message at each; of several at one the first
         self._places: dict[int, tuple[Integers, Integers]] = {}
@@ -95,6 +97,9 @@ class FirstOps:
         if not (halves >= 0).all():
             ops, halves = ops.filter(pa.array(halves >= 0)), halves[halves >= 0]
         own = self._own(ops, halves)
+        if self._rejected:
+            at = np.flatnonzero(np.isin(_integers(ops.column("half_offset"), -1), self._rejected.offsets))
+            own[at] &= np.array([op not in self._rejected for op in ops.take(pa.array(at)).to_pylist()], np.bool_)
         if not own.all():
             ops, halves = ops.filter(pa.array(own)), halves[own]
         stored = _us(ops, "store_timestamp", np.zeros(len(ops), np.int64))

@@ -227,7 +227,8 @@ def _sources(known: RulesInForce) -> dict[str, str]:
         not_rejected = f"alien_landed < {before * 1000}"
         if known.half_until is not None:
             read = f"landed < {(known.half_until - _MARGIN_MS) * 1000}"
-            passed_over = f"({read} AND (coalesce(op_landed < {before * 1000}, FALSE) OR {_outlived(known, before)}))"
+            op = f"coalesce(op_landed < {before * 1000}, FALSE) AND NOT {_has('rejected', REJECTED_EARLY)}"
+            passed_over = f"({read} AND ({op} OR {_outlived(known, before)}))"
     return {
         "op_rejected": f"({early} OR {alien}) AND {recorded}",
         "op_without_half": f"{early} AND NOT {recorded}",

@@ -42,8 +42,8 @@ NEW = timedelta(days=1)
 _FIRST = datetime.min.replace(tzinfo=timezone.utc) + 2 * NEW
 #: the tables that status reads, besides those of topics
 _TABLES = (
-    *("half", "op", "decisions", "check_requests", "check_answers", "deliveries", "unpublished", "dead_letters"),
-    "operations",
+    *("half", "op", "rejected", "decisions", "check_requests", "check_answers", "deliveries", "unpublished"),
+    *("dead_letters", "operations"),
 )
 #: columns of `groups.group_rows` that status shows, times as ms
 GROUP = (
