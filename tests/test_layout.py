@@ -27,7 +27,7 @@ LIGHT = [
     "inspect.status.diagnosis",
     "messages.half",
     "messages.op",
-    "reconcile.publish.own_failure",
+    "storage.own_failure",
     "reconcile.segment",
     "spark.session",
     "settings.model",

@@ -22,7 +22,6 @@ from checkback.inspect.versions.view import View
 from checkback.reconcile.publish import topic_tables
 from checkback.reconcile.publish import unpublished as unpublished_rules
 from checkback.reconcile.publish.batches import NOT_KNOWN
-from checkback.reconcile.publish.own_failure import own_failure
 from checkback.reconcile.publish.publisher import Publisher
 from checkback.reconcile.publish.unpublished import LATER
 from checkback.reconcile.records.actions import Actions
@@ -30,6 +29,7 @@ from checkback.reconcile.records.records import Action
 from checkback.reconcile.recovery.batch_recovery import Deleted, finish
 from checkback.reconcile.recovery.interrupted_batch import find
 from checkback.settings import Settings
+from checkback.storage.own_failure import own_failure
 from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import SCHEMAS
 from checkback.storage.spark_schemas import TOPIC

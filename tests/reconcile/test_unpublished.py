@@ -19,9 +19,9 @@ from checkback.reconcile.publish.unpublished import (
     Parked,
     Parking,
     Waiting,
-    as_reason,
     unfit,
 )
+from checkback.storage.own_failure import as_reason
 
 TOPICS = ("a", "b", "_delta_log")
 #: how a topic's table may be: it takes rows; it can be opened, and takes none; it cannot be opened; it takes them and

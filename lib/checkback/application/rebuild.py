@@ -7,7 +7,7 @@ decided twice: the initial state is what is pending, and the query reads what la
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -42,6 +42,7 @@ from checkback.storage.crash_recovery import recover_tables
 from checkback.storage.dataframes import is_connect
 from checkback.storage.files import filesystem
 from checkback.storage.lock import exclusive_lock
+from checkback.storage.own_failure import own_failure
 from checkback.storage.schemas import SCHEMAS, SOURCES
 from checkback.storage.table_scan import read_table
 from checkback.storage.tables import Tables
@@ -174,8 +175,12 @@ def _forestall(spark: SparkSession, tables: Tables) -> None:
         return
 
     def commit(name: str) -> None:
-        with nullcontext() if name in WRITTEN else suppress(StorageError):  # a damaged topic stops no other
+        try:
             tables.mark(spark, name)
+        except Exception as error:
+            if name in WRITTEN:
+                raise
+            own_failure(error)  # a damaged topic stops no other
 
     side_by_side(commit, (*WRITTEN, *tables.topics(spark)))
 

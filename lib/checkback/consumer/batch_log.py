@@ -23,6 +23,8 @@ from checkback.storage.files.log_files import LOG, commit_file
 from checkback.storage.files.object_store import is_registered
 from checkback.storage.followed_log import FollowedLog
 from checkback.storage.log.commit_reader import actions_of_kind
+from checkback.storage.log.delta_errors import unreadable
+from checkback.storage.own_failure import reading
 from checkback.storage.schemas import TOPIC_PREFIX
 from checkback.storage.valid_texts import python_values
 
@@ -97,17 +99,16 @@ class BatchLog:
         newest = log.version()
         try:
             for version in range(self._version + 1, newest + 1):
-                added = [
-                    (unquote(each["path"]), int(each["size"]))
-                    for each in actions_of_kind(commit_file(self.place, version), "add")
-                    if each.get("dataChange", True)
-                ]
+                with reading(self.place, unreadable, but=(FileNotFoundError,)):
+                    added = [
+                        (unquote(each["path"]), int(each["size"]))
+                        for each in actions_of_kind(commit_file(self.place, version), "add")
+                        if each.get("dataChange", True)
+                    ]
                 self.listed.extend(self._rows([(f"{self.place}/{name}", size) for name, size in added]))
                 self._version = version
         except FileNotFoundError:  # cleaned up, or compacted
             self._reread(log)
-        except (OSError, ValueError, KeyError) as error:
-            raise StorageError("the table's log cannot be read", self.place) from error
 
     def _is_new(self) -> bool:
         """True if there may be new versions. One request, or two looks at the folder.
@@ -148,9 +149,10 @@ class BatchLog:
     def _rows(self, files: Sequence[tuple[str, int]]) -> list[ListedBatch]:
         """Those of files, paths and sizes in bytes."""
         found: list[ListedBatch] = []
-        for source in table_files.sources(files):
-            read = pq.read_table(source, columns=_COLUMNS, partitioning=None)
-            found += _listed(python_values(read))
+        with reading(self.place, but=(FileNotFoundError,)):
+            for source in table_files.sources(files):
+                read = pq.read_table(source, columns=_COLUMNS, partitioning=None)
+                found += _listed(python_values(read))
         return found
 
 

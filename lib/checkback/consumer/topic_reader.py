@@ -23,6 +23,7 @@ from checkback.consumer.position import BEFORE_BATCHES, QUEUES, MessageKey, Posi
 from checkback.errors import StorageError
 from checkback.storage.files import table_files
 from checkback.storage.followed_log import FollowedLog
+from checkback.storage.own_failure import reading
 from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema
 from checkback.storage.timestamps import ms_of, python_times, time_of
 from checkback.storage.valid_texts import valid_texts
@@ -290,7 +291,8 @@ class TopicReader:
         raise StorageError("a file of the table is missing", self._place, "restore it")
 
     def _load(self, groups: Sequence[_RowGroup]) -> MessageRows:
-        return joined([group.read() for group in groups])
+        with reading(self._place, but=(FileNotFoundError,)):
+            return joined([group.read() for group in groups])
 
 
 class _Wanted:
@@ -362,15 +364,9 @@ class _Wanted:
 def _groups_of(files: Sequence[DataFile], wanted: _Wanted, selector: MessageSelector | None) -> Iterator[_RowGroup]:
     """The row groups of files with wanted messages. Small files of an object store are read ahead."""
     sources = table_files.sources([(file.path, file.size) for file in files])
-    place = ""
-    try:
-        for file in files:
-            place = file.path
+    for file in files:
+        with reading(file.path, but=(FileNotFoundError,)):
             yield from _groups_in(next(sources), wanted, selector)
-    except FileNotFoundError:
-        raise
-    except (OSError, pa.ArrowException) as error:
-        raise StorageError(f"cannot be read: {str(error).partition(chr(10))[0]}", place) from error
 
 
 def _groups_in(source: Any, wanted: _Wanted, selector: MessageSelector | None) -> Iterator[_RowGroup]:

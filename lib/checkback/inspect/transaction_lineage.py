@@ -11,10 +11,10 @@ from checkback.inspect.engines.question import Question
 from checkback.inspect.engines.rejected_names import REJECTED_NAMES, escape_in
 from checkback.inspect.versions.late_notes import NAME, WRITERS, no_notes, notes_about, with_noted
 from checkback.inspect.versions.view import View
-from checkback.reconcile.publish.own_failure import own_failure
 from checkback.reconcile.publish.unpublished import TABLE
 from checkback.storage.dataframes import frame
 from checkback.storage.files.object_store import concurrently
+from checkback.storage.own_failure import own_failure
 from checkback.storage.schemas import TOPIC_PREFIX, columns_of
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from checkback.inspect.engines.question import Question
 from checkback.inspect.versions.late_notes import NAME, WRITERS, no_notes, notes_about, with_noted
 from checkback.inspect.versions.view import View
-from checkback.reconcile.publish.own_failure import own_failure
 from checkback.reconcile.publish.unpublished import TABLE
+from checkback.storage.own_failure import own_failure
 from checkback.storage.schemas import TOPIC_PREFIX
 
 if TYPE_CHECKING:

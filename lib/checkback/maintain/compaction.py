@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from checkback.errors import StorageError
 from checkback.maintain.bin_packing import BY_OFFSET, Candidate, groups, order_of
 from checkback.storage.files import table_files
+from checkback.storage.own_failure import reading
 from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import arrow_schema
 
@@ -77,11 +78,8 @@ def _sorted(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
 def _rows(path: str, name: str) -> pa.Table:
     """All rows of a file, with the columns of its table: a column that an old file lacks is null."""
     schema = arrow_schema(name)
-    try:
-        with pq.ParquetFile(table_files.source(path), coerce_int96_timestamp_unit="us") as file:
-            found = file.read()
-    except (OSError, pa.ArrowException) as error:
-        raise StorageError(f"cannot be read: {str(error).partition(chr(10))[0]}", path) from error
+    with reading(path), pq.ParquetFile(table_files.source(path), coerce_int96_timestamp_unit="us") as file:
+        found = file.read()
     columns = [
         found.column(field.name).cast(field.type)
         if field.name in found.schema.names
@@ -93,7 +91,7 @@ def _rows(path: str, name: str) -> pa.Table:
 
 def _memory(path: str) -> int:
     """In-memory size of a file's rows. Parquet stores repeated values once: a tiny file may expand enormously."""
-    try:
+    with reading(path):
         source = table_files.source(path)
         metadata = pq.read_metadata(source)
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
@@ -103,8 +101,6 @@ def _memory(path: str) -> int:
         with pq.ParquetFile(source, read_dictionary=repeating) as file:
             columns = sorted({name.partition(".")[0] for name in repeating})
             rows = [file.read_row_group(number, columns).columns for number in range(len(groups)) if columns]
-    except (OSError, pa.ArrowException) as error:
-        raise StorageError(f"cannot be read: {str(error).partition(chr(10))[0]}", path) from error
     decoded = sum(_decoded(chunk) for columns in rows for column in columns for chunk in column.chunks)
     return decoded + int(sum(group.total_byte_size for group in groups))
 

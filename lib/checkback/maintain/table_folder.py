@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import pyarrow.parquet as pq
-from pyarrow import ArrowException
 
 from checkback.errors import StorageError
 from checkback.maintain.retention import Log
@@ -16,6 +15,7 @@ from checkback.storage.files import table_files
 from checkback.storage.files.log_files import COMMIT, LOG
 from checkback.storage.files.object_store import is_registered
 from checkback.storage.log.commit_reader import read_actions
+from checkback.storage.own_failure import is_damage
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -106,7 +106,9 @@ def _entries(folder: str) -> list[FileEntry]:
 def _readable(path: str) -> bool:
     try:
         pq.read_metadata(table_files.source(path))
-    except (OSError, ArrowException):
+    except Exception as error:
+        if not is_damage(error):
+            raise
         return False
     return True
 

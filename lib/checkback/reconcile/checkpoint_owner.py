@@ -12,10 +12,10 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
-from checkback.errors import StorageError
 from checkback.storage.files.fsync import flush_owner
 from checkback.storage.files.paths import local_path
 from checkback.storage.log import spark_log
+from checkback.storage.own_failure import own_failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -73,9 +73,10 @@ def committed(spark: SparkSession, tables: Tables, query_id: str, batch_id: int)
     def last(name: str) -> int | None:
         try:
             return tables.last_version(spark, name, f"{query_id}/{name}")
-        except StorageError:
+        except Exception as error:
             if name in WRITTEN:
                 raise
+            own_failure(error)
             return None
 
     with ThreadPoolExecutor(max_workers=8) as pool:

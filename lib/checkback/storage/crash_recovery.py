@@ -6,11 +6,11 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from checkback.errors import StorageError
 from checkback.storage.checkpoints.torn_checkpoint import remove_unfinished
 from checkback.storage.files import filesystem, table_files
 from checkback.storage.files.paths import local_path
 from checkback.storage.log.torn_commits import recover_log
+from checkback.storage.own_failure import own_failure
 from checkback.storage.schemas import TOPIC_PREFIX
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ def recover_tables(tables: Tables, force: bool = False) -> list[str]:
     for name in _folders(tables):
         try:
             torn = recover_log(tables.location(name), force)
-        except StorageError as error:
+        except Exception as error:
             if not name.startswith(TOPIC_PREFIX):
                 raise
             # A topic table does not block the others: its messages go to `unpublished`.
-            _log.warning("%s", error)
+            _log.warning("%s", own_failure(error))
             continue
         if torn is not None:
             found.append(f"{name}: {torn.said}; moved aside: {', '.join(torn.names)}")
@@ -52,9 +52,10 @@ def recover_query(tables: Tables, query: str, *sources: str) -> None:
             apps = (f"{who}{query_id}/{name}" for who in ("", "check/", "land/"))
             try:
                 return any(tables.log(name).has(app, batch_id) for app in apps)
-            except StorageError:
+            except Exception as error:
                 if not name.startswith(TOPIC_PREFIX):
                     raise
+                own_failure(error)
                 return True
 
         return any(map(has, _folders(tables)))

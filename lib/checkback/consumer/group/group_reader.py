@@ -17,8 +17,9 @@ from checkback.errors import SettingsError, StorageError
 from checkback.messages.names import is_consumer_group
 from checkback.storage.files import table_files
 from checkback.storage.files.object_store import options_of
-from checkback.storage.log.delta_errors import DELTA_ERRORS, storage_error
+from checkback.storage.log.delta_errors import storage_error
 from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.own_failure import reading
 from checkback.storage.schemas import GROUP_PREFIX
 
 if TYPE_CHECKING:
@@ -59,18 +60,24 @@ def chosen_groups(tables: Tables, group: str | None) -> list[str]:
 def read_group(tables: Tables, group: str) -> StoredGroup:
     """A group's newest state. Raises StorageError, also if there is no such group."""
     place = tables.location(GROUP_PREFIX + group)
-    try:
+    with reading(place, group_unreadable):
         table = DeltaTable(place, storage_options=options_of(place) or None)
         paths = pa.table(table.get_add_actions()).column("path").to_pylist()
         written = next((int(commit["timestamp"]) for commit in table.history(1) if "timestamp" in commit), 0)
-    except TableNotFoundError as error:
-        raise StorageError("there is no such consumer group", place) from error
-    except DELTA_ERRORS as error:
-        raise storage_error("the group's table cannot be read", place, error) from error
     if len(paths) > 1:
         raise StorageError("somebody else has written into the group's table", place, "restore it (RESTORE)")
-    try:
+    with reading(place, state_unreadable):
         found = [pq.read_table(table_files.source(f"{place}/{path}"), partitioning=None) for path in paths]
         return StoredGroup(from_rows(found[0]) if found else GroupState(), written)
-    except (OSError, KeyError, TypeError, pa.ArrowException) as error:
-        raise StorageError(f"the group's state cannot be read: {type(error).__name__}", place) from error
+
+
+def group_unreadable(place: str, error: BaseException) -> StorageError:
+    """The error for a group's table that cannot be opened."""
+    if isinstance(error, TableNotFoundError):
+        return StorageError("there is no such consumer group", place)
+    return storage_error("the group's table cannot be read", place, error)
+
+
+def state_unreadable(place: str, error: BaseException) -> StorageError:
+    """The error for a group's file that cannot be read; an error may quote what is in it."""
+    return StorageError(f"the group's state cannot be read: {type(error).__name__}", place)

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from checkback.consumer.group.group_reader import group_unreadable, state_unreadable
 from checkback.consumer.group.group_rows import from_rows, to_rows
 from checkback.consumer.group.group_state import GroupState
 from checkback.errors import StorageError
@@ -25,9 +26,10 @@ from checkback.storage.files.log_files import commit_file
 from checkback.storage.files.object_store import options_of
 from checkback.storage.followed_log import commit_mark
 from checkback.storage.log.commit_reader import read_actions
-from checkback.storage.log.delta_errors import DELTA_ERRORS, storage_error
+from checkback.storage.log.delta_errors import DELTA_ERRORS
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.log.log_store import write_commit
+from checkback.storage.own_failure import reading
 from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import GROUP_PREFIX
 
@@ -131,12 +133,10 @@ class GroupTable:
 
     def _list(self) -> None:
         """Read the newest state by Delta's checkpoint and a listing of the log."""
-        try:
+        with reading(self._place, group_unreadable):
             table = DeltaTable(self._place, storage_options=options_of(self._place) or None)
             paths = pa.table(table.get_add_actions()).column("path").to_pylist()
             version = int(table.version())
-        except DELTA_ERRORS as error:
-            raise storage_error("the group's table cannot be read", self._place, error) from error
         self._read_at = boot_time()
         mark = commit_mark(self._place, version)
         if version != self._version or mark != self._mark:
@@ -152,11 +152,9 @@ class GroupTable:
     def _read(self, version: int, paths: list[str]) -> None:
         if len(paths) > 1:
             raise StorageError("somebody else has written into the group's table", self._place, "restore it (RESTORE)")
-        try:
+        with reading(self._place, state_unreadable):
             found = [pq.read_table(table_files.source(f"{self._place}/{path}"), partitioning=None) for path in paths]
             self._state = from_rows(found[0]) if found else GroupState()
-        except (OSError, KeyError, TypeError, pa.ArrowException) as error:
-            raise StorageError(f"the group's state cannot be read: {type(error).__name__}", self._place) from error
         self._version, self._file = version, paths[0] if paths else None
         self._mark = commit_mark(self._place, version)
 

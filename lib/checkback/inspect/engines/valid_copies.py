@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from checkback.errors import StorageError
+from checkback.storage.own_failure import reading
 from checkback.storage.valid_texts import is_valid, valid_texts
 
 #: rows that are read at once, and bytes of them
@@ -42,10 +42,8 @@ class ValidCopies:
         if os.path.dirname(path) not in self._tables:
             return path
         if path not in self._copies:
-            try:
+            with reading(path):
                 self._copies[path] = path if _has_valid_texts(path) else self._copied(path)
-            except (OSError, pa.ArrowException) as error:
-                raise StorageError(f"cannot be read: {str(error).partition(chr(10))[0]}", path) from error
         return self._copies[path]
 
     def _copied(self, path: str) -> str:

@@ -16,6 +16,7 @@ from checkback.reconcile.publish.half_lookup import FoundRows, HalfLookup
 from checkback.reconcile.publish.output_rows import store_us, table_rows, whole_numbers
 from checkback.storage.arrow_streams import to_stream
 from checkback.storage.files import table_files
+from checkback.storage.own_failure import as_reason
 from checkback.storage.parquet.parquet_files import MOST_ROWS, file_rows
 from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema
 from checkback.storage.spark_schemas import HALF
@@ -65,7 +66,7 @@ def picker(wanted: HalfLookup, root: TableRoot, parking: Parking) -> Callable[[B
                 counts.update(_counted(name, rows))
                 writer.write(name, rows)
             files = writer.close()
-            failed = {name: unpublished.as_reason(reason(error)) for name, error in writer.failed.items()}
+            failed = {name: as_reason(reason(error)) for name, error in writer.failed.items()}
             yield file_rows(files, TaskReport(found.note(), counts, failed).to_bytes())
 
     return pick

@@ -13,12 +13,12 @@ from pyspark.sql import functions as F
 
 from checkback.errors import CheckbackError
 from checkback.reconcile.publish import published_notes, unpublished
-from checkback.reconcile.publish.own_failure import own_failure
-from checkback.reconcile.publish.unpublished import LATER, Parked, Parking, Waiting, as_reason, unfit
+from checkback.reconcile.publish.unpublished import LATER, Parked, Parking, Waiting, unfit
 from checkback.storage.checkpoints.batch_plan import plan_versions
 from checkback.storage.checkpoints.checkpoint_facts import newer
 from checkback.storage.files import table_files
 from checkback.storage.lru_cache import LruCache
+from checkback.storage.own_failure import as_reason, own_failure
 from checkback.storage.schemas import TOPIC_PREFIX
 from checkback.storage.spark_schemas import TOPIC
 

@@ -32,7 +32,6 @@ MOST_TRIES = 16
 FIRST_TRIES = 100
 #: reason of a topic whose table has not been tried yet
 LATER = "a later batch makes its table: many topics are new"
-_LONGEST_REASON = 400
 #: TopicValidator.VALID_PATTERN_STR
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 
@@ -45,12 +44,6 @@ def unfit(topic: str | None) -> str | None:
     if len(topic) > TOPIC_MAX or not _NAME.fullmatch(topic) or reserved(topic) is not None:
         return "its real_topic is no name of a topic"
     return None
-
-
-def as_reason(line: str) -> str:
-    """An error's line for the column `reason`: printable, truncated."""
-    text = "".join(char if char.isprintable() else " " for char in line)
-    return text if len(text) <= _LONGEST_REASON else f"{text[: _LONGEST_REASON - 3]}..."
 
 
 @dataclass(frozen=True)

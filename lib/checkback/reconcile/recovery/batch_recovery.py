@@ -21,11 +21,11 @@ from pyspark.sql import functions as F
 from checkback.errors import StateError
 from checkback.reconcile.publish import unpublished
 from checkback.reconcile.publish.batches import TABLE as BATCHES
-from checkback.reconcile.publish.own_failure import own_failure
 from checkback.reconcile.publish.topic_tables import TopicTables
 from checkback.reconcile.records.records import LONGEST_DELAY
 from checkback.reconcile.recovery.interrupted_batch import with_unconcluded
 from checkback.reconcile.recovery.lacking_rows import IDENTITY, KEY, Lack, may_lack, published
+from checkback.storage.own_failure import own_failure
 from checkback.storage.schemas import TOPIC_PREFIX
 from checkback.storage.spark_schemas import DECISIONS, DELIVERIES, DISCARDED, TOPIC, UNPUBLISHED
 from checkback.storage.table_scan import read_table

@@ -15,9 +15,9 @@ from pyspark.sql import functions as F
 from checkback.errors import StorageError
 from checkback.reconcile.checkpoint_owner import NAME, committed, last_owner
 from checkback.reconcile.publish.batches import TABLE
-from checkback.reconcile.publish.own_failure import own_failure
 from checkback.storage.checkpoints.checkpoint import read_checkpoint
 from checkback.storage.dataframes import union
+from checkback.storage.own_failure import own_failure
 from checkback.storage.schemas import BATCH_TIMES
 from checkback.storage.table_scan import read_table, read_topics
 
@@ -119,7 +119,8 @@ def _has_rows(tables: Tables, name: str) -> bool:
     """Whether the log of a topic table names files; elsewhere than in files it may have rows."""
     try:
         return not tables.by_files or bool(tables.log(name).data_files())
-    except StorageError:
+    except Exception as error:  # noqa: BLE001 - re-raised unless the table's own
+        own_failure(error)
         return False
 
 

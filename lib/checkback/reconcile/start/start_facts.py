@@ -5,7 +5,6 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from checkback.errors import StorageError
 from checkback.reconcile.checkpoint_owner import CONCLUDED, NAME, REBUILDING, WRITTEN, Owner, owner_of
 from checkback.reconcile.start.preconditions import DecisionFacts, StartFacts
 from checkback.storage.checkpoints.checkpoint import (
@@ -21,6 +20,7 @@ from checkback.storage.checkpoints.checkpoint import (
 from checkback.storage.checkpoints.checkpoint_facts import logs, recorded_plan
 from checkback.storage.checkpoints.seen_commits import replaced
 from checkback.storage.files import filesystem
+from checkback.storage.own_failure import own_failure
 from checkback.storage.schemas import SOURCES
 
 if TYPE_CHECKING:
@@ -79,9 +79,19 @@ def decision_facts(spark: SparkSession, tables: Tables, checkpoint: Checkpoint |
 
 def _first_batch_wrote(spark: SparkSession, tables: Tables) -> bool:
     """Whether a table has rows that the very first batch wrote before `decisions`, and was interrupted."""
-    # What somebody has made in a topic's place holds none; its messages wait in `unpublished`.
-    topics = [name for name in tables.topics(spark) if tables.log(name).is_topic()]
-    return any(tables.log(name).data_files() for name in ("discarded", "check_requests", *topics))
+    if any(tables.log(name).data_files() for name in ("discarded", "check_requests")):
+        return True
+
+    def has_rows(name: str) -> bool:
+        try:
+            log = tables.log(name)
+            # What somebody has made in a topic's place holds none; its messages wait in `unpublished`.
+            return log.is_topic() and bool(log.data_files())
+        except Exception as error:  # noqa: BLE001 - re-raised unless the table's own
+            own_failure(error)
+            return False
+
+    return any(map(has_rows, tables.topics(spark)))
 
 
 def _planned(
@@ -95,10 +105,11 @@ def _planned(
     def recorded(name: str) -> tuple[int, int] | None:
         try:
             return recorded_plan(tables, name, f"{checkpoint.query_id}/{name}")
-        except StorageError:
+        except Exception as error:
             if name in WRITTEN:
                 raise
-            return None  # a topic's table does not block the others
+            own_failure(error)  # a topic's table does not block the others
+            return None
 
     with ThreadPoolExecutor(max_workers=8) as pool:
         plans = {plan for plan in pool.map(recorded, names) if plan is not None}

@@ -18,6 +18,7 @@ from checkback.storage.files import filesystem, table_files
 from checkback.storage.files.log_files import commit_file, versions
 from checkback.storage.files.object_store import concurrently
 from checkback.storage.log.delta_errors import commit_unreadable
+from checkback.storage.own_failure import reading
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -125,12 +126,11 @@ class _Commits:
             return None
         file = commit_file(place, version)
         try:
-            content = table_files.read(file)
-            return _Commit(hashlib.sha256(content).hexdigest(), _removes(content))
+            with reading(file, commit_unreadable, but=(FileNotFoundError,)):
+                content = table_files.read(file)
+                return _Commit(hashlib.sha256(content).hexdigest(), _removes(content))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError) as error:
-            raise commit_unreadable(file, error) from error
 
 
 def replaced(spark: SparkSession | None, tables: Tables, query: str) -> str | None:

@@ -22,6 +22,7 @@ from checkback.storage.files.log_files import LOG
 from checkback.storage.files.object_store import concurrently, is_registered
 from checkback.storage.log.commit_reader import read_commit
 from checkback.storage.log.compatibility import allows_files
+from checkback.storage.own_failure import reading
 
 _log = logging.getLogger(__name__)
 
@@ -43,11 +44,12 @@ def write_checksum(place: str, version: int, known: tuple[int, Checksum] | None 
     effort: never raises.
     """
     try:
-        found = _checksum(place, version, known)
-        if found is None:
-            return None
-        table_files.write(_path(place, version), json.dumps(found).encode())
-    except (StorageError, OSError, ValueError, KeyError, TypeError) as error:
+        with reading(place):
+            found = _checksum(place, version, known)
+            if found is None:
+                return None
+            table_files.write(_path(place, version), json.dumps(found).encode())
+    except StorageError as error:
         _log.debug("no checksum for version %s: %s", version, error)
         return None
     if version >= KEPT and not is_registered(place):  # there `maintain` does it, by one request for many
@@ -64,7 +66,7 @@ def _checksum(place: str, version: int, known: tuple[int, Checksum] | None) -> C
     if known is not None and first <= known[0] < version:
         return after(_known(known[1]), _commits(place, known[0] + 1, version))
     for earlier in range(version - 1, first - 1, -1):
-        with suppress(FileNotFoundError, ValueError, KeyError):
+        with suppress(StorageError), reading(place):
             found = _known(json.loads(table_files.read(_path(place, earlier))))  # a torn one is skipped
             break
     else:

@@ -19,6 +19,7 @@ from checkback.storage.files.log_files import COMMIT, LOG, commit_file, versions
 from checkback.storage.files.object_store import concurrently
 from checkback.storage.log.delta_errors import commit_unreadable, unreadable
 from checkback.storage.log.torn_commits import refuse_torn
+from checkback.storage.own_failure import reading
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -53,10 +54,8 @@ class CommitReader:
         Raises StorageError.
         """
         log = f"{place}/{LOG}"
-        try:
+        with reading(place, unreadable):
             names = table_files.names_after(log, f"{since:020}") if since > 0 else table_files.names(log)
-        except OSError as error:
-            raise unreadable(place, error) from error
         there = {int(match[1]) for match in map(COMMIT.fullmatch, names) if match}
         if not there:
             return None
@@ -69,10 +68,12 @@ class CommitReader:
 
     def made_at(self, version: int) -> int:
         """The version's commit timestamp (ms). Raises StorageError."""
-        for action in self._actions(version):
-            about = action.get("commitInfo", {})
-            if "timestamp" in about:
-                return int(about.get("inCommitTimestamp", about["timestamp"]))
+        actions = self._actions(version)
+        with reading(self.place, unreadable):
+            for action in actions:
+                about = action.get("commitInfo", {})
+                if "timestamp" in about:
+                    return int(about.get("inCommitTimestamp", about["timestamp"]))
         return table_files.modified(commit_file(self.place, version))
 
     def after(self, version: int, index: int = -1) -> Unread:
@@ -84,7 +85,8 @@ class CommitReader:
         for number, brought in self._brought_after(version, index):
             if since is None:
                 since = self.made_at(number)
-            total += sum(int(json.loads(file.get("stats") or "{}").get("numRecords", 0)) for file in brought)
+            with reading(self.place, unreadable):
+                total += sum(int(json.loads(file.get("stats") or "{}").get("numRecords", 0)) for file in brought)
         return Unread(total, since)
 
     def anything_after(self, version: int, index: int = -1) -> bool:
@@ -109,8 +111,9 @@ class CommitReader:
         """Each version that added files of new rows (dataChange), with these files."""
         numbers = range(max(version, self.oldest), self.newest + 1)
         for number, actions in zip(numbers, concurrently(self.place, self._actions, numbers), strict=True):
-            added = [action["add"] for action in actions if "add" in action]
-            brought = [file for file in added if file.get("dataChange", True)]
+            with reading(self.place, unreadable):
+                added = [action["add"] for action in actions if "add" in action]
+                brought = [file for file in added if file.get("dataChange", True)]
             brought = brought[index + 1 :] if number == version and index >= 0 else brought
             if brought:
                 yield number, brought
@@ -134,10 +137,8 @@ def added_by(place: str, files: Collection[str], written: Mapping[str, int] | No
     they tell. Raises StorageError.
     """
     found: dict[str, Added] = {}
-    try:
+    with reading(place, unreadable):
         there = sorted(versions(place))
-    except OSError as error:
-        raise unreadable(place, error) from error
     if not there or not files:
         return found
     refuse_torn(place)
@@ -145,11 +146,9 @@ def added_by(place: str, files: Collection[str], written: Mapping[str, int] | No
     made_at = lru_cache(commits.made_at)
 
     def added(version: int) -> list[tuple[str, bool]]:
-        try:
+        with reading(place, unreadable):
             actions = actions_of_kind(commit_file(place, version), "add")
             return [(unquote(one["path"]).rpartition("/")[2], one.get("dataChange", True)) for one in actions]
-        except (OSError, ValueError, KeyError) as error:
-            raise unreadable(place, error) from error
 
     def search(some: Sequence[int]) -> None:
         for version, new in zip(some, concurrently(place, added, some), strict=True):
@@ -172,14 +171,20 @@ def added_by(place: str, files: Collection[str], written: Mapping[str, int] | No
 def read_commit(place: str, version: int) -> list[dict[str, Any]]:
     """The actions of a commit of the table in ``place``. Raises StorageError."""
     file = commit_file(place, version)
-    try:
-        return [json.loads(line) for line in table_files.lines(file)]
-    except (OSError, ValueError) as error:
-        raise unreadable(file, error) from error
+    with reading(file, unreadable):
+        return [parse_action(line) for line in table_files.lines(file)]
+
+
+def parse_action(line: str) -> dict[str, Any]:
+    """One line of a commit. Raises anything if it is damaged."""
+    found: dict[str, Any] = json.loads(line)
+    if not isinstance(found, dict):
+        raise TypeError("a line is no action")
+    return found
 
 
 def actions_of_kind(file: str, kind: str) -> Iterator[dict[str, Any]]:
-    """Only the actions of one kind (``add``, ``remove``, ``txn``). Raises OSError, ValueError, KeyError."""
+    """Only the actions of one kind (``add``, ``remove``, ``txn``). Raises OSError, and anything if it is damaged."""
     begin = f'{{"{kind}"'
     yield from (json.loads(line)[kind] for line in table_files.lines(file) if line.startswith(begin))
 
@@ -187,10 +192,9 @@ def actions_of_kind(file: str, kind: str) -> Iterator[dict[str, Any]]:
 def read_actions(place: str, version: int, kind: str) -> Iterator[dict[str, Any]]:
     """The actions of one kind in a commit of the table in ``place``. Raises StorageError."""
     file = commit_file(place, version)
-    try:
-        yield from actions_of_kind(file, kind)
-    except (OSError, ValueError, KeyError) as error:
-        raise commit_unreadable(file, error) from error
+    with reading(file, commit_unreadable):
+        found = list(actions_of_kind(file, kind))
+    yield from found
 
 
 def removed_by(place: str, version: int) -> set[str]:

@@ -18,23 +18,23 @@ _STORE_FIX = "mend the way to the object store (address, network, credentials), 
 _ARROW, _COLOUR = "\u21b3", re.compile("\x1b\\[[0-9;]*m")
 
 
-def storage_error(what: str, place: str, error: Exception) -> StorageError:
+def storage_error(what: str, place: str, error: BaseException) -> StorageError:
     """``what`` failed in the table's folder ``place``."""
     return StorageError(f"{what}: {_cause(error)}", place, NO_SPACE_FIX if NO_SPACE in str(error) else "")
 
 
-def commit_unreadable(file: str, error: Exception) -> StorageError:
+def commit_unreadable(file: str, error: BaseException) -> StorageError:
     """The error for a commit file that cannot be read."""
     return StorageError("a commit of the table's log cannot be read", file, read_fix(error, "restore it from a backup"))
 
 
-def unreadable(place: str, error: Exception) -> StorageError:
+def unreadable(place: str, error: BaseException) -> StorageError:
     """The log of the table in ``place`` cannot be read."""
     fix = read_fix(error, "restore the folder _delta_log")
     return StorageError(f"the table's log cannot be read: {_cause(error)}", place, fix)
 
 
-def read_fix(error: Exception, damaged: str) -> str:
+def read_fix(error: BaseException, damaged: str) -> str:
     """The fix for a failed read: ``damaged``, unless the object store did not answer, or refused, or Spark must read.
 
     A restore then would put back what is older.
@@ -49,7 +49,7 @@ def read_fix(error: Exception, damaged: str) -> str:
     return _STORE_FIX if failed else damaged
 
 
-def _cause(error: Exception) -> str:
+def _cause(error: BaseException) -> str:
     """The root cause of a chain of errors (delta-rs colours it, with an arrow before each cause)."""
     lines = [_COLOUR.sub("", line).strip() for line in str(error).splitlines()]
     causes = [line.removeprefix(_ARROW).strip() for line in lines if line.startswith(_ARROW)]

@@ -33,6 +33,7 @@ from checkback.storage.log.log_tail import LogTail
 from checkback.storage.log.optimistic_transaction import HOOKS, OptimisticTransaction, alters, fenced, update
 from checkback.storage.log.snapshot_files import DataFile, SnapshotFiles, data_files, open_table
 from checkback.storage.log.torn_commits import ACTIONS, last_checkpoint, recover_log, refuse_torn
+from checkback.storage.own_failure import reading
 from checkback.storage.schemas import SOURCES, added_columns, properties_of
 
 if TYPE_CHECKING:
@@ -77,12 +78,8 @@ class DeltaLog:
         self._judged: tuple[tuple[object, ...], bool] | None = None
         self._listed = boot_time()
         refuse_torn(place, sync)
-        try:
+        with reading(place, _unopened):
             self._table = open_table(place)
-        except TableNotFoundError as error:
-            raise StorageError("there is no such table", place, "land something first") from error
-        except DELTA_ERRORS as error:
-            raise unreadable(place, error) from error
         self._tail = LogTail(place, int(self._table.version()))
         #: what readers of all rows ask for
         self.files = SnapshotFiles(name, place, self._at)
@@ -94,13 +91,11 @@ class DeltaLog:
     @staticmethod
     def exists(place: str) -> bool:
         """True if the folder holds a Delta table. Raises StorageError if that cannot be determined."""
-        try:
+        with reading(place, unreadable):
             if is_registered(place):  # delta-rs would keep the other threads waiting during the request
                 first = table_files.exists(commit_file(place, 0))  # one request; maintenance removes it some day
                 return first or any(map(_OF_LOG.fullmatch, table_files.names(f"{place}/{LOG}")))
             return DeltaTable.is_deltatable(place)
-        except DELTA_ERRORS as error:
-            raise unreadable(place, error) from error
 
     @classmethod
     def create(cls, name: str, place: str, sync: bool = True) -> DeltaLog | None:
@@ -229,11 +224,9 @@ class DeltaLog:
 
     def paths(self, version: int | None = None) -> set[str]:
         """Paths, relative to the table's folder, of the data files of the current snapshot or of ``version``."""
-        try:
+        with reading(self._place, unreadable):
             table = self._snapshot() if version is None else open_table(self._place, version)
             return set(pa.table(table.get_add_actions()).column("path").to_pylist())
-        except DELTA_ERRORS as error:
-            raise unreadable(self._place, error) from error
 
     def _at(self, version: int) -> DeltaTable:
         return self._table if self._table.version() == version else open_table(self._place, version)
@@ -248,7 +241,8 @@ class DeltaLog:
 
     def history(self, commits: int) -> dict[int, int]:
         """The last ``commits``: commit timestamp (ms) by version."""
-        return {entry["version"]: int(entry["timestamp"]) for entry in self._snapshot().history(commits)}
+        with reading(self._place, unreadable):
+            return {entry["version"]: int(entry["timestamp"]) for entry in self._snapshot().history(commits)}
 
     def has(self, app: str, version: int) -> bool:
         """True if the application has committed this version or a later one; if so, it is flushed to disk first."""
@@ -290,8 +284,9 @@ class DeltaLog:
         self._update()
         forgets = _FORGETS in self._table.metadata().configuration
         known = None if forgets else self._tail.transactions.at(self._tail.version)
-        look_up = self._snapshot().transaction_version if known is None else known.get
-        found = {app: look_up(app) for app in apps}
+        with reading(self._place, unreadable):
+            look_up = self._snapshot().transaction_version if known is None else known.get
+            found = {app: look_up(app) for app in apps}
         if None in found.values() and forgets:
             fix = f"ALTER TABLE delta.`{self._place}` UNSET TBLPROPERTIES ('{_FORGETS}')"
             raise StorageError(f"{_FORGETS} is set: nobody can tell what was committed", self._place, fix)
@@ -430,6 +425,13 @@ class DeltaLog:
             raise StorageError(what, self._place, "run it again; the table may have been put back or made anew")
         self._tail.version = int(self._table.version())
         self._listed = now
+
+
+def _unopened(place: str, error: BaseException) -> StorageError:
+    """The error for a table that cannot be opened."""
+    if isinstance(error, TableNotFoundError):
+        return StorageError("there is no such table", place, "land something first")
+    return unreadable(place, error)
 
 
 def _checkpointed(place: str, due: int) -> DeltaTable | None:

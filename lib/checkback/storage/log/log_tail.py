@@ -7,7 +7,6 @@ requests for each append. Here it is two, side by side, that say that nothing is
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from functools import partial
@@ -17,10 +16,12 @@ from checkback.storage.files import table_files
 from checkback.storage.files.log_files import commit_file
 from checkback.storage.files.object_store import concurrently
 from checkback.storage.log.checksum import after
+from checkback.storage.log.commit_reader import parse_action
 from checkback.storage.log.delta_errors import unreadable
 from checkback.storage.log.log_store import write_commit
 from checkback.storage.log.torn_commits import ACTIONS
 from checkback.storage.log.transaction_versions import TransactionVersions
+from checkback.storage.own_failure import reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -59,10 +60,8 @@ class LogTail:
 
     def is_there(self) -> bool:
         """True if the log has the commit of the known version. Raises StorageError."""
-        try:
+        with reading(self._place, unreadable):
             return table_files.exists(commit_file(self._place, self.version))
-        except OSError as error:
-            raise unreadable(self._place, error) from error
 
     def read_on(self) -> list[Commit]:
         """All commits after the known version, however many. Raises StorageError."""
@@ -97,17 +96,17 @@ class LogTail:
         if self.checksum is not None and self.checksum[0] == self.version:
             found = after(self.checksum[1], [commit])
             self.checksum = None if found is None else (self.version + 1, found)
+        with reading(self._place, unreadable):
+            self.transactions.follow(self.version + 1, commit)
         self.version += 1
-        self.transactions.follow(self.version, commit)
 
     def _commit(self, version: int) -> Commit | None:
         """The actions of a version's commit; None if it does not exist."""
         try:
-            actions = [json.loads(line) for line in table_files.lines(commit_file(self._place, version))]
+            with reading(self._place, unreadable, but=(FileNotFoundError,)):
+                actions = [parse_action(line) for line in table_files.lines(commit_file(self._place, version))]
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as error:
-            raise unreadable(self._place, error) from error
         if not actions:
             raise unreadable(self._place, ValueError(f"version {version} is empty"))
         return actions

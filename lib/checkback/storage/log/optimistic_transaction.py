@@ -23,6 +23,7 @@ from checkback.storage.log.compatibility import adds_columns
 from checkback.storage.log.delta_errors import DELTA_ERRORS, storage_error, unreadable
 from checkback.storage.log.log_store import COMMIT_ID
 from checkback.storage.log.torn_commits import ACTIONS
+from checkback.storage.own_failure import reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -173,10 +174,8 @@ def _pause(attempt: int) -> None:
 
 def update(table: DeltaTable, place: str) -> None:
     """Read the log up to its newest version. Raises StorageError."""
-    try:
+    with reading(place, unreadable):
         table.update_incremental()
-    except DELTA_ERRORS as error:
-        raise unreadable(place, error) from error
 
 
 def fenced(place: str) -> FencedError:

@@ -13,7 +13,8 @@ from deltalake import DeltaTable
 from checkback.errors import StorageError
 from checkback.storage.files.object_store import is_registered, options_of
 from checkback.storage.log import compatibility
-from checkback.storage.log.delta_errors import DELTA_ERRORS, unreadable
+from checkback.storage.log.delta_errors import unreadable
+from checkback.storage.own_failure import reading
 from checkback.storage.timestamps import python_times
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ def data_files(table: DeltaTable, place: str, within: Mapping[str, tuple[Any, An
 
     Raises StorageError for a shallow clone: its files are another table's, whose VACUUM removes them.
     """
-    actions = python_times(pa.table(table.get_add_actions(flatten=True)))
+    with reading(place, unreadable):
+        actions = python_times(pa.table(table.get_add_actions(flatten=True)))
     if pc.any(pc.match_substring_regex(actions.column("path"), "^(/|[a-z0-9]+:/)")).as_py():
         what = "files of it lie elsewhere: it is a shallow clone, and ends with the files of the other table"
         raise StorageError(what, place, "copy the table's folder, or clone it deep")
@@ -89,12 +91,14 @@ class SnapshotFiles:
 
     def small(self, version: int, below: int) -> int:
         """How many are smaller than ``below`` bytes."""
-        sizes = pa.table(self._table_at(version).get_add_actions()).column("size_bytes")
+        with reading(self._place, unreadable):
+            sizes = pa.table(self._table_at(version).get_add_actions()).column("size_bytes")
         return pc.sum(pc.less(sizes, below)).as_py() or 0
 
     def written(self, version: int, files: Collection[str]) -> dict[str, int]:
         """When those of ``files`` that the version has were written, by name (ms)."""
-        actions = pa.table(self._table_at(version).get_add_actions())
+        with reading(self._place, unreadable):
+            actions = pa.table(self._table_at(version).get_add_actions())
         times = actions.column("modification_time").cast(pa.timestamp("ms")).cast(pa.int64())
         names = (path.rpartition("/")[2] for path in actions.column("path").to_pylist())
         return {name: time for name, time in zip(names, times.to_pylist(), strict=True) if name in files}
@@ -112,10 +116,8 @@ class SnapshotFiles:
     def copied(self, version: int, copies: LocalCopies, within: Span | None = None) -> list[str] | None:
         """`parquet` of a table in an object store: their local copies. Raises StorageError."""
         found = self._sizes(version, within=within) if is_registered(self._place) else None
-        try:
+        with reading(self._place, unreadable):
             return None if found is None else copies.of(found)
-        except OSError as error:
-            raise unreadable(self._place, error) from error
 
     def plain(self, version: int) -> list[str] | None:
         """Absolute paths of the files that, read with Checkback's schema, yield the table's rows at ``version``.
@@ -127,26 +129,22 @@ class SnapshotFiles:
 
     def dataset(self, version: int, objects: WholeObjects) -> Any:
         """The table at ``version`` as a pyarrow Dataset. Its small files are read once. Raises StorageError."""
-        try:
+        with reading(self._place, unreadable):
             table = self._table_at(version)
             if not is_registered(self._place):
                 return table.to_pyarrow_dataset()
             files = pa.table(table.get_add_actions())
             sizes = dict(zip(*(files.column(name).to_pylist() for name in ("path", "size_bytes")), strict=True))
             return table.to_pyarrow_dataset(filesystem=objects.of_table(self._place, sizes))
-        except DELTA_ERRORS as error:
-            raise unreadable(self._place, error) from error
 
     def _sizes(self, version: int, whole: bool = False, within: Span | None = None) -> dict[str, int] | None:
         """As `plain`, with their sizes in bytes; without ``whole`` the files may lack columns."""
-        try:
+        with reading(self._place, unreadable):
             if self._last is None or self._last[0] != version:  # a question asks for one part after the other
                 table = self._table_at(version)
                 self._last = version, compatibility.is_plain(table), pa.table(table.get_add_actions(flatten=True))
             _, plain, files = self._last
             plain = plain and (not whole or compatibility.has_columns(self._table_at(version), self._name))
-        except DELTA_ERRORS as error:
-            raise unreadable(self._place, error) from error
         chosen = files if within is None else within.files(files)
         names, sizes = (chosen.column(name).to_pylist() for name in ("path", "size_bytes"))
         if not plain or any("/" in name for name in names):

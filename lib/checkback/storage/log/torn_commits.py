@@ -19,7 +19,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from checkback.errors import StorageError
@@ -27,6 +26,7 @@ from checkback.storage.files import table_files
 from checkback.storage.files.fsync import BEHIND, flush_folder
 from checkback.storage.files.log_files import COMMIT, LOG, commit_file
 from checkback.storage.files.object_store import is_registered
+from checkback.storage.own_failure import is_damage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -179,7 +179,11 @@ def is_torn(file: str, version: int) -> bool:
                 kinds += action
                 if "commitInfo" in action and ACTIONS in action["commitInfo"]:
                     wanted = int(action["commitInfo"][ACTIONS])
-    except (FileNotFoundError, ValueError, TypeError):
+    except FileNotFoundError:
+        return True
+    except Exception as error:
+        if not is_damage(error):
+            raise
         return True
     if not kinds or (version == 0 and not {"protocol", "metaData"} <= set(kinds)):
         return True
@@ -189,7 +193,11 @@ def is_torn(file: str, version: int) -> bool:
 def _pointer(file: str) -> int | None:
     try:
         return int(json.loads(table_files.read(file))["version"])
-    except (ValueError, KeyError, TypeError, FileNotFoundError):
+    except FileNotFoundError:
+        return None
+    except Exception as error:
+        if not is_damage(error):
+            raise
         return None
 
 
@@ -200,7 +208,9 @@ def _readable(path: str) -> bool:
         pq.read_metadata(path)
     except FileNotFoundError:
         return True
-    except (OSError, pa.ArrowException):
+    except Exception as error:
+        if not is_damage(error):
+            raise
         return False
     return True
 

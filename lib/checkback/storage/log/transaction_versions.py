@@ -8,14 +8,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
+from checkback.errors import StorageError
 from checkback.storage.files import table_files
 from checkback.storage.files.log_files import LOG, commit_file
 from checkback.storage.files.object_store import concurrently
 from checkback.storage.log.commit_reader import actions_of_kind
 from checkback.storage.log.torn_commits import last_checkpoint
+from checkback.storage.own_failure import reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -40,15 +41,16 @@ class TransactionVersions:
         """
         for anew in (not 0 <= self._version <= version, True):
             try:
-                if anew:
-                    self._begin_at(*self._checkpoint(version))
-                unread = range(self._version + 1, version + 1)
-                for number, found in zip(unread, concurrently(self._log, self._commit, unread), strict=True):
-                    self._found |= found
-                    self._version = number
+                with reading(self._place, but=(FileNotFoundError,)):
+                    if anew:
+                        self._begin_at(*self._checkpoint(version))
+                    unread = range(self._version + 1, version + 1)
+                    for number, found in zip(unread, concurrently(self._log, self._commit, unread), strict=True):
+                        self._found |= found
+                        self._version = number
             except FileNotFoundError:
                 continue  # log cleanup removes commits older than a checkpoint
-            except (OSError, ValueError, KeyError, TypeError, pa.ArrowException):
+            except StorageError:
                 break
             return self._found
         self._begin_at(-1, {})

@@ -11,8 +11,8 @@ from pyarrow.acero import Declaration, ProjectNodeOptions, TableSourceNodeOption
 from pyarrow.dataset import ParquetFileFormat
 from pyarrow.fs import LocalFileSystem
 
-from checkback.errors import StorageError
 from checkback.storage.files import table_files
+from checkback.storage.own_failure import reading
 from checkback.storage.schemas import ADDED, arrow_schema
 from checkback.storage.valid_texts import python_values
 
@@ -35,16 +35,14 @@ def read_rows(
     """
     schema = arrow_schema(name)
     names = list(columns or schema.names)
-    read = source or table_files.source(path)
-    try:
+    with reading(path):
+        read = source or table_files.source(path)
         there = names if ADDED.get(name, _NONE).isdisjoint(names) else pq.read_schema(read).names
         if hasattr(read, "seek"):
             read.seek(0)
         known = [name for name in names if name in there]
         rows = pq.read_table(read, columns=known, filters=wanted, partitioning=None)
-    except (OSError, pa.ArrowException) as error:
-        raise StorageError(f"cannot be read: {str(error).partition(chr(10))[0]}", path) from error
-    return python_values(_in_schema(rows, pa.schema([schema.field(name) for name in names])))
+        return python_values(_in_schema(rows, pa.schema([schema.field(name) for name in names])))
 
 
 def row_batches(
@@ -52,7 +50,7 @@ def row_batches(
 ) -> Iterator[pa.Table]:
     """Like `read_rows`, in pieces of some megabytes, so that memory stays bounded. Raises StorageError."""
     schema = pa.schema([arrow_schema(name).field(column) for column in columns])
-    try:
+    with reading(path):
         read = source or table_files.source(path)
         file_system = (LocalFileSystem(),) if read == path else ()
         fragment = ParquetFileFormat().make_fragment(read, *file_system).subset(wanted, schema=arrow_schema(name))
@@ -64,8 +62,6 @@ def row_batches(
                     piece = _filtered(_in_schema(pa.Table.from_batches(batches).combine_chunks(), schema), wanted)
                     if piece.num_rows:
                         yield python_values(piece)
-    except (OSError, pa.ArrowException) as error:
-        raise StorageError(f"cannot be read: {str(error).partition(chr(10))[0]}", path) from error
 
 
 def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
