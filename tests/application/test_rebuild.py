@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
+from datetime import timedelta
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -30,8 +32,9 @@ from reconcile.segments import events
 from reconcile.segments import half as half_event
 from support.ended import assert_ended
 from support.lines import land_lines
-from support.rows import count_of, rows_of
+from support.rows import count_of, records_of, rows_of
 from support.scripted import made
+from support.stories import DECIDED, Transaction, batch, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -276,3 +279,32 @@ def test_topic_copied_or_moved_beside_itself_is_a_strangers(
     assert sorted(decided) == [(0, "a"), (1, "a"), (2, "b")]
     published = {name: rows_of(tables.root, name, "half_queue_offset") for name in ("topics/a", "topics/b")}
     assert {name: sorted(rows) for name, rows in published.items()} == {"topics/a": [(0,), (1,)], "topics/b": [(2,)]}
+
+
+def test_repeated_half_messages_that_no_batch_has_read_are_rejected_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the rebuild is broken off after that; what is decided, or else came first, is not rejected."""
+    settings = Settings.model_validate({"storage": {"root": str(tmp_path)}, "reconcile": {"partitions": 1}})
+    tables = Tables.of(settings.storage)
+    decided, undecided, whole = (Transaction(0, offset) for offset in range(3))
+    before, after = ({"store_timestamp": decided.born + timedelta(seconds=n)} for n in (0, 9))
+    rows = [*decided.committed(), decided.half(transaction_id="other", **before)]
+    rows += [undecided.half(), undecided.half(transaction_id="other", **after), *whole.committed()]
+    tables.create(spark, *SCHEMAS)
+    write(spark, tables, [*rows, batch(0, DECIDED, committed=2)])
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "segment_blocks", _lost)
+        with pytest.raises(Lost):
+            rebuild(spark, settings, print)
+    with pytest.raises(StateError, match="a rebuild is in progress"):  # its first batch would reject them again
+        reconcile(spark, settings, available_now=True)
+    assert rebuild(spark, settings, print) is not None
+    found = [(row["source"], row["reason"], json.loads(row["raw"])) for row in records_of(tmp_path, "rejected")]
+    assert sorted((source, reason, raw["transaction_id"]) for source, reason, raw in found) == [
+        ("half", f"repeated (queue_id, queue_offset) 0/{offset}", "other") for offset in (0, 1)
+    ]
+
+
+def _lost(*_: object) -> None:
+    raise Lost

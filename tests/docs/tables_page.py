@@ -120,10 +120,10 @@ ABOUT = {
     ),
     "rejected": _About(
         "a rejected input, and the reason.",
-        "`land`, `reconcile`",
+        "`land`, `reconcile`, `rebuild` (half messages that no batch has read)",
         "`land` (for a replayed batch), `audit`, `lineage`, `rebuild`",
         "Rows may be deleted once reviewed. The audit then warns of an op or half message that is not in `rejected` "
-        "(`op_not_rejected`, `half_not_rejected`), and a `rebuild` rejects such ops again.",
+        "(`op_not_rejected`, `half_not_rejected`), and a `rebuild` rejects them again.",
     ),
     "operations": _About(
         "an operator action ([operate.md](operate.md)).",

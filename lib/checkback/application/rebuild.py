@@ -25,11 +25,11 @@ from checkback.reconcile.publish.batches import TABLE as BATCHES
 from checkback.reconcile.publish.batches import batch_row
 from checkback.reconcile.publish.check_counts import CHECKED, checks_so_far
 from checkback.reconcile.publish.event_columns import half_events, identity_columns, op_events
-from checkback.reconcile.publish.rejected import raw_op
+from checkback.reconcile.publish.rejected import raw_op, rejected_halves
 from checkback.reconcile.publish.topic_tables import side_by_side
 from checkback.reconcile.query import Restored, reconcile_query
 from checkback.reconcile.read_ranges import read_ranges
-from checkback.reconcile.records.records import NOT_STATED, Kind
+from checkback.reconcile.records.records import NOT_STATED, Action, Kind
 from checkback.reconcile.recovery import interrupted_batch
 from checkback.reconcile.recovery.batch_recovery import Deleted, finish
 from checkback.reconcile.state.packed_events import parse_key
@@ -44,6 +44,7 @@ from checkback.storage.files import filesystem
 from checkback.storage.lock import exclusive_lock
 from checkback.storage.own_failure import own_failure
 from checkback.storage.schemas import SCHEMAS, SOURCES
+from checkback.storage.spark_schemas import schema_of
 from checkback.storage.table_scan import read_table
 from checkback.storage.tables import Tables
 
@@ -143,7 +144,9 @@ def _rebuild(
     _conclude(spark, tables, interrupted, changing)
     tell("restoring the segments from the tables")
     versions = {name: _first_unread(spark, tables, name) for name in SOURCES[NAME]}
-    blocks = segment_blocks(spark, tables, settings, versions, round(time.time() * 1000)).persist()
+    now = round(time.time() * 1000)
+    _reject_repeated(spark, tables, versions, now, changing)
+    blocks = segment_blocks(spark, tables, settings, versions, now).persist()
     try:
         segments = blocks.count()
         tell(f"starting with {segments} segments")
@@ -223,6 +226,39 @@ def _first_unread(spark: SparkSession, tables: Tables, name: str) -> int:
     return max(tables.history(spark, name, 1))
 
 
+def _reject_repeated(
+    spark: SparkSession, tables: Tables, versions: Mapping[str, int], now: int, changing: Callable[[], object]
+) -> None:
+    """Append the repeated half messages that no query rejects any more to `rejected`, unless they are there.
+
+    They landed before ``versions``. Of an offset one counts, as in `restore`: the decided one, or the first to land.
+    """
+    half = read_table(spark, tables, "half", versions["half"] - 1)
+    offsets = half.groupBy(*_OWN).count().where("count > 1").select(*_OWN)
+    if offsets.head() is None:
+        return
+    rejected = read_table(spark, tables, "rejected").where("source = 'half'").select("raw")
+    half = half.join(F.broadcast(offsets), on=_OWN, how="left_semi")
+    first = Window.partitionBy(*_KEY).orderBy(F.desc("about"), "store", "group", "transaction")
+    halves = _judged(half, read_table(spark, tables, "decisions")).withColumn("turn", F.row_number().over(first))
+    again = halves.where("turn > 1").select(
+        "queue_id",
+        F.col("offset").alias("queue_offset"),
+        F.col("store").alias("store_us"),
+        F.col("group").alias("group_hash"),
+        F.col("transaction").alias("transaction_hash"),
+        F.lit(int(Action.REJECT_HALF)).alias("action"),
+        F.lit(now).alias("batch_time"),
+    )
+    rows = rejected_halves(again, half).join(rejected, on="raw", how="left_anti").persist()
+    try:
+        if rows.head() is not None:
+            changing()
+            tables.append(rows.select(*schema_of("rejected").names), "rejected")
+    finally:
+        rows.unpersist()
+
+
 def segment_blocks(
     spark: SparkSession, tables: Tables, settings: Settings, versions: Mapping[str, int], now: int
 ) -> DataFrame:
@@ -256,19 +292,11 @@ def _halves(read: Mapping[str, DataFrame], since: int, rules: Rules) -> DataFram
     A decision that matches no half message at its offset is ignored: `half` was restored to an older state, and the
     offset assigned again. Checks, deliveries and cancels of another half message at the offset do not count either.
     """
-    decided_at = F.max(F.unix_millis("decided_at")).alias("decided_at")
-    group, transaction = identity_columns()
-    group = F.when(F.col("producer_group").isNotNull(), group).alias("group_hash")
-    whose = F.collect_set(F.struct(group, transaction)).alias("whose")
-    decided = read["decisions"].groupBy("queue_id", F.col("queue_offset").alias("offset")).agg(decided_at, whose)
-    about = F.coalesce(F.exists("whose", _is_about), F.lit(False))
     is_scheduled = F.col("scheduled").isNotNull()
     checks = checks_so_far(read["check_requests"], read["op"], rules.count_undelivered, rules.check_max)
     halves = (
-        half_events(read["half"])
-        .join(decided, on=_KEY, how="left")
+        _judged(read["half"], read["decisions"])
         .join(_scheduled(read), on=CHECKED, how="left")
-        .withColumn("about", about)
         .withColumn("decided", F.max("about").over(Window.partitionBy(*_KEY)))
         .join(checks, on=CHECKED, how="left")
         .withColumns(
@@ -283,10 +311,21 @@ def _halves(read: Mapping[str, DataFrame], since: int, rules: Rules) -> DataFram
             }
         )
         .withColumn("at", F.col("at").cast("bigint"))
-        .drop("decided_at", "whose", "decided", "checked", "about", "scheduled")
+        .drop("decided_at", "decided", "checked", "about", "scheduled")
     )
     recent = (F.col("store") >= since * 1000) | (F.col("at") >= since)
     return halves.where((F.col("known") != Known.DECIDED) | recent)
+
+
+def _judged(half: DataFrame, decisions: DataFrame) -> DataFrame:
+    """EVENT_COLUMNS of half messages; decided_at (ms) of their offset; about BOOLEAN: a decision there is theirs."""
+    decided_at = F.max(F.unix_millis("decided_at")).alias("decided_at")
+    group, transaction = identity_columns()
+    group = F.when(F.col("producer_group").isNotNull(), group).alias("group_hash")
+    whose = F.collect_set(F.struct(group, transaction)).alias("whose")
+    decided = decisions.groupBy("queue_id", F.col("queue_offset").alias("offset")).agg(decided_at, whose)
+    about = F.coalesce(F.exists("whose", _is_about), F.lit(False))
+    return half_events(half).join(decided, on=_KEY, how="left").withColumn("about", about).drop("whose")
 
 
 def _scheduled(read: Mapping[str, DataFrame]) -> DataFrame:
