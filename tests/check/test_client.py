@@ -72,6 +72,7 @@ NO_ANSWERS = {
     "error": (reply(SECRET_WORD, "500 Internal Server Error"), "status 500"),
     "created": (reply(says("COMMIT"), "201 Created"), "status 201"),
     "no content": (b"HTTP/1.1 204 No Content\r\n\r\n", "status 204"),
+    "another protocol": (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n" + says("COMMIT"), "status 101"),
     "html": (reply(b"<html>" + SECRET_WORD), "not JSON"),
     "empty": (reply(b""), "not JSON"),
     "text": (reply(b"COMMIT"), "not JSON"),

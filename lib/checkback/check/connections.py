@@ -131,7 +131,8 @@ class Handle:
         known = not code or too_long
         error = None if known else describe(code, message, self.curl.getinfo(pycurl.OS_ERRNO), timeout_s)
         sent = self.curl.getinfo(pycurl.REQUEST_SIZE) > 0
-        return Response(status if status >= 200 else 0, body, error, too_long, tuple(self.headers), sent)
+        # An interim status is no status of a response, unless libcurl takes it for the last: 101.
+        return Response(0 if status < 200 and code else status, body, error, too_long, tuple(self.headers), sent)
 
 
 class Connections(Generic[Key]):
