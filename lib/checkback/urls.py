@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -15,6 +16,14 @@ SECRETS, MASK = r"([?&])(?:([^=&#]*=)[^&#]*|[^=&#]+)", "****"
 
 #: hosts that are this machine
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+def is_loopback(host: str) -> bool:
+    """Is an address to listen on this machine's alone?"""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def host_of(header: str) -> str:

@@ -44,7 +44,7 @@ class Listener(TransactionListener):
     def check_local_transaction(self, check: CheckRequest) -> LocalTransactionState | None:
         self.checks.append(check)
         self.go_on.wait(5)
-        if isinstance(self.said, Exception):
+        if isinstance(self.said, BaseException):
             raise self.said
         state: LocalTransactionState | None = self.said
         return state

@@ -29,7 +29,9 @@ from producer.checked import (
     SECRET,
     Listener,
     ask,
+    connected,
     post,
+    received,
     signed,
 )
 
@@ -173,6 +175,48 @@ def test_other_methods_and_paths_are_refused(server: CheckServer) -> None:
 def test_no_secret_takes_unsigned_checks(listener: Listener) -> None:
     with CheckServer(check_app(listener, secret=None)) as server:
         assert [ask(server.url, None).outcome for _ in range(2)] == ["COMMIT", "COMMIT"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        ({"Content-Type": "application/json"}, 200),
+        ({"Content-Type": "Application/JSON; charset=utf-8"}, 200),
+        ({"Content-Type": "application/json", "Origin": "http://127.0.0.1:8901"}, 403),
+        ({"Content-Type": "application/json", "Origin": "null"}, 403),
+        ({"Content-Type": "application/json", "Sec-Fetch-Site": "same-origin"}, 403),
+        ({"Content-Type": "text/plain;charset=UTF-8", "Origin": "http://evil.example"}, 403),
+        ({"Content-Type": "text/plain;charset=UTF-8"}, 415),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
+        ({}, 415),
+    ],
+)
+def test_no_secret_takes_no_browsers_checks(listener: Listener, sent: dict[str, str], status: int) -> None:
+    """Any page may send such a request to this machine, and the barrier would write a rollback mark for it."""
+    with CheckServer(check_app(listener, secret=None)) as server:
+        assert post(server.url, BODY, sent).status_code == status
+    assert len(listener.checks) == (status == 200)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.1"])
+def test_no_secret_serves_this_machine_only(listener: Listener, host: str) -> None:
+    with pytest.raises(SettingsError, match="without a secret it serves this machine only"):
+        CheckServer(check_app(listener, secret=None), host=host)
+
+
+@pytest.mark.parametrize(("host", "secret"), [("localhost", None), ("127.0.0.2", None), ("0.0.0.0", SECRET)])
+def test_secret_or_loopback_is_served(listener: Listener, host: str, secret: str | None) -> None:
+    with CheckServer(check_app(listener, secret=secret), host=host) as server:
+        assert ask(server.url, secret).outcome == "COMMIT"
+
+
+def test_refused_requests_fill_no_log(server: CheckServer, caplog: pytest.LogCaptureFixture) -> None:
+    assert post(server.url, BODY, {}).status_code == 401
+    assert post(server.url, "", signed("")).status_code == 400
+    with connected(server) as connection:
+        connection.sendall(b"no HTTP\r\n\r\n")
+        assert received(connection).startswith(b"HTTP/1.1 400")
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("secret", ["", "whsec_", "not base64!", {"other": SECRET}])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
-import ipaddress
 import logging
 import signal
 import socket
@@ -23,6 +22,7 @@ from checkback.gateway.http.protocol import limited
 from checkback.gateway.metrics import Metrics
 from checkback.gateway.service import GatewayService
 from checkback.gateway.tables import tables_of
+from checkback.urls import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
@@ -45,7 +45,7 @@ def serve(settings: Settings, take_over: bool = False) -> None:
     """
     gateway = settings.gateway
     tables_of(settings.storage)
-    if not BearerTokens(settings.producers).needed and not _is_loopback(gateway.host):
+    if not BearerTokens(settings.producers).needed and not is_loopback(gateway.host):
         raise SettingsError(
             f"without tokens it serves this machine only, not {gateway.host}",
             "gateway.host",
@@ -195,13 +195,6 @@ class _Stop:
         self._received = True
         if self._server is not None:
             self._server.should_exit = True
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _shown(host: str) -> str:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from checkback.producer.base_producer import PATIENCE, BaseProducer, one
 from checkback.producer.calls import HALVES, MESSAGES, Call, Route, send_results
+from checkback.producer.daemon_threads import DaemonThreads, Outcome
 from checkback.producer.listener import (
     AsyncTransactionListener,
     LocalTransactionState,
     TransactionListener,
     failed,
     no_listener,
+    refuse_unfit,
     state_of,
 )
 from checkback.producer.responses import GatewayError
@@ -34,9 +38,9 @@ _ROOM_S = 0.01
 class AsyncTransactionProducer(BaseProducer):
     """TransactionProducer for asyncio: the same arguments and results. Threads send together what its tasks have.
 
-    ``listener``: an AsyncTransactionListener, which runs in the event loop, or a TransactionListener, whose methods
-    run in a thread. A cancelled task hands over no op: the check-back resolves the transaction. ``sleep`` waits between
-    attempts of messages, ``pause`` between those of ops, in their thread.
+    ``listener``: an AsyncTransactionListener, which runs in the event loop, or a TransactionListener, whose local
+    transactions run in threads, ``threads`` at a time. A cancelled task hands over no op: the check-back resolves the
+    transaction. ``sleep`` waits between attempts of messages, ``pause`` between those of ops, in their thread.
     """
 
     def __init__(
@@ -50,12 +54,16 @@ class AsyncTransactionProducer(BaseProducer):
         ca_file: str | None = None,
         connections: int = 1,
         max_waiting_ops: int = 10_000,
+        threads: int = 32,
         on_op_error: OnOpError | None = None,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
+        if listener is not None:
+            refuse_unfit(listener)
+        self._threads = DaemonThreads(threads, "checkback-local-transaction")
         super().__init__(
             group,
             gateway_url,
@@ -72,6 +80,8 @@ class AsyncTransactionProducer(BaseProducer):
         )
         self._listener = listener
         self._sleep = sleep
+        # As many as are called: their timeouts count from the call.
+        self._endings = DaemonThreads(sys.maxsize, "checkback-flush")
 
     async def __aenter__(self) -> AsyncTransactionProducer:
         return self
@@ -83,11 +93,13 @@ class AsyncTransactionProducer(BaseProducer):
 
     async def flush(self, timeout_s: float | None = None) -> bool:
         """See TransactionProducer.flush."""
-        return await asyncio.to_thread(self._senders.flush, self._in_time(timeout_s))
+        flushed = await self._endings.run(partial(self._senders.flush, self._in_time(timeout_s)))
+        return flushed.value()
 
     async def close(self, timeout_s: float | None = None) -> None:
         """See TransactionProducer.close."""
-        await asyncio.to_thread(self._senders.close, self._in_time(timeout_s))
+        closed = await self._endings.run(partial(self._senders.close, self._in_time(timeout_s)))
+        closed.value()
 
     async def send(self, message: Message) -> SendResult:
         """See TransactionProducer.send."""
@@ -121,12 +133,19 @@ class AsyncTransactionProducer(BaseProducer):
         # Step 2
         local_error: Exception | None = None
         try:
-            returned = await _execute(listener, message.stored_at(*place, transaction_id), arg)
-            state = state_of(returned, transaction_id)
+            executed = await self._execute(listener, message.stored_at(*place, transaction_id), arg)
+            state = state_of(executed.value(), transaction_id)
         except Exception as error:  # noqa: BLE001 - as in RocketMQ: any error is resolved by the check-back
             state, local_error = failed(error, transaction_id, "execute_local_transaction"), error
         # Step 3
         return self._end(call, place, state, local_error)
+
+    async def _execute(
+        self, listener: AsyncTransactionListener | TransactionListener, message: Message, arg: Any
+    ) -> Outcome[LocalTransactionState | None]:
+        if isinstance(listener, AsyncTransactionListener):
+            return Outcome(await listener.execute_local_transaction(message, arg), None)
+        return await self._threads.run(partial(listener.execute_local_transaction, message, arg))
 
     async def _post(self, route: Route, call: Call) -> None:
         """Make attempts until each message has its result."""
@@ -168,11 +187,3 @@ def _resolve(futures: Sequence[asyncio.Future[bool]], answered: bool) -> None:
     for future in futures:
         if not future.done():
             future.set_result(answered)
-
-
-async def _execute(
-    listener: AsyncTransactionListener | TransactionListener, message: Message, arg: Any
-) -> LocalTransactionState | None:
-    if isinstance(listener, AsyncTransactionListener):
-        return await listener.execute_local_transaction(message, arg)
-    return await asyncio.to_thread(listener.execute_local_transaction, message, arg)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from checkback.errors import CheckbackError
 from checkback.producer.check_request import answer_json, problem_json, read_check
+from checkback.producer.daemon_threads import DaemonThreads, Outcome
 from checkback.producer.listener import (
     AsyncTransactionListener,
     LocalTransactionState,
     TransactionListener,
     failed,
     logger,
+    refuse_unfit,
     state_of,
 )
 from checkback.producer.signature_verifier import RefusedError, SignatureVerifier
@@ -52,7 +54,13 @@ class CheckApp:
         self._verifier = verifier
         self._max_request = max_request
         self._timeout_s = timeout_s
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="checkback-check")
+        # Each group has its own: one whose listener hangs delays no other.
+        self._threads = {group: DaemonThreads(threads, f"checkback-check-{group}") for group in self._listeners}
+
+    @property
+    def signed(self) -> bool:
+        """Are unsigned checks refused?"""
+        return self._verifier.signed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle an ASGI 3 scope."""
@@ -62,7 +70,8 @@ class CheckApp:
             try:
                 status, body = 200, await self._answer(scope, receive)
             except RefusedError as refused:
-                logger.warning("a check was refused: %d %s", refused.status, refused.title)
+                # As the gateway's: any client could fill the log. Checkback records the status (check_answers.error).
+                logger.debug("a check was refused: %d %s", refused.status, refused.title)
                 status, body = refused.status, problem_json(refused)
             await _reply(send, status, body)
         elif scope["type"] == "websocket":
@@ -71,7 +80,7 @@ class CheckApp:
     async def _answer(self, scope: Scope, receive: Receive) -> bytes:
         """The body of a 200. Raises RefusedError for everything else.
 
-        Step 1: read the request, within limits of size and time.
+        Step 1: read the request, within limits of size and time; without a secret, one of no browser.
         Step 2: verify the signature. An unsigned request is not even parsed.
         Step 3: find the group's listener.
         Step 4: refuse a replayed request.
@@ -81,6 +90,8 @@ class CheckApp:
         if scope["method"] != "POST":
             raise RefusedError(405, "checks are POSTed")
         headers = _headers(scope)
+        if not self.signed:
+            _refuse_browsers(headers)
         body = await self._in_time(_read(receive, headers, self._max_request), 408, "the request took too long")
         # Step 2
         signed_for = self._verifier.verify(headers, body)
@@ -91,23 +102,44 @@ class CheckApp:
             raise RefusedError(403, "not this service's producer group")
         # Step 4
         self._verifier.take(headers, body, group)
-        # Step 5: a timeout is a 503, so that the check fails over to another endpoint, which may know.
-        state = await self._in_time(self._ask(self._listeners[group], check), 503, "the listener took too long")
+        # Step 5
+        state = await self._ask(group, check)
         return answer_json(check.transaction_id, state.value)
 
-    async def _ask(self, listener: Listener, check: CheckRequest) -> LocalTransactionState:
-        said: object
+    async def _ask(self, group: str, check: CheckRequest) -> LocalTransactionState:
+        """What the group's listener says; as in RocketMQ, any error is UNKNOWN, and the next check asks again.
+
+        A timeout is a 503, so that the check fails over to another endpoint, which may know.
+        """
+        # A task of its own: a CancelledError that the listener raises is not a cancellation of this one.
+        asked = asyncio.create_task(self._said(group, check))
         try:
-            if isinstance(listener, AsyncTransactionListener):
-                said = await listener.check_local_transaction(check)
-            else:
-                run = copy_context().run
-                said = await asyncio.get_running_loop().run_in_executor(
-                    self._pool, run, listener.check_local_transaction, check
-                )
-        except Exception as error:  # noqa: BLE001 - as in RocketMQ: any error is UNKNOWN, and the next check asks again
-            return failed(error, check.transaction_id, "check_local_transaction")
-        return state_of(said, check.transaction_id)
+            ended, _ = await asyncio.wait([asked], timeout=self._timeout_s)
+        finally:
+            asked.cancel()
+        if not ended:
+            raise RefusedError(503, "the listener took too long")
+        try:
+            said = asked.result()
+        except asyncio.CancelledError as error:
+            said = Outcome(None, error)
+        if said.error is not None:
+            return failed(said.error, check.transaction_id, "check_local_transaction")
+        return state_of(said.returned, check.transaction_id)
+
+    async def _said(self, group: str, check: CheckRequest) -> Outcome[LocalTransactionState | None]:
+        listener = self._listeners[group]
+        if not isinstance(listener, AsyncTransactionListener):
+            return await self._threads[group].run(partial(listener.check_local_transaction, check))
+        try:
+            return Outcome(await listener.check_local_transaction(check), None)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            # Ctrl-C comes where the main thread happens to be. A SystemExit would end the event loop, for all groups.
+            if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+                raise
+            return Outcome(None, error)
 
     async def _in_time(self, work: Any, status: int, title: str) -> Any:
         try:
@@ -133,16 +165,21 @@ def check_app(
     ``max_request`` bytes, 400 not a check, 405, 408, 503 the listener took longer than ``timeout_s``. Checkback records
     each as NO_ANSWER and checks again.
 
-    ``secret``: that of ``producers.GROUP.secret``, or group -> secret; None accepts unsigned checks, for loopback only.
+    ``secret``: that of ``producers.GROUP.secret``, or group -> secret; None accepts unsigned checks: 403 for those of a
+    browser, 415 for what is not application/json. It is for loopback only, where CheckServer keeps it; in a server of
+    your own that is yours to do: whoever reaches an unsigned endpoint can have transactions rolled back.
     ``group``: the group of a single listener; without it any group that uses the secret. ``max_request``: increase it
-    for a group with ``include_body``. ``threads``: size of the pool that runs a TransactionListener's methods; those of
-    an AsyncTransactionListener run in the event loop. ``replays``: requests remembered, see ReplayCache.
+    for a group with ``include_body``. ``threads``: checks of a group that a TransactionListener answers at a time, each
+    in a thread; those of an AsyncTransactionListener run in the event loop. ``replays``: requests remembered, see
+    ReplayCache.
 
-    Raises SettingsError for an invalid secret.
+    Raises SettingsError for an invalid secret, CheckbackError for an unfit listener.
     """
     listeners = listener if isinstance(listener, Mapping) else {group or _ANY: listener}
     if not listeners:
         raise CheckbackError("there is none", "listener", "give a listener, or {group: listener}")
+    for name, each in listeners.items():
+        refuse_unfit(each, f"listener of {name}" if name else "listener")
     return CheckApp(listeners, SignatureVerifier(secret, listeners, replays), max_request, timeout_s, threads)
 
 
@@ -153,6 +190,14 @@ def _headers(scope: Scope) -> dict[str, str]:
         key, text = name.decode("latin-1").lower(), value.decode("latin-1")
         headers[key] = f"{headers[key]},{text}" if key in headers else text
     return headers
+
+
+def _refuse_browsers(headers: Mapping[str, str]) -> None:
+    """Raise RefusedError for what a page in a browser may send to this machine, without being asked for leave."""
+    if "origin" in headers or "sec-fetch-site" in headers:  # one of each POST, the other of all requests
+        raise RefusedError(403, "without a secret, no browser's request is taken")
+    if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise RefusedError(415, "a check is application/json")
 
 
 async def _read(receive: Receive, headers: Mapping[str, str], limit: int) -> bytes:

@@ -9,7 +9,8 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from checkback.errors import CheckbackError
+from checkback.errors import CheckbackError, SettingsError
+from checkback.urls import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +29,7 @@ class CheckServer:
     waits up to ``patience_s`` for checks in progress. A connection without a complete request head for ``timeout_s`` is
     closed, and so are those beyond ``max_connections``.
 
-    Raises CheckbackError if it cannot listen on the address.
+    Raises CheckbackError if it cannot listen on the address; SettingsError for another than loopback without a secret.
     """
 
     def __init__(
@@ -44,6 +45,10 @@ class CheckServer:
         timeout_s: float = 10.0,
         max_connections: int = 1000,
     ) -> None:
+        if not is_loopback(host) and not app.signed:
+            what = f"without a secret it serves this machine only, not {host}"
+            fix = "give check_app the groups' secrets (producers.GROUP.secret), or use 127.0.0.1"
+            raise SettingsError(what, "host", fix)
         self._listening = _listen(host, port)
         shown = f"[{host}]" if ":" in host else host
         scheme = "http" if certificate is None else "https"

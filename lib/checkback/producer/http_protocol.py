@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
 
 #: h11's limit, which includes trailers
 HEAD_MAX = 64 * 1024
+_log = logging.getLogger("checkback.producer.http")
+_log.setLevel(logging.ERROR)
 
 
 class LimitedConnection(H11Protocol):
@@ -26,6 +29,11 @@ class LimitedConnection(H11Protocol):
 
     timeout_s: float
     max_connections: int
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        """Like uvicorn's, without its warnings of requests that are not HTTP: any client could fill the log."""
+        super().__init__(*arguments, **options)
+        self.logger = _log
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Like uvicorn's."""

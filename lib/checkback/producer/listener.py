@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import traceback
 from abc import ABC, abstractmethod
@@ -57,6 +58,27 @@ class AsyncTransactionListener(ABC):
         """See TransactionListener.check_local_transaction."""
 
 
+def refuse_unfit(listener: object, where: str = "listener") -> None:
+    """Raise CheckbackError unless the methods are of the listener's kind.
+
+    Else a local transaction would run, and nobody could learn its outcome; or not run at all.
+    """
+    awaited = isinstance(listener, AsyncTransactionListener)
+    for name in ("execute_local_transaction", "check_local_transaction"):
+        method = getattr(listener, name, None)
+        if not callable(method):
+            raise CheckbackError(
+                f"has no method {name}", where, "give a TransactionListener, or AsyncTransactionListener"
+            )
+        inner = inspect.unwrap(method)  # a decorator's wrapper of a coroutine function need not be one
+        if awaited and inspect.isroutine(inner) and not any(map(inspect.iscoroutinefunction, (method, inner))):
+            fix = "write async def, or derive it from TransactionListener"
+            raise CheckbackError(f"{name} is not a coroutine function", where, fix)
+        if not awaited and inspect.iscoroutinefunction(method):
+            fix = "derive it from AsyncTransactionListener"
+            raise CheckbackError(f"{name} is a coroutine function", where, fix)
+
+
 def no_listener() -> CheckbackError:
     """The error of a transaction without a listener."""
     return CheckbackError("the producer has no listener", "send_in_transaction", "construct it with one, or use send")
@@ -71,7 +93,7 @@ def state_of(said: object, transaction_id: str) -> LocalTransactionState:
     return LocalTransactionState.UNKNOWN
 
 
-def failed(error: Exception, transaction_id: str, method: str) -> LocalTransactionState:
+def failed(error: BaseException, transaction_id: str, method: str) -> LocalTransactionState:
     """Log where the listener failed; returns UNKNOWN.
 
     The error's text, which may contain message data (SQL parameters), is logged at DEBUG only.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 from itertools import pairwise
 from threading import Lock
@@ -12,7 +11,7 @@ from checkback.errors import CheckbackError
 from checkback.producer.accumulator import LOOK_S
 from checkback.producer.base_producer import PATIENCE, BaseProducer, one
 from checkback.producer.calls import HALVES, MESSAGES, Call, Route, send_results
-from checkback.producer.listener import failed, no_listener, state_of
+from checkback.producer.listener import AsyncTransactionListener, failed, no_listener, refuse_unfit, state_of
 from checkback.producer.responses import GatewayError
 from checkback.producer.result import SendResult, TransactionSendResult, not_stored
 
@@ -41,7 +40,7 @@ class TransactionProducer(BaseProducer):
 
     Without a ``listener`` it only sends messages without a transaction.
 
-    Raises SettingsError or Rejected for an invalid argument.
+    Raises SettingsError or Rejected for an invalid argument, CheckbackError for an unfit listener.
     """
 
     def __init__(
@@ -60,8 +59,10 @@ class TransactionProducer(BaseProducer):
         timer: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        if listener is not None and inspect.iscoroutinefunction(listener.execute_local_transaction):
+        if isinstance(listener, AsyncTransactionListener):
             raise CheckbackError("is a listener for asyncio", "listener", "use AsyncTransactionProducer")
+        if listener is not None:
+            refuse_unfit(listener)
         super().__init__(
             group,
             gateway_url,

@@ -40,6 +40,11 @@ class SignatureVerifier:
         self._webhooks = {group: _webhook(secret, group) for group in groups}
         self._replays = ReplayCache(replays)
 
+    @property
+    def signed(self) -> bool:
+        """Are unsigned checks refused?"""
+        return None not in self._webhooks.values()
+
     def verify(self, headers: Mapping[str, str], body: bytes) -> frozenset[str]:
         """The groups whose secret the request is signed with.
 

@@ -1,0 +1,106 @@
+"""Threads for calls of a service's code from asyncio: one that hangs holds up neither the others nor the exit."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import deque
+from concurrent.futures import Future
+from contextlib import suppress
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
+from weakref import WeakSet
+
+from checkback.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+#: seconds after which a thread without calls ends
+_IDLE_S = 60.0
+
+
+class Outcome(NamedTuple, Generic[T]):
+    """What a call returned, or else raised: a future takes no StopIteration, and a SystemExit ends its event loop."""
+
+    returned: T | None
+    error: BaseException | None
+
+    def value(self) -> T:
+        """What it returned. Raises what it raised."""
+        if self.error is not None:
+            raise self.error
+        return cast("T", self.returned)
+
+
+class DaemonThreads:
+    """Runs up to ``most`` calls at a time, each in a daemon thread, started when needed and used again.
+
+    Unlike those of ThreadPoolExecutor, and so of asyncio.to_thread, the interpreter's exit does not wait for them.
+    Raises SettingsError for ``most`` < 1.
+    """
+
+    def __init__(self, most: int, name: str) -> None:
+        if most < 1:
+            raise SettingsError(f"{most} is not possible", "threads", "use 1 or more")
+        self._most, self._name = most, name
+        self._begin()
+        _ALL.add(self)
+
+    async def run(self, call: Callable[[], T]) -> Outcome[T]:
+        """Make the call in a thread. If this is cancelled before the call has begun, it is not made."""
+        future: Future[Outcome[T]] = Future()
+        waiting = future, copy_context().run, call
+        with self._changed:
+            if len(self._waiting) >= self._idle and self._threads < self._most:
+                threading.Thread(target=self._run, name=self._name, daemon=True).start()
+                self._threads += 1
+            self._waiting.append(waiting)
+            self._changed.notify()
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            with self._changed, suppress(ValueError):
+                self._waiting.remove(waiting)
+            raise
+
+    def _begin(self) -> None:
+        """At first, and in the child of a fork, which has none of the threads."""
+        self._changed = threading.Condition()
+        self._waiting: deque[Any] = deque()
+        self._threads = self._idle = 0
+
+    def _run(self) -> None:
+        while (waiting := self._take()) is not None:
+            future, run, call = waiting
+            if future.set_running_or_notify_cancel():
+                try:
+                    outcome = Outcome(run(call), None)
+                except BaseException as error:  # noqa: BLE001 - whoever has called is told
+                    outcome = Outcome(None, error)
+                future.set_result(outcome)
+                del outcome
+            del waiting, future, run, call  # an idle thread keeps nothing alive
+
+    def _take(self) -> Any:
+        with self._changed:
+            self._idle += 1
+            self._changed.wait_for(lambda: self._waiting, _IDLE_S)
+            self._idle -= 1
+            if self._waiting:
+                return self._waiting.popleft()
+            self._threads -= 1
+            return None
+
+
+_ALL: WeakSet[DaemonThreads] = WeakSet()
+
+
+def _forked() -> None:
+    for each in _ALL:
+        each._begin()
+
+
+os.register_at_fork(after_in_child=_forked)
