@@ -20,7 +20,7 @@ from checkback.consumer.group.group_reader import group_names, read_group
 from checkback.consumer.group.group_state import GroupState, Member, MessageQueue, QueueState
 from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.group.lag import LagReader, consumer_lag
-from checkback.consumer.group.lag_screen import facts_of, heading
+from checkback.consumer.group.lag_screen import as_json, facts_of, heading, topic_rows
 from checkback.consumer.message_rows import Unread
 from checkback.consumer.position import QUEUES, BatchKey, MessageKey, Position
 from checkback.consumer.retry import Retry
@@ -100,7 +100,7 @@ def test_lag_is_what_was_published_and_is_not_consumed(
         left = [key for key, at in published if at == queue.queue_id and not position.has(key)]
         assert queue.messages == len(left)
         assert queue.seconds == max(((now - key.batch.batch_time) / 1000 for key in left), default=0)
-    assert found.messages == topic.messages == sum(queue.messages for queue in topic.queues)
+    assert found.messages == topic.messages == sum(queue.messages or 0 for queue in topic.queues)
 
 
 def test_reading_writes_nothing_and_follows_new_batches(lake: Published) -> None:
@@ -136,7 +136,7 @@ def test_members_retries_and_dead_letters_are_told(lake: Published) -> None:
     assert (found.retries, found.next_retry_at, found.dead_letters) == (2, START + 7, 4)
     assert found.topics[0].owned == 64
     assert {queue.owner for queue in found.topics[0].queues} == {"b"}
-    assert found.written_at > START
+    assert (found.written_at or 0) > START
 
 
 def test_a_member_lives_for_three_sessions_after_the_group_was_written() -> None:
@@ -176,6 +176,11 @@ def test_a_damaged_group_hides_no_other(lake: Published) -> None:
         "b: .*/consumer_groups/b: the group's table cannot be read: .{10,200}", heading(found[1], START)
     )
     assert _consumers(facts_of(found[1], START), 0).bad
+    assert {name for name, value in as_json(found[1]).items() if value is None} == {
+        *("written_at", "lag_messages", "lag_s", "retries", "next_retry_at", "dead_letters")
+    }
+    facts = facts_of(found[1], START)
+    assert (facts.members, facts.lag_messages, facts.retries, facts.dead_letters) == (None, None, None, None)
     with pytest.raises(StorageError):
         consumer_lag(lake.tables, START, "b")
 
@@ -187,8 +192,21 @@ def test_a_damaged_topic_hides_neither_groups_nor_topics(lake: Published) -> Non
         write(lake, name, state, Member(name, 1, START, frozenset(topics)))
     (Path(lake.tables.root) / "topics/orders").rename(Path(lake.tables.root) / "aside")
     found = consumer_lag(lake.tables, lake.time)
-    assert [(one.group, len(one.members), one.messages) for one in found] == [("a", 1, 0), ("b", 1, 1), ("c", 1, 1)]
+    known = [(one.group, len(one.members), one.messages, one.seconds) for one in found]
+    assert known == [("a", 1, None, None), ("b", 1, None, None), ("c", 1, 1, 0.0)]
     assert ["consumers wait" in (one.damaged or "") for one in found] == [True, True, False]
+    orders, payments = found[1].topics
+    assert (orders.messages, orders.damaged) == (None, found[1].damaged)
+    assert (payments.messages, payments.damaged) == (1, None)
+    assert topic_rows(found[1], lake.time) == [
+        ("orders", "64/64", "?", "?", "0", "-", "0"),
+        ("payments", "64/64", "1", "0s", "0", "-", "0"),
+    ]
+    shown = as_json(found[1])
+    assert (shown["lag_messages"], shown["lag_s"], shown["retries"], shown["dead_letters"]) == (None, None, 0, 0)
+    assert [topic["lag_messages"] for topic in shown["topics"]] == [None, 1]
+    assert shown["topics"][0]["queues"][0]["lag_messages"] is None
+    assert (facts_of(found[1], lake.time).members, facts_of(found[1], lake.time).lag_messages) == (1, None)
     with pytest.raises(StorageError, match="consumers wait"):
         consumer_lag(lake.tables, lake.time, "b")
 
@@ -230,6 +248,30 @@ def test_queues_as_a_data_frame(lake: Published) -> None:
     assert frame.settled_at[0].timestamp() * 1000 == lake.time
     assert frame.settled_at[1:].isna().all()
     assert str(frame.next_retry_at.dtype).endswith("UTC]")
+
+
+def test_a_data_frame_tells_what_is_not_known(lake: Published) -> None:
+    pandas = pytest.importorskip("pandas")
+    from checkback.consumer.notebook import consumers
+
+    lake.publish({"payments": [lake.messages(1)], "orders": [lake.messages(2)]})
+    for name in ("a", "b"):
+        write(lake, name, everywhere("orders", Position()) | everywhere("payments", Position()))
+    (Path(lake.tables.root) / "topics/orders").rename(Path(lake.tables.root) / "aside")
+    log = max((Path(lake.tables.root) / "consumer_groups/b/_delta_log").glob("*.json"))
+    log.write_bytes(log.read_bytes()[:100])
+    frame = consumers(lake.tables.root)
+    assert len(frame) == 2 * QUEUES + 1
+    of = frame.groupby(["group", "topic"], dropna=False)[["lag_messages", "dead_letters"]].sum(min_count=1)
+    assert [tuple(None if pandas.isna(value) else value for value in row) for row in of.to_numpy()] == [
+        (None, 0),
+        (1, 0),
+        (None, None),
+    ]
+    why = frame.drop_duplicates(["group", "topic"]).damaged.tolist()
+    assert "consumers wait" in why[0]
+    assert why[1] is None
+    assert "the group's table cannot be read" in why[2]
 
 
 def test_groups_and_topics_are_read_side_by_side(s3: Tables, s3_port: int) -> None:

@@ -12,6 +12,10 @@ from urllib.parse import urlencode
 import pytest
 from starlette.testclient import TestClient
 
+from checkback.consumer.group.group_reader import read_group
+from checkback.consumer.group.group_state import GroupState, QueueState
+from checkback.consumer.group.group_table import GroupTable
+from checkback.consumer.position import Position
 from checkback.consumer.reconsume_command import Request, act, look
 from checkback.dashboard import audits
 from checkback.dashboard.access import COOKIE, Access
@@ -448,6 +452,28 @@ def test_headers_that_no_browser_sends_are_answered(root: Path) -> None:
         assert browser.get("/login", headers=headers).status_code == 200
         assert browser.get("/", headers=headers).status_code == 401
         assert browser.post("/actions", headers=headers | {"origin": b"http://["}).status_code in (401, 403)
+
+
+def test_what_is_not_known_of_a_group_is_not_zero(evening: tuple[Path, datetime], tmp_path: Path) -> None:
+    root = shutil.copytree(evening[0], tmp_path / "copy")
+    (before,) = client(root).get("/consumers.json").json()["rows"]
+    topic = before["topics"][0]["topic"]
+    tables = Tables.of(Storage(root=str(root)))
+    state = read_group(tables, "ledger").state
+    unread = {queue: QueueState(Position()) for queue in state.queues}
+    GroupTable(tables, "ledger").update(lambda _: GroupState({}, unread))
+    (root / "topics" / topic).rename(root / "aside")
+    browser = client(root)
+    (row,) = browser.get("/consumers.json").json()["rows"]
+    assert (row["topics"][0]["lag_messages"], row["topics"][0]["lag_s"]) == (None, None)
+    assert row["topics"][0]["retries"] == 0
+    assert '<td class="n">?</td><td class="n">?</td><td class="n">0</td>' in browser.get("/consumers").text
+    for log in (root / "consumer_groups/ledger/_delta_log").glob("*"):
+        log.write_bytes(log.read_bytes()[:40])
+    (row,) = browser.get("/consumers.json").json()["rows"]
+    assert (row["members"], row["topics"]) == (None, [])
+    assert "Members, lag and dead letters are not known" in browser.get("/consumers").text
+    assert consumers_line(browser)["bad"]
 
 
 def test_a_group_whose_only_member_was_killed_is_red_and_its_queues_are_nobodys(

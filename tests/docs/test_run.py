@@ -247,7 +247,7 @@ def test_consumer_groups_in_a_notebook(tmp_path: Path) -> None:
     root = _credits(tmp_path).tables.root
     _run(_python("docs/consumer-commands.md", "consumers"), {"settings": root})
     code = _python("docs/consumer-commands.md", "consumers").text.splitlines()[-1]
-    found = eval(code, {"consumers": consumers, "settings": root})  # noqa: S307 - the page's own line
+    found = eval(code, {"queues": consumers(root)})  # noqa: S307 - the page's own line
     assert found.loc["credits", "payments"].lag_messages == 3
 
 

@@ -141,7 +141,7 @@ def test_pending_tells_who_is_stuck_since_when_and_why(outputs: Outputs) -> None
 @pytest.mark.spark
 def test_pending_tells_how_far_consumers_are(outputs: Outputs) -> None:
     (shown,) = (text for text in outputs("pending", "consumers(") if text.startswith("text/plain"))
-    group, topic, _, retries, dead_letters = shown.split()[-5:]
+    group, topic, _, _, retries, dead_letters = shown.split()[-6:]
     assert (group, topic, retries, dead_letters) == ("billing", "orders", "0", "3")
 
 

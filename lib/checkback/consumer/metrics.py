@@ -97,10 +97,10 @@ class ConsumerMetrics(Collector):
                 found["settled_timestamp_seconds"].add_metric([group, topic], settled / 1000)
         for each in self._read_lag():
             labels = [group, each.topic]
-            found["lag_messages"].add_metric(labels, each.messages)
-            found["lag_seconds"].add_metric(labels, each.seconds)
-            found["retries"].add_metric(labels, each.retries)
-            found["group_dead_letters"].add_metric(labels, each.dead_letters)
+            counts = (each.messages, each.seconds, each.retries, each.dead_letters)
+            for name, count in zip(_LAG, counts, strict=True):
+                if count is not None:
+                    found[name].add_metric(labels, count)
         return [*found.values()]
 
     def served(self, host: str = "127.0.0.1", port: int = 0) -> AbstractContextManager[int]:

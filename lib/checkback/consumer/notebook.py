@@ -28,25 +28,39 @@ _COLUMNS = (
     "retries",
     "next_retry_at",
     "dead_letters",
+    "damaged",
 )
+#: columns of numbers that may not be known
+_NUMBERS = {
+    "queue_id": "Int64",
+    "lag_messages": "Int64",
+    "lag_s": "Float64",
+    "retries": "Int64",
+    "dead_letters": "Int64",
+}
 
 
 def consumers(storage: Settings | str, group: str | None = None) -> pd.DataFrame:
     """A row for each queue of the groups, or of this one, without Spark; needs pandas.
 
     Columns: group, topic, queue_id, owner (None = nobody), settled_at (batch time up to which all is consumed, UTC),
-    lag_messages, lag_s, retries, next_retry_at (UTC), dead_letters. Raises SettingsError, StorageError.
+    lag_messages, lag_s, retries, next_retry_at (UTC), dead_letters, damaged (why the topic's table cannot be read:
+    lag_messages and lag_s are null then; or the group's: it has one row, of which nothing else is known). Raises
+    SettingsError, StorageError.
     """
     import pandas as pd
 
     tables, _ = consumer_tables(storage)
     found = consumer_lag(tables, round(time.time() * 1000), group)
     frame = pd.DataFrame([row for each in found for row in _rows(each)], columns=list(_COLUMNS))
+    frame = frame.astype(_NUMBERS)
     times = {name: pd.to_datetime(frame[name], utc=True) for name in ("settled_at", "next_retry_at")}
     return frame.assign(**times)
 
 
 def _rows(group: GroupLag) -> list[tuple[object, ...]]:
+    if group.written_at is None:
+        return [(group.group, *(None for _ in _COLUMNS[1:-1]), group.damaged)]
     return [
         (
             group.group,
@@ -59,6 +73,7 @@ def _rows(group: GroupLag) -> list[tuple[object, ...]]:
             queue.retries,
             _time(queue.next_retry_at),
             queue.dead_letters,
+            topic.damaged,
         )
         for topic in group.topics
         for queue in topic.queues

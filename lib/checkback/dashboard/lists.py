@@ -195,9 +195,9 @@ def consumers(pages: Pages, request: Request) -> Response:
     rows = [
         {
             "group": one.group,
-            "members": [member.name for member in one.members],
+            "members": None if one.written_at is None else [member.name for member in one.members],
             "not_heard_of": [member.name for member in one.members if not member.lives],
-            "heard_at": None if not one.written_at else time_of(one.written_at),
+            "heard_at": None if one.written_at is None else time_of(one.written_at),
             "errors": [
                 *filter(None, (one.damaged, unknown.get(one.group), *(member.last_error for member in one.members)))
             ],

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from checkback.consumer.group.group_state import GroupState, MessageQueue, QueueState
     from checkback.consumer.message_rows import Unread
@@ -23,14 +24,15 @@ class _Lag:
 
     ``messages``: those of complete batches that are not consumed, whichever of them the members' selectors match.
     ``seconds``: since the batch of the oldest of them; 0 = none. ``retries``: messages to be consumed again, and when
-    the first is due, None = none. ``dead_letters``: messages given up so far.
+    the first is due, None = none. ``dead_letters``: messages given up so far. Counts are None if not known: all if the
+    group's table cannot be read, messages and seconds if a topic's cannot.
     """
 
-    messages: int
-    seconds: float
-    retries: int
+    messages: int | None
+    seconds: float | None
+    retries: int | None
     next_retry_at: int | None
-    dead_letters: int
+    dead_letters: int | None
 
 
 @dataclass(frozen=True)
@@ -44,11 +46,15 @@ class QueueLag(_Lag):
 
 @dataclass(frozen=True)
 class TopicLag(_Lag):
-    """A topic; ``queues``: all 64. ``owned``: how many of them have a member that consumes them."""
+    """A topic; ``queues``: all 64. ``owned``: how many of them have a member that consumes them.
+
+    ``damaged``: why its table cannot be read.
+    """
 
     topic: str
     owned: int
     queues: tuple[QueueLag, ...]
+    damaged: str | None = None
 
 
 @dataclass(frozen=True)
@@ -69,13 +75,13 @@ class MemberState:
 
 @dataclass(frozen=True)
 class GroupLag(_Lag):
-    """A group. ``written_at``: when a member last wrote its state; long ago if all of them are gone.
+    """A group. ``written_at``: when a member last wrote its state; long ago if all of them are gone, None = not known.
 
-    ``damaged``: why its table cannot be read, of which nothing else is known then; or a topic's, whose lag counts as 0.
+    ``damaged``: why its table cannot be read, of which nothing else is known then; or that of a topic.
     """
 
     group: str
-    written_at: int
+    written_at: int | None
     members: tuple[MemberState, ...]
     topics: tuple[TopicLag, ...]
     damaged: str | None = None
@@ -87,13 +93,22 @@ class GroupLag(_Lag):
 
 
 def group_lag(
-    group: str, state: GroupState, written_at: int, unread: Mapping[MessageQueue, Unread], now: int
+    group: str,
+    state: GroupState,
+    written_at: int,
+    unread: Mapping[MessageQueue, Unread],
+    now: int,
+    damaged: Mapping[str, str] = MappingProxyType({}),
 ) -> GroupLag:
-    """A group's state, with what its queues have not consumed; ``unread``: queues without any are left out."""
+    """A group's state, with what its queues have not consumed; ``unread``: queues without any are left out.
+
+    ``damaged``: why it is not known of topics.
+    """
     by_topic: dict[str, list[QueueLag]] = {}
     for queue, found in sorted(state.queues.items()):
-        by_topic.setdefault(queue.topic, []).append(_queue_lag(queue, found, unread.get(queue), now))
-    topics = tuple(_topic_lag(topic, tuple(queues)) for topic, queues in by_topic.items())
+        left = None if queue.topic in damaged else _unread(unread.get(queue), now)
+        by_topic.setdefault(queue.topic, []).append(_queue_lag(queue, found, left))
+    topics = tuple(_topic_lag(topic, tuple(queues), damaged.get(topic)) for topic, queues in by_topic.items())
     members = tuple(
         MemberState(
             each.name,
@@ -105,31 +120,47 @@ def group_lag(
         )
         for each in sorted(state.members.values(), key=lambda each: each.name)
     )
-    return GroupLag(*_total(topics), group, written_at, members, topics)
+    why = next((each.damaged for each in topics if each.damaged is not None), None)
+    return GroupLag(*_total(topics), group, written_at, members, topics, why)
 
 
 def damaged_group(group: str, why: str) -> GroupLag:
     """A group whose table cannot be read."""
-    return GroupLag(*_total(()), group, 0, (), (), why)
+    return GroupLag(None, None, None, None, None, group, None, (), (), why)
 
 
-def _queue_lag(queue: MessageQueue, state: QueueState, unread: Unread | None, now: int) -> QueueLag:
-    messages, seconds = (0, 0.0) if unread is None else (unread.messages, max(0, now - unread.oldest) / 1000)
+def _unread(found: Unread | None, now: int) -> tuple[int, float]:
+    return (0, 0.0) if found is None else (found.messages, max(0, now - found.oldest) / 1000)
+
+
+def _queue_lag(queue: MessageQueue, state: QueueState, unread: tuple[int, float] | None) -> QueueLag:
+    messages, seconds = unread or (None, None)
     due = min((each.due_at for each in state.retries), default=None)
     return QueueLag(
         messages, seconds, len(state.retries), due, state.dead_letters, queue.queue_id, state.owner, state.position
     )
 
 
-def _topic_lag(topic: str, queues: tuple[QueueLag, ...]) -> TopicLag:
-    return TopicLag(*_total(queues), topic, sum(each.owner is not None for each in queues), queues)
+def _topic_lag(topic: str, queues: tuple[QueueLag, ...], damaged: str | None) -> TopicLag:
+    return TopicLag(*_total(queues), topic, sum(each.owner is not None for each in queues), queues, damaged)
 
 
-def _total(parts: tuple[_Lag, ...]) -> tuple[int, float, int, int | None, int]:
+def _total(parts: tuple[_Lag, ...]) -> tuple[int | None, float | None, int | None, int | None, int | None]:
+    seconds = [each.seconds for each in parts if each.seconds is not None]
     return (
-        sum(each.messages for each in parts),
-        max((each.seconds for each in parts), default=0.0),
-        sum(each.retries for each in parts),
+        _sum(each.messages for each in parts),
+        max(seconds, default=0.0) if len(seconds) == len(parts) else None,
+        _sum(each.retries for each in parts),
         min((each.next_retry_at for each in parts if each.next_retry_at is not None), default=None),
-        sum(each.dead_letters for each in parts),
+        _sum(each.dead_letters for each in parts),
     )
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    """None if one is not known."""
+    total = 0
+    for count in counts:
+        if count is None:
+            return None
+        total += count
+    return total

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -56,9 +55,7 @@ class LagReader:
         known = []
         for at, (name, one) in enumerate(stored.items()):
             unread = {key: each for of in counted.values() if not isinstance(of, str) for key, each in of[at].items()}
-            mine = sorted({queue.topic for queue in one.state.queues} & whys.keys())
-            why = whys[mine[0]] if mine else None
-            known.append(replace(group_lag(name, one.state, one.written_at, unread, now), damaged=why))
+            known.append(group_lag(name, one.state, one.written_at, unread, now, whys))
         return sorted([*known, *damaged], key=lambda one: one.group)
 
     def _together(self, *steps: Callable[[], Any]) -> list[Any]:

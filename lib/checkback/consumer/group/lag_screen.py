@@ -20,14 +20,17 @@ MEMBERS = ("member", "joined", "queues", "topics", "last error")
 
 def facts_of(group: GroupLag, now: int) -> ConsumerFacts:
     """What `status` says of a group."""
-    living, heard_s = len(group.living), 0.0 if group.damaged else (now - group.written_at) / 1000
-    counts = living, group.messages, round(group.seconds, 3), group.retries, group.dead_letters
+    if group.written_at is None:
+        return ConsumerFacts(group.group, None, None, None, None, None, group.damaged, None, None)
+    living, heard_s = len(group.living), (now - group.written_at) / 1000
+    seconds = None if group.seconds is None else round(group.seconds, 3)
+    counts = living, group.messages, seconds, group.retries, group.dead_letters
     return ConsumerFacts(group.group, *counts, group.damaged, len(group.members) - living, heard_s)
 
 
 def heading(group: GroupLag, now: int) -> str:
     """The line above a group's tables."""
-    if group.damaged is not None:
+    if group.damaged is not None or group.written_at is None:
         return f"{group.group}: {group.damaged}"
     silent = len(group.members) - len(group.living)
     dead = f" ({silent} not heard of any more)" if silent else ""
@@ -45,13 +48,13 @@ def queue_rows(group: GroupLag, now: int) -> list[tuple[str, ...]]:
         (topic.topic, str(each.queue_id), _settled(each.position), *_counts(each, now), each.owner or "-")
         for topic in group.topics
         for each in topic.queues
-        if each.messages or each.retries
+        if each.messages != 0 or each.retries
     ]
 
 
 def idle(group: GroupLag) -> str:
     """The line about the queues that `queue_rows` leaves out; empty if there are none."""
-    queues = [each for topic in group.topics for each in topic.queues if not each.messages and not each.retries]
+    queues = [each for topic in group.topics for each in topic.queues if each.messages == 0 and not each.retries]
     alone = sum(each.owner is None for each in queues)
     told = f"nothing to consume in {len(queues)} queues" + (f", {alone} of them without an owner" if alone else "")
     return f"{told}; --json shows all" if queues else ""
@@ -70,12 +73,13 @@ def as_json(group: GroupLag) -> dict[str, Any]:
     return {
         "group": group.group,
         "damaged": group.damaged,
-        "written_at": iso(group.written_at),
+        "written_at": None if group.written_at is None else iso(group.written_at),
         **_counts_json(group),
         "members": [_member_json(each) for each in group.members],
         "topics": [
             {
                 "topic": topic.topic,
+                "damaged": topic.damaged,
                 **_counts_json(topic),
                 "owned": topic.owned,
                 "queues": [_queue_json(each) for each in topic.queues],
@@ -88,8 +92,12 @@ def as_json(group: GroupLag) -> dict[str, Any]:
 def _counts(lag: TopicLag | QueueLag, now: int) -> tuple[str, ...]:
     due = lag.next_retry_at
     when = "-" if due is None else "now" if due <= now else f"in {span((due - now) / 1000)}"
-    behind = span(lag.seconds) if lag.messages else "-"
-    return str(lag.messages), behind, str(lag.retries), when, str(lag.dead_letters)
+    behind = "?" if lag.seconds is None else span(lag.seconds) if lag.messages else "-"
+    return _count(lag.messages), behind, _count(lag.retries), when, _count(lag.dead_letters)
+
+
+def _count(count: int | None) -> str:
+    return "?" if count is None else str(count)
 
 
 def _counts_json(lag: GroupLag | TopicLag | QueueLag) -> dict[str, Any]:

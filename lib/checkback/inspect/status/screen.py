@@ -218,8 +218,8 @@ def _consumers(one: ConsumerFacts, new: int) -> Line:
     """A consumer group; ``new``: new dead letters. Without members that live nobody consumes what is there."""
     if one.damaged is not None:
         return Line("consumers", f"{one.group}: {one.damaged}", bad=True)
-    lag = f"lag {one.lag_messages}" + (f", {span(one.lag_s)} behind" if one.lag_messages else "")
-    silent = f" ({one.silent} not heard of for {span(one.heard_s)})" if one.silent else ""
+    lag = f"lag {one.lag_messages}" + (f", {span(one.lag_s or 0)} behind" if one.lag_messages else "")
+    silent = f" ({one.silent} not heard of for {span(one.heard_s or 0)})" if one.silent else ""
     times = f"given up {one.dead_letters} time{'' if one.dead_letters == 1 else 's'}"
     dead = times + (f", new dead letters {new}" if new else "")
     text = f"{one.group}: members {one.members}{silent}, {lag}, retries {one.retries}, {dead}"

@@ -103,19 +103,19 @@ class TableFacts:
 class ConsumerFacts:
     """A consumer group: its members that live, messages not consumed, the age of the oldest (s), retries, dead.
 
-    ``damaged``: why its table, or a topic's, cannot be read. ``silent``: members that are not heard of any
-    more; ``heard_s``: since a member was heard of.
+    ``damaged``: why its table, or a topic's, cannot be read: what is not known then is None. ``silent``: members that
+    are not heard of any more; ``heard_s``: since a member was heard of.
     """
 
     group: str
-    members: int
-    lag_messages: int
-    lag_s: float
-    retries: int
-    dead_letters: int
+    members: int | None
+    lag_messages: int | None
+    lag_s: float | None
+    retries: int | None
+    dead_letters: int | None
     damaged: str | None = None
-    silent: int = 0
-    heard_s: float = 0.0
+    silent: int | None = 0
+    heard_s: float | None = 0.0
 
 
 @dataclass(frozen=True)
