@@ -49,6 +49,9 @@ def test_tables_are_in_the_catalog_and_committed_by_path(spark: SparkSession, tm
     tables = Tables.of(settings.storage)
     assert tables.by_files
     DeltaLog.create("topics/older", f"{tmp_path}/topics/older")
+    DeltaLog.create("topics/damaged", f"{tmp_path}/topics/damaged")
+    (tmp_path / f"topics/damaged/_delta_log/{0:020}.json").write_text("{")
+    (tmp_path / f"topics/damaged/_delta_log/{0:020}.crc").write_text("{}")  # it was on the disk once
     for offset, topic in enumerate(("orders", "Orders")):
         place = lake.half(offset, f"tx-{offset}", real_topic=topic)
         lake.op(place, transaction_id=f"tx-{offset}")

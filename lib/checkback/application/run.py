@@ -24,6 +24,7 @@ from checkback.reconcile.start.start_facts import facts
 from checkback.reconcile.state.registered_timers import first_timer, timers_of
 from checkback.reconcile.state.wake_timers import WakeTimers
 from checkback.spark.shutdown import GracefulShutdown, stop_on_signal
+from checkback.storage import external_tables
 from checkback.storage.crash_recovery import recover_query, recover_tables
 from checkback.storage.dataframes import is_connect
 from checkback.storage.lock import exclusive_lock
@@ -63,7 +64,8 @@ def reconcile(
         put_right(tables)
         tables.create(spark, *SCHEMAS)
         if tables.register:  # topics that were there before the setting
-            tables.create(spark, *tables.topics(spark))
+            places = {name: tables.location(name) for name in tables.topics(spark)}
+            external_tables.register(spark, tables.register, places)  # a damaged one stops no other
         renew(spark, tables)
         found = facts(spark, settings, tables)
         refuse(found)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from checkback.errors import StorageError, reason
 from checkback.storage.catalog_names import table_name
 from checkback.storage.log import spark_log
+from checkback.storage.own_failure import own_failure
 from checkback.storage.schemas import TOPIC_PREFIX
 
 if TYPE_CHECKING:
@@ -41,10 +42,10 @@ def register(spark: SparkSession, schema: str, places: Mapping[str, str]) -> Non
         try:
             with _told(f"{schema}.{table}"):
                 spark_log.register(spark, f"{place}.{spark_log.quoted(table)}", location)
-        except StorageError as error:
+        except Exception as error:  # Spark's own, if the table's log is damaged
             if not name.startswith(TOPIC_PREFIX):
                 raise
-            _log.warning("%s", error)
+            _log.warning("%s: %s", location, own_failure(error))
 
 
 @contextmanager
