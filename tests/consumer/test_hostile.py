@@ -153,6 +153,27 @@ def test_coroutines_are_awaited_and_failed_ones_again(lake: Published) -> None:
         AsyncPushConsumer("g", lake.tables.root, heard.later, positions=object())
 
 
+@pytest.mark.parametrize("error", [SystemExit, GeneratorExit, asyncio.CancelledError, StopIteration])
+def test_an_exception_of_any_kind_in_a_coroutine_is_a_failure(lake: Published, error: type[BaseException]) -> None:
+    """The event loop, which is the service's, goes on."""
+    lake.publish({"pay": [lake.messages(6)]})
+    left = [2]
+
+    def fail(message: Any) -> None:
+        if message.half_queue_offset == 1 and left[0]:
+            left[0] -= 1
+            raise error
+
+    heard = Heard(also=fail)
+
+    async def run() -> None:
+        async with AsyncPushConsumer("g", lake.tables.root, heard.later, **FAST).subscribe("pay"):
+            await asyncio.to_thread(heard.wait_for, *range(6))
+
+    asyncio.run(run())
+    assert heard.times == Counter(range(6))
+
+
 def test_a_topic_that_cannot_be_read_holds_up_no_other(lake: Published, running: list[PushConsumer]) -> None:
     lake.publish({"pay": [lake.messages(3)], "refunds": [lake.messages(3)]})
     [file] = Path(lake.tables.location("topics/pay")).glob("*.parquet")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from checkback.consumer.listening import ListenerGoneError
 from checkback.consumer.push_consumer import PushConsumer
 from checkback.errors import SettingsError
+from checkback.producer.daemon_threads import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -95,12 +96,14 @@ class AsyncPushConsumer:
                 call.cancel()
                 self.consumer.shutdown()
                 raise ListenerGoneError
-        return call.result()
+        return call.result().value()
 
-    async def _call(self, argument: Any) -> Any:
+    async def _call(self, argument: Any) -> Outcome[Any]:
         task = asyncio.current_task()
         self._calls.add(task)
         try:
-            return await self._listener(argument)
+            return Outcome(await self._listener(argument), None)
+        except SystemExit as error:  # in a task it would end the service's event loop
+            return Outcome(None, error)
         finally:
             self._calls.discard(task)
