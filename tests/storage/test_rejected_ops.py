@@ -6,9 +6,11 @@ import json
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
-from checkback.storage.rejected_ops import RejectedOps
+from checkback.storage.rejected_ops import RejectedOps, about
 
 T0 = datetime(2026, 3, 1, tzinfo=timezone.utc)
 OP: dict[str, Any] = {
@@ -55,6 +57,23 @@ def test_op_is_known_by_what_reconcile_has_written_of_it() -> None:
 def test_any_other_op_is_not(other: dict[str, Any]) -> None:
     """One that landed after the batch is another, too: the producer has sent it again."""
     assert OP | other not in rejected()
+
+
+def test_only_rows_at_the_offsets_are_parsed() -> None:
+    """A text may say what it likes."""
+    raws = [
+        '{"queue_id":0,"half_offset":7,"state":"COMMIT"}',
+        '{"queue_id":0,"half_offset":77,"state":"COMMIT"}',
+        '{"queue_id":0,"half_offset":-7}',
+        '{"queue_id":0,"half_offset":99999999999999999999999,"remark":"{\\"half_offset\\":7}"}',
+        '{"half_offset":8,"transaction_id":"\\"half_offset\\":7"}',
+        None,
+        "",
+    ]
+    rows = pa.table({"raw": pa.array(raws, pa.string()), "rejected_at": pa.array([T0] * len(raws))})
+    assert [row["raw"] for row in about(rows, [7])] == raws[:1]
+    assert [row["raw"] for row in about(rows, np.array([7, 8]))] == [raws[0], raws[4]]
+    assert about(rows, []) == []
 
 
 @pytest.mark.parametrize(

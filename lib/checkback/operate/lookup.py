@@ -192,7 +192,7 @@ def _with_outcomes(store: OperatorTables, found: dict[Place, Transaction]) -> li
     ops: dict[Place, list[Row]] = {}
     cancels: dict[Place, list[Row]] = {}
     landed = rows_at(store, "op", "half_offset", found)
-    rejected = RejectedOps(_rejected(store) if landed else ())
+    rejected = RejectedOps(_rejected(store, sorted({place.queue_offset for place, _ in landed})))
     for place, row in landed:
         if row in rejected:
             continue
@@ -231,10 +231,12 @@ def _with_outcomes(store: OperatorTables, found: dict[Place, Transaction]) -> li
     ]
 
 
-def _rejected(store: OperatorTables) -> list[Row]:
-    """The rows of `rejected` that are about ops, from the tables."""
-    rows = store.rows("rejected", {"source": ["op"]}, [*rejected_ops.COLUMNS, "file"]).to_pylist()
-    return [row for row in rows if row["file"] is None]
+def _rejected(store: OperatorTables, offsets: Sequence[int]) -> list[Row]:
+    """The rows of `rejected` about ops at these offsets. Lines of files are not in `op`."""
+    if not offsets:
+        return []
+    rows = store.rows("rejected", {"source": ["op"]}, [*rejected_ops.COLUMNS, "file"])
+    return [row for row in rejected_ops.about(rows, offsets) if row["file"] is None]
 
 
 _TIMES = "check_times"

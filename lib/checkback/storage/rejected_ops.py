@@ -11,16 +11,24 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from checkback.storage.timestamps import us_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     Row: TypeAlias = Mapping[str, Any]
 
 #: the columns of `rejected` that are used
 COLUMNS = ("raw", "rejected_at")
 _TEXTS = ("producer_group", "transaction_id", "state")
+#: an offset as `reconcile` writes it; in a text its quotes would be escaped
+_OFFSET = r'"half_offset":(?P<offset>-?[0-9]+)'
 
 
 class RejectedOps:
@@ -46,6 +54,15 @@ class RejectedOps:
         born, stored = op["born_timestamp"], op["store_timestamp"]
         until = self._until.get(_key(op, None if born is None else us_of(born) // 1000))
         return until is not None and (0 if stored is None else us_of(stored)) <= until
+
+
+def about(rows: pa.Table, offsets: Sequence[int] | NDArray[np.int64]) -> list[dict[str, Any]]:
+    """The rows of `rejected`, with COLUMNS, that are about ops at these offsets: of a million few are parsed."""
+    found = pc.struct_field(pc.extract_regex(rows.column("raw"), _OFFSET), "offset")
+    wanted: list[dict[str, Any]] = rows.filter(
+        pc.is_in(found, pa.array(offsets, pa.int64()).cast(pa.string()))
+    ).to_pylist()
+    return wanted
 
 
 def _key(op: Row, born_ms: int | None) -> tuple[object, ...]:

@@ -33,7 +33,9 @@ from checkback.storage.timestamps import EPOCH, ms_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from checkback.gateway.deduplication.landed_halves import HalfEntries
     from checkback.storage.log.snapshot_files import DataFile
@@ -183,7 +185,7 @@ class DeduplicationHistory:
             newest = older + newest
         found = last_of(newest, most)
         if found.names:
-            ops = FirstOps(found, self._rejected())
+            ops = FirstOps(found, self._rejected(found.offsets))
             for file, source in _opened(self._files("op", within)):
                 for rows in _read_ahead(row_batches(file.path, "op", _OP, wanted, source)):
                     ops.add(rows)
@@ -204,7 +206,8 @@ class DeduplicationHistory:
         """How these ended, by `decisions`, else by the first op that fits and was not rejected. Raises StorageError."""
         by_place = {(half.queue_id, half.queue_offset): half for half in halves}
         ops = [row for rows in self._rows_at("op", _OP_KEY, _OP, by_place) for row in rows.to_pylist()]
-        states = _first_ops(ops, halves, self._rejected() if ops else RejectedOps(()))
+        rejected = self._rejected([offset for _, offset in by_place]) if ops else RejectedOps(())
+        states = _first_ops(ops, halves, rejected)
         states |= {place: half.state for place, half in by_place.items() if half.state is not None}
         ended = {place: TransactionEnd(state) for place, state in states.items()}
         for rows in self._rows_at("decisions", _KEY, _DECISION, by_place):
@@ -222,14 +225,18 @@ class DeduplicationHistory:
                     )
         return ended
 
-    def _rejected(self) -> RejectedOps:
-        """The ops that `reconcile` has rejected; none if that cannot be told: only their repetition depends on it."""
+    def _rejected(self, offsets: Sequence[int] | NDArray[np.int64]) -> RejectedOps:
+        """The ops at these offsets that `reconcile` has rejected.
+
+        None if that cannot be told: only what is answered to their repetition depends on it.
+        """
         wanted = (pc.field("source") == "op") & pc.field("file").is_null()  # lines of files are not in `op`
         try:
             return RejectedOps(
                 row
                 for file, source in _opened(self._files("rejected"))
-                for row in read_rows(file.path, "rejected", rejected_ops.COLUMNS, wanted, source).to_pylist()
+                for rows in row_batches(file.path, "rejected", rejected_ops.COLUMNS, wanted, source)
+                for row in rejected_ops.about(rows, offsets)
             )
         except StorageError as error:
             _logger.warning("which ops were rejected is not known: %s", error)
