@@ -96,6 +96,27 @@ def test_op_of_somebody_else_ends_no_transaction(tmp_path: Path) -> None:
     assert history.ended([kept(0)]) == {(0, 0): TransactionEnd("COMMIT")}
 
 
+def test_op_that_was_rejected_ends_no_transaction(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Until another is there. A line of a file, rejected by `land`, is about no row of `op`."""
+    land(tmp_path, "half", half(0), half(1))
+    land(tmp_path, "op", op(0, "COMMIT"), op(1, "COMMIT"))
+    raw = '{"queue_id":0,"half_offset":%d,"transaction_id":"tx","producer_group":"orders","state":"COMMIT",'
+    raw += f'"source":"producer","born_timestamp":{T0_MS}}}'
+    rows = [
+        {"source": "op", "raw": raw % offset, "reason": "too many", "file": file, "rejected_at": T0}
+        for offset, file in ((0, None), (1, "in/op.jsonl"))
+    ]
+    land(tmp_path, "rejected", *rows)
+    history = DeduplicationHistory(str(tmp_path))
+    found = history.find([(0, 0), (0, 1)])
+    assert [found[0, offset].state for offset in range(2)] == [None, "COMMIT"]
+    assert [one.state for one in recent(history, [0], T0, 10)] == [None, "COMMIT"]
+    assert not caplog.records
+    land(tmp_path, "op", op(0, "ROLLBACK", 1))
+    assert history.find([(0, 0)])[0, 0].state == "ROLLBACK"
+    assert [one.state for one in recent(history, [0], T0, 10)] == ["ROLLBACK", "COMMIT"]
+
+
 def test_decision_of_somebody_else_is_not_told(tmp_path: Path) -> None:
     """A half message whose offset was seen before is rejected: the decision there is another transaction's."""
     land(tmp_path, "half", half(0, second=1), half(0, "late", 2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from checkback.messages.half import RESUMED_BY, RESUMED_FROM
 from checkback.operate.lookup import find
 from checkback.operate.transaction import AmbiguousError, Asked, Place
 from checkback.storage.schemas import arrow_schema
+from checkback.storage.timestamps import ms_of
 from operate.fixtures import QUEUE, Lakehouse
 from support.odd_rows import append_odd
 
@@ -41,6 +43,21 @@ def test_transaction_is_found_with_its_checks_and_ops(lake: Lakehouse) -> None:
     lake.decide(place, "COMMIT")
     one = found_one(lake)
     assert (one.decision.state, one.decision.source, one.check_times) == ("COMMIT", "producer", 15)
+
+
+def test_ops_that_were_rejected_hinder_nobody(lake: Lakehouse) -> None:
+    """COMMIT came long before its half message, CANCEL before the COMMIT: another may be given."""
+    place = lake.half(0)
+    lake.op(place)
+    lake.op(place, "CANCEL", source="operator")
+    for row in lake.rows("op"):
+        told = {name: row[name] for name in ("queue_id", "half_offset", "transaction_id", "producer_group", "state")}
+        raw = json.dumps(told | {"born_timestamp": ms_of(row["born_timestamp"])}, separators=(",", ":"))
+        lake._append("rejected", {"source": "op", "raw": raw, "reason": "why", "rejected_at": lake.clock()})
+    found = found_one(lake)
+    assert (found.ops, found.cancels) == ((), ())
+    assert not lake.resolve("ROLLBACK").repeated
+    assert [op.state for op in found_one(lake).ops] == ["ROLLBACK"]
 
 
 def test_half_message_that_was_not_taken_is_not_found(lake: Lakehouse) -> None:

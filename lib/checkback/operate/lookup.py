@@ -232,10 +232,10 @@ def _with_outcomes(store: OperatorTables, found: dict[Place, Transaction]) -> li
 
 
 def _rejected(store: OperatorTables, offsets: Sequence[int]) -> list[Row]:
-    """The rows of `rejected` about ops at these offsets. Lines of files are not in `op`."""
+    """The rows of `rejected` about ops at these offsets."""
     if not offsets:
         return []
-    rows = store.rows("rejected", {"source": ["op"]}, [*rejected_ops.COLUMNS, "file"])
+    rows = store.rows("rejected", {"source": ["op"]}, rejected_ops.COLUMNS)
     return [row for row in rejected_ops.about(rows, offsets) if row["file"] is None]
 
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     Row: TypeAlias = Mapping[str, Any]
 
-#: the columns of `rejected` that are used
-COLUMNS = ("raw", "rejected_at")
+#: the columns of `rejected` that are used; file is null: lines of files are not in `op`
+COLUMNS = ("raw", "rejected_at", "source", "file")
 _TEXTS = ("producer_group", "transaction_id", "state")
 #: an offset as `reconcile` writes it; in a text its quotes would be escaped
 _OFFSET = r'"half_offset":(?P<offset>-?[0-9]+)'

@@ -230,7 +230,7 @@ class DeduplicationHistory:
 
         None if that cannot be told: only what is answered to their repetition depends on it.
         """
-        wanted = (pc.field("source") == "op") & pc.field("file").is_null()  # lines of files are not in `op`
+        wanted = (pc.field("source") == "op") & pc.field("file").is_null()
         try:
             return RejectedOps(
                 row
