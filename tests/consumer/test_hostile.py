@@ -39,6 +39,8 @@ from consumer.test_push_consumer import FAST, dead_letters, start
 from support.odd_rows import REPLACED, bad_texts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sqlalchemy import Connection
 
     from consumer.published import Published
@@ -46,11 +48,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError])
-def test_an_exception_of_any_kind_is_a_failure(
-    lake: Published, running: list[PushConsumer], error: type[BaseException]
-) -> None:
-    lake.publish({"pay": [lake.messages(6)]})
+def raising(error: type[BaseException]) -> Callable[[Any], None]:
+    """What a listener does that fails twice on the message at offset 1."""
     left = [2]
 
     def fail(message: Any) -> None:
@@ -58,7 +57,15 @@ def test_an_exception_of_any_kind_is_a_failure(
             left[0] -= 1
             raise error
 
-    heard = Heard(also=fail)
+    return fail
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError])
+def test_an_exception_of_any_kind_is_a_failure(
+    lake: Published, running: list[PushConsumer], error: type[BaseException]
+) -> None:
+    lake.publish({"pay": [lake.messages(6)]})
+    heard = Heard(also=raising(error))
     start(lake, running, heard, threads=1)
     heard.wait_for(*range(6))
     assert heard.times == Counter(range(6))
@@ -157,14 +164,7 @@ def test_coroutines_are_awaited_and_failed_ones_again(lake: Published) -> None:
 def test_an_exception_of_any_kind_in_a_coroutine_is_a_failure(lake: Published, error: type[BaseException]) -> None:
     """The event loop, which is the service's, goes on."""
     lake.publish({"pay": [lake.messages(6)]})
-    left = [2]
-
-    def fail(message: Any) -> None:
-        if message.half_queue_offset == 1 and left[0]:
-            left[0] -= 1
-            raise error
-
-    heard = Heard(also=fail)
+    heard = Heard(also=raising(error))
 
     async def run() -> None:
         async with AsyncPushConsumer("g", lake.tables.root, heard.later, **FAST).subscribe("pay"):
