@@ -6,6 +6,7 @@ import asyncio
 import functools
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -146,7 +147,8 @@ print("done", flush=True)
 
 @pytest.mark.slow
 def test_process_does_not_wait_for_a_listener_that_hangs() -> None:
-    run = subprocess.run([sys.executable, "-c", HANGING], capture_output=True, text=True, check=True, timeout=60)
+    command, tests = [sys.executable, "-c", HANGING], Path(__file__).parents[1]
+    run = subprocess.run(command, cwd=tests, capture_output=True, text=True, check=True, timeout=60)
     assert run.stdout == "done\n"
 
 

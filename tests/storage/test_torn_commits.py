@@ -56,11 +56,11 @@ def _last(root: Path) -> int | None:
 def test_newest_commit_that_is_cut_off_anywhere_is_named_and_put_aside(
     tmp_path_factory: pytest.TempPathFactory, commits: int, cut: int, zeros: bool
 ) -> None:
-    """Between two lines, too, where what is left is a commit of its own."""
+    """Between two lines, too, where what is left is a commit of its own. Without its last line break it is whole."""
     root = tmp_path_factory.mktemp("table")
     log = _table(root, commits)
     newest, whole = _file(log, commits), _file(log, commits).read_bytes()
-    newest.write_bytes(b"\0" * len(whole) if zeros else whole[: cut % len(whole)])
+    newest.write_bytes(b"\0" * len(whole) if zeros else whole[: cut % (len(whole) - 1)])
     _file(log, commits, "crc").unlink()  # written once the commit is on the disk
     for read in (lambda: DeltaLog("ticks", str(root / "ticks")), lambda: CommitReader.of(str(root / "ticks"))):
         with pytest.raises(StorageError, match=f"version {commits} .*empty or cut off.*checkback maintain --repair"):
