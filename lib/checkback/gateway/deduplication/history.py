@@ -206,10 +206,7 @@ class DeduplicationHistory:
         """How these ended, by `decisions`, else by the first op that fits and was not rejected. Raises StorageError."""
         by_place = {(half.queue_id, half.queue_offset): half for half in halves}
         ops = [row for rows in self._rows_at("op", _OP_KEY, _OP, by_place) for row in rows.to_pylist()]
-        rejected = self._rejected([offset for _, offset in by_place]) if ops else RejectedOps(())
-        states = _first_ops(ops, halves, rejected)
-        states |= {place: half.state for place, half in by_place.items() if half.state is not None}
-        ended = {place: TransactionEnd(state) for place, state in states.items()}
+        ended: dict[Place, TransactionEnd] = {}
         for rows in self._rows_at("decisions", _KEY, _DECISION, by_place):
             # A CANCEL comes after the COMMIT, and does not end the transaction.
             for row in rows.filter(pc.field("state") != "CANCEL").to_pylist():
@@ -223,7 +220,12 @@ class DeduplicationHistory:
                     ended[place] = TransactionEnd(
                         row["state"], row["reason"], row["check_times"] or 0, decided_at, deliver_at
                     )
-        return ended
+        # `rejected` cannot skip files: it is read only where an op has not decided yet.
+        ops = [op for op in ops if (op["queue_id"], op["half_offset"]) not in ended]
+        rejected = self._rejected([op["half_offset"] for op in ops]) if ops else RejectedOps(())
+        states = _first_ops(ops, halves, rejected)
+        states |= {place: half.state for place, half in by_place.items() if half.state is not None}
+        return {place: TransactionEnd(state) for place, state in states.items()} | ended
 
     def _rejected(self, offsets: Sequence[int] | NDArray[np.int64]) -> RejectedOps:
         """The ops at these offsets that `reconcile` has rejected.
