@@ -15,7 +15,7 @@ from checkback.storage.files import table_files
 from checkback.storage.files.log_files import COMMIT, LOG
 from checkback.storage.files.object_store import is_registered
 from checkback.storage.log.commit_reader import read_actions
-from checkback.storage.own_failure import is_damage
+from checkback.storage.own_failure import reading
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -105,10 +105,9 @@ def _entries(folder: str) -> list[FileEntry]:
 
 def _readable(path: str) -> bool:
     try:
-        pq.read_metadata(table_files.source(path))
-    except Exception as error:
-        if not is_damage(error):
-            raise
+        with reading(path):
+            pq.read_metadata(table_files.source(path))
+    except StorageError:  # whatever the reason: the log before it stays
         return False
     return True
 
