@@ -50,7 +50,7 @@ def _counts(report: Report) -> dict[str, int]:
     return {each.finding.name: each.count for each in report.found if each.count}
 
 
-def _samples(report: Report) -> dict[str, list[tuple[int | None, int | None]]]:
+def _samples(report: Report) -> dict[str, list[tuple[int | None, int | None] | str]]:
     return {each.finding.name: [*each.samples] for each in report.found if each.finding.about == "batch"}
 
 

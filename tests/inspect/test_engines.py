@@ -14,8 +14,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
+from checkback.inspect.audit.batches import audit_batches
 from checkback.inspect.audit.labels import labelled
-from checkback.inspect.audit.run import account, summary_question
+from checkback.inspect.audit.run import SAMPLES, summary_question, taken
 from checkback.inspect.breaker_states import breakers_question
 from checkback.inspect.discarded_messages import discard_counts_question, discarded_question
 from checkback.inspect.engines.check_jitter import xxhash64
@@ -243,7 +244,7 @@ def test_both_engines_audit_alike(spark: SparkSession, tmp_path: Path) -> None:
     tables = Tables.of(settings.storage)
 
     def summed(engine: Engine) -> list[dict[str, Any]]:
-        return list(labelled(account(engine), settings, summary_question, whole=False))
+        return list(labelled(audit_batches(taken(engine), SAMPLES), settings, summary_question, whole=False))
 
     # Each story has a queue of its own. Spark sorts out the ordinary ones only here.
     with DuckDBEngine(tables) as duckdb:

@@ -285,7 +285,7 @@ def audit(
     overrides: Overrides = None,
     debug: Debug = False,
 ) -> None:
-    """Show whether the tables keep every promise; the exit code is 1 when they do not."""
+    """Show whether the tables keep every promise; the exit code is 1 when they do not, or a topic cannot be read."""
     one_form(as_json, as_csv)
     settings = prepared_for_tables(config, overrides, debug)
     with answering(settings, "audit") as answers:
@@ -293,9 +293,9 @@ def audit(
     try:
         _print_audit(report, as_json, as_csv)
     except BrokenPipeError:  # `| head`: the exit code tells all the same
-        if not report.broken:
+        if report.kept:
             raise
-    if report.broken:
+    if not report.kept:
         raise typer.Exit(code=1)
 
 

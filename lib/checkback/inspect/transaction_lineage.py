@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from checkback.errors import SettingsError
 from checkback.inspect.engines.question import Question
 from checkback.inspect.engines.rejected_names import REJECTED_NAMES, escape_in
+from checkback.inspect.unreadable_topics import beside_unreadable
 from checkback.inspect.versions.late_notes import NAME, WRITERS, no_notes, notes_about, with_noted
 from checkback.inspect.versions.view import View
 from checkback.reconcile.publish.unpublished import TABLE
 from checkback.storage.dataframes import frame
 from checkback.storage.files.object_store import concurrently
-from checkback.storage.own_failure import own_failure
 from checkback.storage.schemas import TOPIC_PREFIX, columns_of
 
 if TYPE_CHECKING:
@@ -76,33 +75,15 @@ def lineage_rows(view: View, transaction_id: str, group: str | None = None) -> p
     """As `lineage`."""
     own, topics = [name for name in _EVENTS if name != TOPIC_PREFIX], view.topics()
     view.look(*own, *topics, "batches")
-    try:
-        return _lineage(view, [*own, *topics], transaction_id, group)
-    except SettingsError:
-        raise
-    except Exception as error:
-        own_failure(error)
-        _lineage(view, own, transaction_id, group)  # raises if it is no topic's table
-        faults = _faults(view, topics, transaction_id, group)
-        if not faults:
-            raise
-    found = _lineage(view, [*own, *(name for name in topics if name not in faults)], transaction_id, group)
+    found, faults = beside_unreadable(
+        topics,
+        lambda faults: _lineage(view, [*own, *(n for n in topics if n not in faults)], transaction_id, group),
+        lambda some: _lineage(view, ["half", *some], transaction_id, group),
+    )
+    if not faults:
+        return found
     unread = [{"event": UNREADABLE, "table": name, "detail": fault} for name, fault in faults.items()]
     return pa.concat_tables([found, pa.Table.from_pylist(unread, schema=found.schema)])
-
-
-def _faults(view: View, topics: Sequence[str], transaction_id: str, group: str | None) -> dict[str, str]:
-    """Which of the topics' tables cannot be read, and why: few of many, which are asked half by half."""
-    try:
-        _lineage(view, ["half", *topics], transaction_id, group)
-    except Exception as error:  # noqa: BLE001 - re-raised unless the table's own
-        fault = own_failure(error)
-        if len(topics) <= 1:
-            return dict.fromkeys(topics, fault)
-        middle = len(topics) // 2
-        halves = topics[:middle], topics[middle:]
-        return {name: why for half in halves for name, why in _faults(view, half, transaction_id, group).items()}
-    return {}
 
 
 def _lineage(view: View, known: Sequence[str], transaction_id: str, group: str | None) -> pa.Table:

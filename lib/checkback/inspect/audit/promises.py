@@ -23,14 +23,14 @@ PROMISES = {
 class Finding:
     """A kind of finding. ``promise`` is a key of PROMISES, or empty; ``meaning`` describes what has it.
 
-    ``about``: whether transactions, batches or commits of a table have it.
+    ``about``: whether transactions, batches, commits of a table or topics have it.
     """
 
     name: str
     level: Level
     promise: str
     meaning: str
-    about: Literal["transaction", "batch", "commit"] = "transaction"
+    about: Literal["transaction", "batch", "commit", "topic"] = "transaction"
 
 
 _ALL = (
@@ -126,6 +126,13 @@ _ALL = (
     Finding("batch_without_row", "broken", "P8", "it is not the one in progress, but has no row in `batches`", "batch"),
     Finding("batch_differs", "broken", "P8", "its row counts other decisions or checks than there are", "batch"),
     Finding("batch_twice", "broken", "P8", "several rows in `batches`", "batch"),
+    Finding(
+        "topic_not_read",
+        "warning",
+        "",
+        "its table cannot be read: what is in it is not judged, and taken for what `decisions` and the others tell",
+        "topic",
+    ),
     Finding("batch_gap", "warning", "", "batches between two of one checkpoint have no row; the next one", "batch"),
     Finding("batch_clock_back", "warning", "", "finished before the one before it: the clock was put back", "batch"),
     Finding("unpublished", "warning", "", "decided COMMIT, and waits in `unpublished` for its topic's table"),

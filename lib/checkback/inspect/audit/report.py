@@ -55,19 +55,22 @@ def circumstances(report: Report, now: datetime) -> list[str]:
         lines.append("no batch has a row in `batches`: checks and discards are judged without the rules of their time")
     elif report.past:
         lines.append(f"batches before {iso(report.first.time)} have no row in `batches`: judged without their rules")
+    lines += [f"not read: topics/{name}: {why}" for name, why in report.unread.items()]
     return lines
 
 
 def verdict(report: Report) -> list[str]:
     """Each promise that is broken, or that none is."""
     broken = sorted({found.finding.promise for found in report.found if found.finding.level == "broken"})
-    return [f"{promise} is broken: {PROMISES[promise]}" for promise in broken] or ["No promise is broken."]
+    unread = f", but {len(report.unread)} of the topics could not be read" if report.unread else ""
+    return [f"{promise} is broken: {PROMISES[promise]}" for promise in broken] or [f"No promise is broken{unread}."]
 
 
 def as_json(report: Report) -> dict[str, Any]:
     """The report as docs/audit.md describes it."""
     return {
         "broken": report.broken,
+        "unread": dict(report.unread),
         "batch": None if report.done is None else _batch(report.done),
         "under_way": [_batch(batch) for batch in report.under_way],
         "judged_from": None if report.first is None else _batch(report.first),
@@ -78,6 +81,7 @@ def as_json(report: Report) -> dict[str, Any]:
                 "level": found.finding.level,
                 "promise": found.finding.promise or None,
                 "finding": found.finding.name,
+                "about": found.finding.about,
                 "count": found.count,
                 "meaning": found.finding.meaning,
                 "samples": _samples(found),
@@ -100,9 +104,16 @@ def _is_figure(found: Found) -> bool:
 
 
 def _samples(found: Found) -> list[str]:
-    if found.finding.about != "transaction":
-        return [f"{number}@{'-' if time is None else iso(time)}" for number, time in found.samples]
-    return ["/".join("-" if part is None else str(part) for part in place) for place in found.samples]
+    return [_sample(found.finding.about, sample) for sample in found.samples]
+
+
+def _sample(about: str, sample: tuple[int | None, int | None] | str) -> str:
+    if isinstance(sample, str):
+        return sample
+    if about != "transaction":
+        number, time = sample
+        return f"{number}@{'-' if time is None else iso(time)}"
+    return "/".join("-" if part is None else str(part) for part in sample)
 
 
 def _batch(batch: Batch) -> dict[str, Any]:

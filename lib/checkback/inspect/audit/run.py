@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
 from checkback.errors import SettingsError
-from checkback.inspect.audit.batches import BatchAudit, audit_batches
+from checkback.inspect.audit.batches import audit_batches
 from checkback.inspect.audit.labels import labelled, last_done_batch
+from checkback.inspect.audit.ordinary import sources
 from checkback.inspect.audit.promises import FINDINGS, Finding
 from checkback.inspect.audit.removed_rows import removed_rows
 from checkback.inspect.engines.question import Question
+from checkback.inspect.unreadable_topics import beside_unreadable
 from checkback.inspect.versions.late_notes import read_notes
-from checkback.inspect.versions.table_versions import FixedTables
+from checkback.inspect.versions.table_versions import TOPICS, FixedTables
 from checkback.storage.checkpoints.checkpoint import Batch
-from checkback.storage.schemas import SCHEMAS
+from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from pyspark.sql import DataFrame, SparkSession
 
+    from checkback.inspect.audit.batches import BatchAudit
     from checkback.inspect.engines.engine import Engine
     from checkback.settings import Settings
 
 #: Samples per finding.
 SAMPLES = 5
+_Samples: TypeAlias = "tuple[tuple[int | None, int | None] | str, ...]"
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
@@ -33,12 +41,12 @@ class Found:
     """A finding, the number of transactions, batches or commits that have it, and a few of them as ``samples``.
 
     Samples are (queue_id, queue_offset); for batches (batch_id, time in ms), for commits (version, time in ms). None
-    where the row lacks the value.
+    where the row lacks the value. For topics the name.
     """
 
     finding: Finding
     count: int
-    samples: tuple[tuple[int | None, int | None], ...]
+    samples: _Samples
 
 
 @dataclass(frozen=True)
@@ -47,7 +55,7 @@ class Report:
 
     ``done``: the last completed batch; ``under_way``: batches in progress, whose rows were left out.
     ``oldest_pending``: its born_timestamp, ms. ``first``: the first batch with a row in `batches`, None = none has one;
-    ``past``: whether there were batches before it.
+    ``past``: whether there were batches before it. ``unread``: topics whose tables cannot be read, with the reason.
     """
 
     found: tuple[Found, ...]
@@ -56,11 +64,17 @@ class Report:
     oldest_pending: int | None
     first: Batch | None = None
     past: bool = False
+    unread: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def broken(self) -> bool:
         """Whether a promise is broken."""
         return any(found.finding.level == "broken" for found in self.found)
+
+    @property
+    def kept(self) -> bool:
+        """Whether every promise is kept, as far as all tables could be read."""
+        return not self.broken and not self.unread
 
 
 def audit(spark: SparkSession, settings: Settings) -> Report:
@@ -77,14 +91,21 @@ def audit(spark: SparkSession, settings: Settings) -> Report:
 
 def audit_on(engine: Engine, settings: Settings, *, whole: bool | None = None) -> Report:
     """As `audit`. ``whole``: see `labels.labelled`."""
-    accounted = account(engine)
+    return _beside_unread(engine, lambda tables: _report(tables, settings, whole))
+
+
+def _report(tables: FixedTables, settings: Settings, whole: bool | None) -> Report:
+    accounted = audit_batches(tables, SAMPLES)
     fixed = accounted.fixed
-    others = accounted.found | removed_rows(fixed, SAMPLES)
+    unread = {name.removeprefix(TOPIC_PREFIX): why for name, why in sorted(fixed.unread.items())}
+    others: dict[str, tuple[int, _Samples]] = {**accounted.found, **removed_rows(fixed, SAMPLES)}
+    others["topic_not_read"] = len(unread), tuple(islice(unread, SAMPLES))
     rows = _summary(accounted, settings, whole)
     found = []
     for name, finding in FINDINGS.items():
         row = rows.get(name, _NOTHING)
-        count, samples = row.count, row.samples
+        count: int = row.count
+        samples: _Samples = row.samples
         if finding.about != "transaction":
             count, samples = others.get(name, (0, ()))
         elif name == "offset_gap":
@@ -98,6 +119,7 @@ def audit_on(engine: Engine, settings: Settings, *, whole: bool | None = None) -
         rows.get("pending", _NOTHING).oldest,
         None if accounted.first is None else Batch(*accounted.first),
         accounted.past,
+        unread,
     )
 
 
@@ -105,7 +127,8 @@ def findings(spark: SparkSession, settings: Settings) -> DataFrame:
     """One row per finding and transaction, without figures: for notebooks.
 
     Columns: level (broken, warning), promise (P1 .. P5, or empty), finding, queue_id INT, queue_offset BIGINT, meaning.
-    Findings about batches and commits are in `audit` only. Raises as `audit`.
+    Findings about batches and commits are in `audit` only. A topic that cannot be read has a row without a place, whose
+    meaning names it. Raises as `audit`.
     """
     from checkback.inspect.engines.spark_engine import SparkEngine
     from checkback.storage.dataframes import frame
@@ -116,30 +139,55 @@ def findings(spark: SparkSession, settings: Settings) -> DataFrame:
 
 def findings_on(engine: Engine, settings: Settings, *, whole: bool | None = None) -> pa.Table:
     """As `findings`. ``whole``: see `labels.labelled`."""
-    accounted = account(engine)
+    return _beside_unread(engine, lambda tables: _findings(tables, settings, whole))
+
+
+def _findings(tables: FixedTables, settings: Settings, whole: bool | None) -> pa.Table:
+    accounted = audit_batches(tables, SAMPLES)
     rows = labelled(accounted, settings, lambda question: question.unlike("labels", ""), figures=False, whole=whole)
-    found = [(FINDINGS[name], row) for row in rows for name in row["labels"].split(",")]
+    found = [
+        (finding, row["queue_id"], row["queue_offset"], finding.meaning)
+        for row in rows
+        for finding in map(FINDINGS.__getitem__, row["labels"].split(","))
+    ]
+    for name, why in sorted(accounted.fixed.unread.items()):
+        finding = FINDINGS["topic_not_read"]
+        found.append((finding, None, None, f"{name}: {finding.meaning}: {why}"))
     return pa.table(
         {
-            "level": pa.array([finding.level for finding, _ in found], pa.string()),
-            "promise": pa.array([finding.promise for finding, _ in found], pa.string()),
-            "finding": pa.array([finding.name for finding, _ in found], pa.string()),
-            "queue_id": pa.array([row["queue_id"] for _, row in found], pa.int32()),
-            "queue_offset": pa.array([row["queue_offset"] for _, row in found], pa.int64()),
-            "meaning": pa.array([finding.meaning for finding, _ in found], pa.string()),
+            "level": pa.array([finding.level for finding, *_ in found], pa.string()),
+            "promise": pa.array([finding.promise for finding, *_ in found], pa.string()),
+            "finding": pa.array([finding.name for finding, *_ in found], pa.string()),
+            "queue_id": pa.array([queue_id for _, queue_id, _, _ in found], pa.int32()),
+            "queue_offset": pa.array([queue_offset for _, _, queue_offset, _ in found], pa.int64()),
+            "meaning": pa.array([meaning for *_, meaning in found], pa.string()),
         }
     )
 
 
-def account(engine: Engine) -> BatchAudit:
-    """The tables to audit, and what is found of their batches. Raises as `audit`."""
+def _beside_unread(engine: Engine, answer: Callable[[FixedTables], _Answer]) -> _Answer:
+    """What is found of the tables, without those of topics that cannot be read. Raises as `audit`."""
+    tables = taken(engine)
+    everything = Question(f"SELECT max(content + batch) FROM ({sources(ignore_case=tables.ignores_case)['topics']})")
+
+    def look(topics: Sequence[str]) -> None:
+        some = {name: tables.versions[name] for name in topics}
+        rows = engine.query(everything.text, {TOPICS: engine.read_topics(some)}, {})
+        engine.arrow(rows)
+
+    found, _ = beside_unreadable(tables.topics, lambda unread: answer(tables.without_topics(unread)), look)
+    return found
+
+
+def taken(engine: Engine) -> FixedTables:
+    """The tables to audit. Raises as `audit`."""
     notes = read_notes(engine)  # before all else: what is noted as published is in its topic then
     fixed = replace(FixedTables.take(engine), notes=notes)
     # If some tables exist, a missing one counts as empty: what it should hold is then reported as lost.
     if not set(fixed.versions) & set(SCHEMAS):
         where = fixed.tables.location("half")
         raise SettingsError("there is no such table", where, "run `checkback reconcile` first")
-    return audit_batches(fixed, SAMPLES)
+    return fixed
 
 
 @dataclass(frozen=True)

@@ -377,6 +377,10 @@ class DuckDBEngine:
         self._run(self._made_of[view]())
         return view
 
+    def select(self, text: str, tables: Mapping[str, Rows]) -> str:
+        """See Engine."""
+        return f"({_bound(text, tables, {})[0]})"
+
     def query(self, text: str, tables: Mapping[str, Rows], values: Mapping[str, Value]) -> pa.Table:
         """See Engine."""
         for part in self.shared:

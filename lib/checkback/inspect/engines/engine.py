@@ -118,6 +118,9 @@ class Engine(Protocol):
     def added(self, name: str, files: Collection[str]) -> Mapping[str, Added]:
         """By a file's name which version of the table added it, as far as the log tells. Raises StorageError."""
 
+    def select(self, text: str, tables: Mapping[str, Rows]) -> Rows:
+        """The rows that the SQL selects, as a table of further questions: what they do not need is not read."""
+
     def query(self, text: str, tables: Mapping[str, Rows], values: Mapping[str, Value]) -> Rows:
         """The rows that the SQL selects. ``tables`` and ``values`` may be more than it names."""
 

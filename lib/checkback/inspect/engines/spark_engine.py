@@ -188,6 +188,10 @@ class SparkEngine:
         ).where(F.col("file").isin(list(files)))
         return {row["file"]: Added(row["version"], row["exact"], row["committed"]) for row in found.collect()}
 
+    def select(self, text: str, tables: Mapping[str, DataFrame]) -> DataFrame:
+        """See Engine."""
+        return self.query(text, tables, {})
+
     def query(self, text: str, tables: Mapping[str, DataFrame], values: Mapping[str, Value]) -> DataFrame:
         """See Engine."""
         for ours, theirs in _SPARK.items():

@@ -18,17 +18,20 @@ are set back.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow.compute as pc
 
+from checkback.errors import StorageError
 from checkback.inspect.engines.engine import tables_in
 from checkback.inspect.versions.late_notes import NAME as NOTES
 from checkback.inspect.versions.late_notes import no_notes
+from checkback.inspect.versions.unread_topics import TOLD_BY, with_untold
 from checkback.inspect.versions.whole_batches import BatchTable, batch_time, read_batches
 from checkback.reconcile.batch_rules import FOLDER
 from checkback.storage.checkpoints.checkpoint import Batch, batches_since, last_done, numbers, read_checkpoint
+from checkback.storage.own_failure import own_failure
 from checkback.storage.parquet.column_span import Span
 from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX
 
@@ -75,6 +78,7 @@ class FixedTables:
     were fixed. ``logged``: whether a checkpoint tells which batches have begun. ``recorded``: by the checkpoint, those
     that have left a row in `batches`. ``part``: only transactions whose offset is at least the first and below the
     second; None = all. ``only``: of these, rows (queue_id, queue_offset). ``notes``: of what was published late.
+    ``unread``: topics' tables that cannot be read, with the reason: see `unread_topics`.
     """
 
     engine: Engine
@@ -87,21 +91,27 @@ class FixedTables:
     part: tuple[int | None, int | None] = (None, None)
     only: Rows | None = None
     notes: pa.Table | None = None
+    unread: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def take(cls, engine: Engine) -> FixedTables:
-        """The tables as they are now. Raises StorageError if the checkpoint cannot be read."""
+        """The tables as they are now. Raises StorageError if the checkpoint, or one of no topic, cannot be read."""
         place, spark = engine.tables.checkpoint("reconcile"), engine.session
         checkpoint, done = read_checkpoint(spark, place), last_done(spark, place)
         whole = read_batches(engine)
         outputs = [*(name for name in SCHEMAS if name not in _SOURCES), *engine.topics()]
-
-        found = engine.look(outputs, _SOURCES)
+        found, unread = engine.look(outputs, _SOURCES), {}
 
         def newest(name: str) -> tuple[str, int | None]:
             if name in found:
                 return name, found[name]
-            versions = engine.versions(name, newest=True)
+            try:
+                versions = engine.versions(name, newest=True)
+            except StorageError as error:
+                if not name.startswith(TOPIC_PREFIX):
+                    raise
+                unread[name] = own_failure(error)
+                return name, None
             return name, None if versions is None else versions.newest
 
         with ThreadPoolExecutor(max_workers=4) as pool:
@@ -118,6 +128,7 @@ class FixedTables:
             whole=whole,
             logged=checkpoint is not None or bool(begun),
             recorded=None if checkpoint is None else _recorded(spark, place, checkpoint.query_id, done),
+            unread=unread,
         )
         return fixed.without((int(batch["batch_id"]), int(batch["time"])) for batch in since)
 
@@ -141,6 +152,11 @@ class FixedTables:
         more = (Batch(*batch) for batch in batches if batch not in known)
         return replace(self, under_way=(*self.under_way, *more))
 
+    def without_topics(self, unread: Mapping[str, str]) -> FixedTables:
+        """The tables without these topics' either, which cannot be read; by name, with the reason."""
+        versions = {name: version for name, version in self.versions.items() if name not in unread}
+        return replace(self, versions=versions, unread={**self.unread, **unread})
+
     @property
     def tables(self) -> Tables:
         """Where the tables are."""
@@ -159,7 +175,8 @@ class FixedTables:
     def ask(self, question: Question, more: Mapping[str, Rows] | None = None) -> Rows:
         """The rows of a question: a table without the rows of batches in progress; with them its name begins `all_`.
 
-        `topics` is the rows of all topics, with ``topic``, the name as the table spells it. ``more`` are other tables.
+        `topics` is the rows of all topics, with ``topic``, the name as the table spells it; of those that cannot be
+        read, what the other tables tell. ``more`` are other tables.
         """
         text, others = question.text, more or {}
         read = {name: self.read(name) for name in tables_in(text) - others.keys()}
@@ -177,6 +194,10 @@ class FixedTables:
         version = self.versions.get(plain)
         if plain == TOPICS:
             rows = self.engine.read_topics({name: self.versions[name] for name in self.topics}, where, within)
+            if self.unread:
+                read = {table: self.read(f"{ALL}{table}" if plain != name else table) for table in TOLD_BY}
+                read[NOTES] = self.read(NOTES)
+                rows = with_untold(self.engine, rows, self.unread, read, ignore_case=self.ignores_case)
         elif version is None:
             rows = self.engine.empty(plain)
         else:
