@@ -28,10 +28,31 @@ TO_TABLE = "gateway.acknowledge=table"
 
 
 class Gateway:
-    """A running gateway on a ``port`` (0: a free one). Use as a context: it ends with SIGTERM."""
+    """A running gateway on a ``port`` (0: a free one). Use as a context: it ends with SIGTERM.
 
-    def __init__(self, root: Path | str, *overrides: str, environ: dict[str, str] | None = None, port: int = 0) -> None:
-        command = [sys.executable, "-m", "checkback", "gateway", "--port", str(port), "--set", f"storage.root={root}"]
+    ``open_files``: its limit, as `ulimit` takes it: "-S -n 64"; None = that of this process.
+    """
+
+    def __init__(
+        self,
+        root: Path | str,
+        *overrides: str,
+        environ: dict[str, str] | None = None,
+        port: int = 0,
+        open_files: str | None = None,
+    ) -> None:
+        limited = [] if open_files is None else ["sh", "-c", f'ulimit {open_files}; exec "$@"', "sh"]
+        command = [
+            *limited,
+            sys.executable,
+            "-m",
+            "checkback",
+            "gateway",
+            "--port",
+            str(port),
+            "--set",
+            f"storage.root={root}",
+        ]
         for override in overrides:
             command += ["--set", override]
         self.root = str(root)

@@ -419,3 +419,21 @@ def test_second_gateway_on_the_journal_is_refused_in_one_line(tmp_path: Path) ->
         assert first.stop() == (0, "")
     assert offsets(tmp_path) == {"t-0": 0}
     assert len(rows(tmp_path, "op")) == 1
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_journal_that_is_removed_while_it_runs_acknowledges_nothing_more(tmp_path: Path, replaced: bool) -> None:
+    """What it had acknowledged before gets into the tables all the same."""
+    root, journal = tmp_path / "tables", tmp_path / "tables" / "_journal"
+    with Gateway(root, "gateway.flush=10s") as gateway:
+        assert gateway.post("/v1/half", half("before")).status_code == 200
+        if replaced:
+            shutil.copytree(journal, tmp_path / "copy")
+        shutil.rmtree(journal)
+        if replaced:
+            shutil.copytree(tmp_path / "copy", journal)
+        assert gateway.post("/v1/half", half("after")).status_code == 503
+        code, said = gateway.wait()
+    assert code == 1
+    assert "the journal's files were removed or replaced while the gateway ran" in said
+    assert offsets(root) == {"before": 0}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import socket
 from contextlib import ExitStack
@@ -18,7 +19,7 @@ from checkback.gateway.problems import CODES, Problem
 from checkback.gateway.requests import json_decoder
 from checkback.messages.names import reserved
 from gateway.contents import CONTENT, HALF, OP
-from gateway.process import PATIENCE_S, Gateway, half
+from gateway.process import PATIENCE_S, Gateway, half, rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -248,6 +249,31 @@ def test_one_connection_too_many_is_refused(tmp_path: Path) -> None:
             first.shutdown(socket.SHUT_WR)
             assert first.recv(1) == b""  # the gateway has closed it, too
         assert gateway.post("/v1/half", half("later")).status_code == 200
+
+
+def _idle(gateway: Gateway, connections: int) -> ExitStack:
+    with ExitStack() as stack:
+        for _ in range(connections):
+            stack.enter_context(socket.create_connection(("127.0.0.1", gateway.port), PATIENCE_S))
+        return stack.pop_all()
+
+
+def test_limit_of_open_files_is_raised_for_connections(tmp_path: Path) -> None:
+    """They leave the gateway those that it needs for the tables and the journal."""
+    large = half("large", body=base64.b64encode(bytes(200_000)).decode())
+    with Gateway(tmp_path, "gateway.max_connections=600", open_files="-S -n 300") as gateway, _idle(gateway, 500):
+        assert gateway.post("/v1/half", large).status_code == 200
+        assert gateway.stop() == (0, "")
+    assert [row["transaction_id"] for row in rows(tmp_path, "half")] == ["large"]
+
+
+def test_fewer_connections_than_set_where_the_limit_of_open_files_is_low(tmp_path: Path) -> None:
+    with Gateway(tmp_path, "gateway.max_connections=600", open_files="-n 300") as gateway:
+        with _idle(gateway, 44):
+            assert problem(spoken(gateway))["code"] == "too_many_connections"
+        code, said = gateway.stop()
+    assert code == 0
+    assert "44 connections at most, not 600: the limit of open files is 300 (ulimit -n)" in said
 
 
 def test_client_that_hangs_up_is_no_failure(gateway: Gateway) -> None:

@@ -271,6 +271,21 @@ def test_topic_that_was_made_anew_is_refused_and_loses_nothing(
     assert lake.rows("half", "queue_id", "transaction_id") == [(0, "t0"), *((10, f"new{n}") for n in range(4))]
 
 
+def test_checkpoint_of_another_topic_is_refused_and_stays(
+    lake: Lakehouse, kafka: Kafka, topics: tuple[str, str]
+) -> None:
+    """Removed, the topic whose it is would land once more, in other half queues."""
+    kafka.send(topics[0], unplaced(0))
+    assert take(lake, kafka, topics[0]) == Landed(half=1)
+    checkpoint = lake.tables.checkpoint("land-kafka-half")
+    with pytest.raises(SettingsError) as caught:
+        take(lake, kafka, topics[1], base=10)
+    told = f"{topics[1]}: {checkpoint} is the checkpoint of the topic {topics[0]}; land {topics[0]} with it; "
+    assert str(caught.value) == f"{told}another topic needs a storage.checkpoints and half queues of its own"
+    kafka.send(topics[0], unplaced(1))
+    assert take(lake, kafka, topics[0]) == Landed(half=1)
+
+
 def test_queues_of_a_topic_are_its_own(lake: Lakehouse, kafka: Kafka, topics: tuple[str, str], inbox: Path) -> None:
     kafka.send(topics[0], unplaced(0))
     assert take(lake, kafka, topics[0], base=5) == Landed(half=1)

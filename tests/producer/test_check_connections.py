@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -127,6 +130,36 @@ def test_connections_beyond_the_bound_are_closed_and_the_others_answered(listene
         first.close()
         answers = (ask(server.url) for _ in range(100))
         assert "COMMIT" in {answer.outcome for answer in answers}
+
+
+_FEW_FILES = """
+import resource, socket
+from checkback.producer import CheckServer, TransactionListener, check_app
+
+class Listener(TransactionListener):
+    def execute_local_transaction(self, message, arg): ...
+    def check_local_transaction(self, check): ...
+
+CheckServer(check_app(Listener(), secret=None))  # has all modules loaded
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (20, hard))
+server = CheckServer(check_app({"orders": Listener()}, secret="secret"), timeout_s=600)
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+with server:
+    place = "127.0.0.1", int(server.url.rpartition(":")[2].partition("/")[0])
+    opened = []
+    for _ in range(10):
+        opened.append(socket.create_connection(place, 30))
+        opened[-1].sendall(b"POST /check HTTP/1.1\\r\\nHost: localhost\\r\\nContent-Length: 0\\r\\n\\r\\n")
+        assert opened[-1].recv(65536).startswith(b"HTTP/1.1 4")
+    assert socket.create_connection(place, 30).recv(1) == b""
+"""
+
+
+@pytest.mark.slow
+def test_half_of_the_open_files_are_the_applications() -> None:
+    """Of a process that may open 20: the 11th connection is closed, the others are not."""
+    subprocess.run([sys.executable, "-c", _FEW_FILES], cwd=Path(__file__).parents[2] / "lib", check=True)
 
 
 def test_a_listener_may_take_longer_than_a_head(listener: Listener) -> None:

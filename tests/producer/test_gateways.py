@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from check.servers import unused_url
 from checkback.check.circuit_breaker import Limits
-from checkback.errors import SettingsError
+from checkback.errors import CheckbackError, SettingsError
 from checkback.producer import (
     AsyncTransactionProducer,
     LocalTransactionState,
@@ -174,6 +175,31 @@ def test_messages_without_a_transaction_whatever_fails_are_stored_once_at_most(
     for result in results:
         assert result.send_status is not SendStatus.SEND_OK or result.transaction_id in stored
         assert result.send_status is not SendStatus.REJECTED or result.transaction_id not in stored
+
+
+def test_thread_that_cannot_be_started_once_is_started_later(
+    two: tuple[StubGateway, StubGateway], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a container's limit of processes is reached for a moment: failover goes on working."""
+    start, started = threading.Thread.start, list[str]()
+
+    def second_fails(thread: threading.Thread) -> None:
+        if thread.name.startswith("checkback-v1-messages"):
+            started.append(thread.name)
+            if len(started) == 2:
+                raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", second_fails)
+    with TransactionProducer("orders", [each.url for each in two], patience=Patience(0.5, 5, 5)) as producer:
+        with pytest.raises(CheckbackError, match="no thread can be started"):
+            producer.send(Message("payments", b"1"))
+        two[0].takes_halves.clear()  # it hangs
+        found = [producer.send(Message("payments", b"1")).send_status for _ in range(3)]
+        assert SendStatus.SEND_OK in found
+        assert len(started) == 3
+        assert two[1].halves
+        two[0].takes_halves.set()
 
 
 def test_gateway_that_is_back_is_used_again() -> None:

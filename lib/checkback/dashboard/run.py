@@ -13,6 +13,7 @@ from checkback.dashboard.access import Access
 from checkback.dashboard.app import create_app
 from checkback.dashboard.pages import Pages
 from checkback.errors import SettingsError
+from checkback.gateway.http.open_files import connections_within
 from checkback.gateway.http.protocol import limited
 from checkback.urls import LOOPBACK
 
@@ -76,7 +77,7 @@ def config_of(
         app,
         host=about.host,
         port=about.port,
-        http=limited(timeout_s, MAX_HEAD, max_connections),
+        http=limited(timeout_s, MAX_HEAD, connections_within(max_connections)),
         ws="none",
         log_config=None,
         log_level="error",

@@ -18,6 +18,7 @@ import uvicorn
 from checkback.errors import CheckbackError, SettingsError
 from checkback.gateway.authentication import BearerTokens
 from checkback.gateway.http.api import create_app
+from checkback.gateway.http.open_files import connections_within
 from checkback.gateway.http.protocol import limited
 from checkback.gateway.metrics import Metrics
 from checkback.gateway.service import GatewayService
@@ -123,7 +124,7 @@ class _Server(uvicorn.Server):
 
 
 def _config(gateway: Gateway, app: object) -> uvicorn.Config:
-    limits = gateway.timeout.total_seconds(), gateway.max_headers, gateway.max_connections
+    limits = gateway.timeout.total_seconds(), gateway.max_headers, connections_within(gateway.max_connections)
     return uvicorn.Config(
         app,  # type: ignore[arg-type]  # any ASGI application
         http=limited(*limits, "gateway.max_connections"),

@@ -34,8 +34,8 @@ _UNREACHABLE = ("TimeoutException", "DisconnectException")
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 #: the topic's setting of what is done with old records: delete, compact or both
 _POLICY = "cleanup.policy"
-#: Prefix of the folder in a checkpoint whose name ends with the topic id.
-_NOTE = "topic-"
+#: Prefixes of the folders in a checkpoint whose names end with the topic's id, and its name (at most 249 characters).
+_NOTE, _NAME = "topic-", "name-"
 
 
 class Topic(NamedTuple):
@@ -131,14 +131,20 @@ def connected(spark: SparkSession, options: Mapping[str, str]) -> Iterator[Broke
 
 
 def check_noted(spark: SparkSession, checkpoint: str, topic: Topic, fix: str) -> None:
-    """Raise CheckbackError if a checkpoint belongs to another topic."""
-    noted = [name.removeprefix(_NOTE) for name in filesystem.names(spark, checkpoint) if name.startswith(_NOTE)]
+    """Raise SettingsError if a checkpoint belongs to another topic, CheckbackError if the topic was made anew."""
+    found = filesystem.names(spark, checkpoint)
+    names, noted = ([name.removeprefix(of) for name in found if name.startswith(of)] for of in (_NAME, _NOTE))
+    if names and topic.name not in names:
+        # Not to be removed: that topic would land once more.
+        fix = f"land {names[0]} with it; another topic needs a storage.checkpoints and half queues of its own"
+        raise SettingsError(f"{checkpoint} is the checkpoint of the topic {names[0]}", topic.name, fix)
     if noted and topic.id not in (None, *noted):
         raise made_anew(topic, fix)
 
 
 def note(spark: SparkSession, checkpoint: str, topic: Topic) -> None:
-    """Record the topic id in a checkpoint. Raises StorageError."""
+    """Record the topic in a checkpoint. Raises StorageError."""
+    filesystem.make(spark, f"{checkpoint}/{_NAME}{topic.name}")
     if topic.id is not None:
         filesystem.make(spark, f"{checkpoint}/{_NOTE}{topic.id}")
 

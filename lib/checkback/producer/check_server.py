@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import sys
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ class CheckServer:
     ``with``: in a separate thread. ``async with``: in the running event loop, so that an AsyncTransactionListener can
     use that loop's resources. ``port`` 0: any free port. ``certificate`` and ``key``: PEM files, for https. Shutdown
     waits up to ``patience_s`` for checks in progress. A connection without a complete request head for ``timeout_s`` is
-    closed, and so are those beyond ``max_connections``.
+    closed, and so are those beyond ``max_connections``, or half of the process's limit of open files.
 
     Raises CheckbackError if it cannot listen on the address; SettingsError for another than loopback without a secret.
     """
@@ -106,6 +107,16 @@ def _listen(host: str, port: int) -> socket.socket:
         raise CheckbackError(f"cannot listen: {reason}", f"{host}:{port}", "choose another host or port") from error
 
 
+def _most_connections() -> int:
+    """So many that the process, which is the application's, has as many files for itself."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return sys.maxsize
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return sys.maxsize if limit == resource.RLIM_INFINITY else max(1, limit // 2)
+
+
 def _server(app: Any, timeout_s: float, max_connections: int, **options: Any) -> Server:
     try:
         import uvicorn
@@ -121,7 +132,7 @@ def _server(app: Any, timeout_s: float, max_connections: int, **options: Any) ->
         def capture_signals(self) -> Iterator[None]:
             yield
 
-    limits = {"timeout_s": timeout_s, "max_connections": max_connections}
+    limits = {"timeout_s": timeout_s, "max_connections": min(max_connections, _most_connections())}
     config = uvicorn.Config(
         app,
         http=type("Connection", (LimitedConnection,), limits),

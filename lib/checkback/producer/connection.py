@@ -95,10 +95,15 @@ class Connection:
         The sockets are replaced, so that what libcurl still writes, as the end of a TLS session, reaches nobody.
         """
         if self._sockets:
-            nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-            for number in self._sockets:
-                os.dup2(nowhere, number, inheritable=False)
-            os.close(nowhere)
+            try:
+                nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+            except OSError:  # no file can be opened
+                for number in self._sockets:
+                    os.close(number)
+            else:
+                for number in self._sockets:
+                    os.dup2(nowhere, number, inheritable=False)
+                os.close(nowhere)
         if self._handle is not None and self._in_use:
             _LEFT_TO_THE_PARENT.append(self._handle)
         self._handle, self._in_use, self._sockets = None, False, set()

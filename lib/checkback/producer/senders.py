@@ -76,7 +76,7 @@ class _Sender(Generic[C]):
 
     def add(self, call: C) -> bool:
         """Have a call sent; False if the sender is closed."""
-        if not self._threads:
+        if len(self._threads) < len(self.connections):
             self._start()
         return self.waiting.add(call)
 
@@ -91,9 +91,11 @@ class _Sender(Generic[C]):
 
     def _start(self) -> None:
         with self._starting:
-            if self._threads:
+            if len(self._threads) == len(self.connections):
                 return
-            for connection in self.connections:
+            if not self._threads:
+                _end_with_the_process()
+            for connection in self.connections[len(self._threads) :]:  # one may have failed to start before
                 name = f"checkback{self.route.path.replace('/', '-')}"
                 thread = threading.Thread(target=self._run, args=connection, name=name, daemon=True)
                 try:
@@ -101,7 +103,6 @@ class _Sender(Generic[C]):
                 except RuntimeError as error:  # no memory, or the interpreter ends
                     raise CheckbackError(f"no thread can be started: {error}", "producer") from error
                 self._threads.append(thread)
-            _end_with_the_process()
 
     def _run(self, gateway: Gateway, connection: Connection) -> None:
         waiting = self.waiting
@@ -238,10 +239,12 @@ class Senders:
         self._closes_behind = False
         for sender in self._all:
             sender.begin()
-            for _, connection in sender.connections:
-                connection.forked()
         for gateway in self._gateways.values():
             gateway.begin()
+        # Last: what fails here must not leave the child the parent's calls; an error in it would be dropped.
+        for sender in self._all:
+            for _, connection in sender.connections:
+                connection.forked()
 
     def _send(self, route: Route, gateway: Gateway, connection: Connection, calls: Sequence[Call]) -> None:
         """Make an attempt. Whatever fails, every call gets to know it.

@@ -10,7 +10,7 @@ import errno
 import os
 from contextlib import suppress
 
-from checkback.errors import SettingsError, StorageError
+from checkback.errors import FencedError, SettingsError, StorageError
 
 _LOCK = "journal.lock"
 #: bytes of the note in the lock file
@@ -56,6 +56,37 @@ def note(lock: int, number: int = 0, position: int = 0) -> None:
     with suppress(OSError):
         os.lseek(lock, 0, os.SEEK_SET)
         os.write(lock, f"{number} {position}".ljust(_NOTE).encode())
+
+
+class Identity:
+    """Which files ``journal.db`` and ``journal.lock`` are, to notice that others, or none, have taken their place."""
+
+    def __init__(self, path: str) -> None:
+        """Of those that are there now; ``path``: that of ``journal.db``. Raises OSError."""
+        self._path = path
+        self._files = self._there()
+
+    def confirm(self) -> None:
+        """Check that they are still there. Raises FencedError if not, StorageError if that cannot be determined.
+
+        Files that were removed go on taking records, and are gone with the process.
+        """
+        try:
+            same = self._there() == self._files
+        except FileNotFoundError:
+            same = False
+        except OSError as error:
+            raise StorageError(f"the journal cannot be looked at: {error.strerror}", self._path) from error
+        if not same:
+            raise FencedError(
+                "the journal's files were removed or replaced while the gateway ran",
+                self._path,
+                "see who does it, then start again: this gateway still puts into the tables what it has acknowledged",
+            )
+
+    def _there(self) -> list[tuple[int, int]]:
+        files = self._path, os.path.join(os.path.dirname(self._path), _LOCK)
+        return [(found.st_dev, found.st_ino) for found in map(os.stat, files)]
 
 
 def exclusive(folder: str) -> int:

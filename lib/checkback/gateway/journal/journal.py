@@ -19,7 +19,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from checkback.errors import SettingsError, StorageError
-from checkback.gateway.journal.files import exclusive, exists, incomplete, note, noted, refuse_parts
+from checkback.gateway.journal.files import Identity, exclusive, exists, incomplete, note, noted, refuse_parts
 from checkback.gateway.journal.segments import LARGE, Segments
 from checkback.gateway.tables import OutcomeUnknownError
 from checkback.storage.files.fsync import flush_parents
@@ -133,6 +133,7 @@ class Journal:
                 named = self._writer.execute(_NAMED)
                 self._segments = Segments(folder, self.id, named, lambda: self._landed(*in_tables(self.id)))
                 flush_parents(self.path)
+                self._files = Identity(self.path)
             except (sqlite3.Error, OSError) as error:
                 raise _damaged(self.path, error) from error
             undo.pop_all()
@@ -221,9 +222,11 @@ class Journal:
     def append(self, records: Sequence[Record], now: int) -> None:
         """Add the records and flush them to disk. ``now``: steady ms.
 
-        Raises StorageError if nothing was added, OutcomeUnknownError if that is not known.
+        Raises StorageError if nothing was added, also FencedError if nothing can be any more, OutcomeUnknownError if
+        that is not known.
         """
         with self._writing:
+            self._files.confirm()
             self._append(records, now)
 
     def _append(self, records: Sequence[Record], now: int) -> None:
