@@ -18,7 +18,7 @@ from checkback.inspect.engines.spark_engine import SparkEngine
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
 from support.audit_cases import BROKEN, CLEAN, NUMBER, RESUMED
-from support.stories import Transaction, checkpoint, in_batches, write
+from support.stories import Row, Transaction, checkpoint, in_batches, write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,9 +42,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def _damaged(whole: Path, root: Path, damage: _Damage) -> Settings:
+def _damaged(whole: Path, root: Path, damage: _Damage, topics: str = "a") -> Settings:
     shutil.copytree(whole, root)
-    for topic in (root / "topics").iterdir():
+    for topic in (root / "topics").glob(topics):
         damage(topic)
     return _settings(root)
 
@@ -76,7 +76,7 @@ def test_nothing_is_found_that_was_not_found_before(
 ) -> None:
     with DuckDBEngine(Tables.of(_settings(whole).storage)) as engine:
         before = _by_queue(engine, _settings(whole), in_full)
-    settings = _damaged(whole, tmp_path / "root", damage)
+    settings = _damaged(whole, tmp_path / "root", damage, "*")
     with DuckDBEngine(Tables.of(settings.storage)) as engine:
         found = _by_queue(engine, settings, in_full)
     assert found.pop(None) == {"topic_not_read"}
@@ -90,11 +90,16 @@ def test_nothing_is_found_that_was_not_found_before(
     assert {name: found.get(NUMBER[name]) for name in untouched} == {name: before[NUMBER[name]] for name in untouched}
 
 
+def _committed(t: Transaction, topic: str) -> list[Row]:
+    return [t.half(real_topic=topic), t.op(), t.published(topic), t.decision(real_topic=topic)]
+
+
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tables that keep every promise, and with which no message waited for its topic's table."""
+    """Tables that keep every promise, and with which no message waited for its topic's table; three topics."""
     root = tmp_path_factory.mktemp("audit") / "clean"
     told = [story(Transaction(NUMBER[name])) for name, story in CLEAN.items()]
+    told += [_committed(Transaction(9, offset), f"b{offset % 2}") for offset in range(40)]
     rows, done = in_batches([row for story in told if all(name != "unpublished" for name, _ in story) for row in story])
     write(None, Tables.of(_settings(root).storage), rows)
     checkpoint(root, batch_id=done)

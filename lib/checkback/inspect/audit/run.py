@@ -168,12 +168,12 @@ def _findings(tables: FixedTables, settings: Settings, whole: bool | None) -> pa
 def _beside_unread(engine: Engine, answer: Callable[[FixedTables], _Answer]) -> _Answer:
     """What is found of the tables, without those of topics that cannot be read. Raises as `audit`."""
     tables = taken(engine)
-    everything = Question(f"SELECT max(content + batch) FROM ({sources(ignore_case=tables.ignores_case)['topics']})")
+    of_topics = sources(ignore_case=tables.ignores_case)["topics"]
+    everything = Question(f"SELECT max(content) AS content, max(batch) AS batch FROM ({of_topics}) AS read")
 
     def look(topics: Sequence[str]) -> None:
         some = {name: tables.versions[name] for name in topics}
-        rows = engine.query(everything.text, {TOPICS: engine.read_topics(some)}, {})
-        engine.arrow(rows)
+        engine.arrow(engine.query(everything.text, {TOPICS: engine.read_topics(some)}, {}))
 
     found, _ = beside_unreadable(tables.topics, lambda unread: answer(tables.without_topics(unread)), look)
     return found
