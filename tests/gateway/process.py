@@ -41,20 +41,11 @@ class Gateway:
         port: int = 0,
         open_files: str | None = None,
     ) -> None:
-        limited = [] if open_files is None else ["sh", "-c", f'ulimit {open_files}; exec "$@"', "sh"]
-        command = [
-            *limited,
-            sys.executable,
-            "-m",
-            "checkback",
-            "gateway",
-            "--port",
-            str(port),
-            "--set",
-            f"storage.root={root}",
-        ]
+        command = [sys.executable, "-m", "checkback", "gateway", "--port", str(port), "--set", f"storage.root={root}"]
         for override in overrides:
             command += ["--set", override]
+        if open_files is not None:
+            command = ["sh", "-c", f'ulimit {open_files}; exec "$@"', "sh", *command]
         self.root = str(root)
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
         self.process = subprocess.Popen(

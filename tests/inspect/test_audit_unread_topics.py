@@ -31,15 +31,19 @@ def _settings(root: Path) -> Settings:
     return Settings.model_validate({"storage": {"root": str(root)}, "operator": {"queue": NUMBER[RESUMED]}})
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tables in which everything has happened, each in a queue of its own."""
-    root = tmp_path_factory.mktemp("audit") / "whole"
-    stories = CLEAN | {name: story for name, (_, story) in BROKEN.items()}
-    rows, done = in_batches([row for name, story in stories.items() for row in story(Transaction(NUMBER[name]))])
+def _written(root: Path, told: list[Row]) -> Path:
+    rows, done = in_batches(told)
     write(None, Tables.of(_settings(root).storage), rows)
     checkpoint(root, batch_id=done)
     return root
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tables in which everything has happened, each in a queue of its own."""
+    stories = CLEAN | {name: story for name, (_, story) in BROKEN.items()}
+    told = [row for name, story in stories.items() for row in story(Transaction(NUMBER[name]))]
+    return _written(tmp_path_factory.mktemp("audit") / "whole", told)
 
 
 def _damaged(whole: Path, root: Path, damage: _Damage, topics: str = "a") -> Settings:
@@ -97,13 +101,11 @@ def _committed(t: Transaction, topic: str) -> list[Row]:
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tables that keep every promise, and with which no message waited for its topic's table; three topics."""
-    root = tmp_path_factory.mktemp("audit") / "clean"
     told = [story(Transaction(NUMBER[name])) for name, story in CLEAN.items()]
     told += [_committed(Transaction(9, offset), f"b{offset % 2}") for offset in range(40)]
-    rows, done = in_batches([row for story in told if all(name != "unpublished" for name, _ in story) for row in story])
-    write(None, Tables.of(_settings(root).storage), rows)
-    checkpoint(root, batch_id=done)
-    return root
+    waited = ("unpublished" in dict(story) for story in told)
+    rows = [row for story, late in zip(told, waited, strict=True) if not late for row in story]
+    return _written(tmp_path_factory.mktemp("audit") / "clean", rows)
 
 
 def _figures(report: Report) -> dict[str, int]:
