@@ -7,6 +7,7 @@ from contextlib import closing
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -76,6 +77,7 @@ class Storm:
             run_checks(self.begin, scheduler, connections, 1, clock=lambda: self.now, sleep=self.sleep)
 
 
+@pytest.mark.slow
 def test_storm_after_an_outage_is_spread_and_ends() -> None:
     """50,000 checks due at once: their group is asked at its pace, the others at once, and the batch has an end.
 

@@ -134,6 +134,7 @@ def test_settings_in_the_text_are_there() -> None:
             assert match[2] in known, (page, code)
 
 
+@pytest.mark.slow
 def test_commands_and_targets_in_the_text_are_there() -> None:
     for page, code in _told():
         words = code.split()

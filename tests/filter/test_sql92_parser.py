@@ -122,6 +122,7 @@ def test_nested_between_that_repeats_its_value() -> None:
         parse(text)
 
 
+@pytest.mark.slow
 def test_time_is_proportional_to_the_length() -> None:
     """Without a line break no -- begins a comment; 20,000 minuses took half a minute."""
     for text in ("a > " + "-" * (TEXT_MAX - 5) + "5", "\na > " + "-- " * (TEXT_MAX // 3 - 2) + "5"):
@@ -133,6 +134,7 @@ def test_time_is_proportional_to_the_length() -> None:
     assert len(str(caught.value)) < 200
 
 
+@pytest.mark.slow
 @given(text=st.text() | st.text("ab01.eEL'()<>=-+ ,*/\n\t$_NOTINSULxX"))
 def test_any_text_is_parsed_or_refused(text: str) -> None:
     condition = _parsed(text)

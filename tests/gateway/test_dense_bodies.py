@@ -23,7 +23,7 @@ from gateway.services import SlowHistory, code, with_service
 from gateway.test_batch_decoder import GOOD_HALF, GOOD_OP, NOW, batches, slowly
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from checkback.gateway.problems import Answer
@@ -35,12 +35,12 @@ _OP = json.dumps(op(0))[1:-1].encode()
 _SIZE = 2 << 20
 
 
-def _filled(head: bytes, value: bytes, tail: bytes) -> bytes:
-    return head + b",".join([value] * (_SIZE // (len(value) + 1))) + tail
+def _filled(head: bytes, value: bytes, tail: bytes) -> Callable[[], bytes]:
+    return lambda: head + b",".join([value] * (_SIZE // (len(value) + 1))) + tail
 
 
-def _named(head: bytes, tail: bytes) -> bytes:
-    return head + b",".join(b'"%x":""' % number for number in range(_SIZE // 9)) + tail
+def _named(head: bytes, tail: bytes) -> Callable[[], bytes]:
+    return lambda: head + b",".join(b'"%x":""' % number for number in range(_SIZE // 9)) + tail
 
 
 def _quickly(name: str, body: bytes) -> Any:
@@ -76,7 +76,7 @@ def test_ops_are_the_same(body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("read", "body", "reason"),
+    ("read", "made", "reason"),
     [
         (json_decoder.half_of_body, _filled(b"{" + _MESSAGE + b',"delay":[', b"[]", b"]}"), "delay: not an integer"),
         (json_decoder.half_of_body, _filled(b"{" + _MESSAGE + b',"tags":[', b"{}", b"]}"), "tags: an array, not a "),
@@ -87,8 +87,8 @@ def test_ops_are_the_same(body: bytes) -> None:
         (json_decoder.half_of_body, _filled(b"[", b"[]", b"]"), "not a JSON object"),
         (json_decoder.half_of_body, _filled(b"{" + _MESSAGE + b',"delay":[', b"[]", b"]"), "not JSON: "),
         (json_decoder.half_of_body, _filled(b'{"tags":"\xff","delay":[', b"[]", b"]}"), "not JSON: "),
-        (json_decoder.half_of_body, b'{"delay":' + b"[" * _SIZE + b"}", "not JSON: "),
-        (json_decoder.half_of_body, b'{"delay":' + b'{"a":' * _SIZE + b"}", "not JSON: "),
+        (json_decoder.half_of_body, lambda: b'{"delay":' + b"[" * _SIZE + b"}", "not JSON: "),
+        (json_decoder.half_of_body, lambda: b'{"delay":' + b'{"a":' * _SIZE + b"}", "not JSON: "),
         (json_decoder.op_of_body, _filled(b"{" + _OP + b',"born_timestamp":[', b"[]", b"]}"), "born_timestamp: an arr"),
         (json_decoder.op_of_body, _named(b"{", b"}"), "queue_id: missing"),
         (json_decoder.ops_of_body, _filled(b'{"ops":[', b"1", b"]}"), "ops: more than 1000 of them; 1 to 1000 fit in"),
@@ -99,7 +99,10 @@ def test_ops_are_the_same(body: bytes) -> None:
         (json_decoder.halves_in_parts, _filled(b'{"messages":[', b"[]", b"]}"), "messages: more than 1000 of them; 1 "),
     ],
 )
-def test_hostile_body_is_refused_without_an_object_for_each_value(read: Any, body: bytes, reason: str) -> None:
+def test_hostile_body_is_refused_without_an_object_for_each_value(
+    read: Any, made: Callable[[], bytes], reason: str
+) -> None:
+    body = made()
     tracemalloc.start()
     try:
         problem = read(body, NOW)

@@ -10,6 +10,8 @@ from itertools import pairwise
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from checkback.inspect.answers import Answers
 from checkback.inspect.audit.promises import FINDINGS
 from checkback.inspect.audit.rules import MARGIN
@@ -20,6 +22,8 @@ from support.stories import BORN, CHECK_MAX, DONE, UNDER_WAY, Row, Transaction, 
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+pytestmark = pytest.mark.slow
 
 
 _TRANSACTIONS = 1_500

@@ -213,6 +213,7 @@ def _write(settings: Settings, rows: list[Row]) -> None:
     checkpoint(Path(settings.storage.root), batch_id=done)
 
 
+@pytest.mark.slow
 def test_one_fault_of_any_kind_is_judged_as_by_all_facts(tmp_path: Path) -> None:
     """Every column of every row of a transaction, with other values, null among them."""
     settings = _settings(tmp_path)
@@ -241,6 +242,7 @@ def test_one_fault_is_judged_by_the_rows_that_its_part_has(tmp_path: Path, monke
     _same(settings)
 
 
+@pytest.mark.slow
 def test_rows_of_half_messages_that_are_all_gone_are_judged(tmp_path: Path) -> None:
     settings = _settings(tmp_path)
     _write(settings, [row for row in Transaction(10).committed() if row[0] != "half"])

@@ -23,6 +23,8 @@ from support.stories import Row, Transaction, checkpoint, in_batches, write
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.slow
+
 _Damage: TypeAlias = Callable[[Path], object]
 _Found: TypeAlias = dict[int | None, set[str]]
 

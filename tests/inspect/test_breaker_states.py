@@ -6,6 +6,7 @@ from datetime import datetime, timedelta, timezone
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +17,8 @@ from checkback.inspect.versions.view import View
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
 from support.stories import DONE, Row, Transaction, write
+
+pytestmark = pytest.mark.slow
 
 _A, _B = "http://a/", "http://b/"
 _FAILURES, _PAUSE = 3, timedelta(seconds=10)

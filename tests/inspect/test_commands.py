@@ -19,6 +19,8 @@ from checkback.settings import Settings
 from checkback.storage.tables import Tables
 from support.stories import Transaction, checkpoint, in_batches, write
 
+pytestmark = pytest.mark.slow
+
 ODD = Transaction(1)
 
 

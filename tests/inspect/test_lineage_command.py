@@ -16,6 +16,8 @@ from support.stories import Transaction, in_batches, write
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def root(tmp_path: Path) -> str:

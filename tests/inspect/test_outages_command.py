@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -23,6 +23,8 @@ from checkback.reconcile.publish.unpublished import (
 )
 from checkback.storage.own_failure import as_reason
 
+pytestmark = pytest.mark.slow
+
 TOPICS = ("a", "b", "_delta_log")
 #: how a topic's table may be: it takes rows; it can be opened, and takes none; it cannot be opened; it takes them and
 #: fails nevertheless

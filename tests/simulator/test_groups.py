@@ -6,10 +6,14 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+import pytest
+
 from simulator.producers import NO_ANSWER
 from simulator.scheduler import Scenario, scenario
 from simulator.steps import Ask, Drain, Restart, WaitForTimer
 from simulator.world import World
+
+pytestmark = pytest.mark.slow
 
 _HISTORIES = 60
 _HEALTHY, _DEAD = 1, 2

@@ -237,6 +237,7 @@ def test_renewal_of_another_is_not_taken_for_ones_own(place: str, monkeypatch: p
         held.confirm()
 
 
+@pytest.mark.slow
 def test_commit_on_its_way_comes_too_late_for_a_rebuild(store: Tables) -> None:
     """The process was stopped between its look at the lease and the request, and a rebuild has begun."""
     for name in (*WRITTEN, "topics/a"):

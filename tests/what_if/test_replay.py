@@ -155,6 +155,7 @@ def test_checks_that_reached_nobody_are_not_counted_as_received(monkeypatch: pyt
     assert found == _under(LATE_TIMES, *UNREACHED, count_undelivered=False, reserved=10**7)
 
 
+@pytest.mark.slow
 def test_what_does_not_end_for_long_is_pending() -> None:
     """With a jitter each check is a tick; its checks count until the last batch."""
     found = _under(LATE_TIMES, *UNREACHED, count_undelivered=False, check_jitter=1)
