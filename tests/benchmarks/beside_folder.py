@@ -1,7 +1,7 @@
-"""Tables in an object store beside tables in a folder: throughput, checks, the gateway, a scheduled run with checks.
+"""Tables in an object store beside tables in a folder: a warm batch, throughput, checks, gateway, a scheduled run.
 
-Requests go straight to the server, which is Python on the same cores: a proxy would pass each body on a second time.
-The time that the server takes of the cores is a figure's detail (`server_s`), the sum of its rounds.
+Requests go straight to the server, which is on the same cores: a proxy would pass each body on a second time. The time
+that moto takes of the cores is a figure's detail (`server_s`), the sum of its rounds; `store_server` has another one.
 """
 
 from __future__ import annotations
@@ -10,28 +10,30 @@ import os
 import statistics
 import subprocess
 import time
-from pathlib import Path
+import uuid
+from functools import partial
 from typing import TYPE_CHECKING
 
 from benchmarks import catch_up, dispatch
-from benchmarks.application import command, process_seconds
+from benchmarks.application import command
 from benchmarks.load import Load
 from benchmarks.processes import GROUP, lake
 from benchmarks.producers import BODY_BYTES, produce_beside
 from benchmarks.report import p99, report, rounded, say, scaled
+from benchmarks.stepper import Stepper
+from benchmarks.store_server import server_seconds, store_server
 from check.quick_endpoint import endpoint
 from check.started import start_check
 from checkback.storage.files.object_store import register
-from crash.process import processes
 from gateway.process import TO_TABLE, Gateway
-from support.s3_server import ROOT, options, s3_server
+from support.s3_server import ROOT, options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from benchmarks.producers import Load as Produced
 
-TRANSACTIONS, CHECKS, DUE = 1_000_000, 1_000, 100
+TRANSACTIONS, BATCH, CHECKS, DUE = 1_000_000, 1_000, 1_000, 100
 SECONDS = 10
 WARM_UP, ROUNDS = 5, 10
 _GATEWAY_ROUNDS = 3
@@ -43,30 +45,41 @@ _LOADS = (("single", 32, 1), ("batch", 32, 100))
 
 def bench(root: str) -> None:
     """Each figure in the store and in a folder."""
-    with s3_server() as port:
+    with store_server() as port:
         os.environ |= {name.upper(): value for name, value in options(port).items()}
         register(ROOT, options(port))
         _gateway(root)
         _due(root)
         _checks(root)
         _catch_up(root)
-
-
-def server_seconds() -> float:
-    """CPU time so far of the S3 server, and of a proxy in front of it."""
-    return sum(process_seconds(pid) for pid in processes(os.getsid(0)) if _is_server(pid))
-
-
-def _is_server(pid: int) -> bool:
-    words = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
-    return any(word.endswith((b"s3_server", b"fault_proxy")) for word in words)
+        _batch(root, "batch")
+        _batch(root, "batch_local_checkpoints", f"{root}/checkpoints")
 
 
 def _beside(root: str, name: str, measure: Callable[[str], list[float]]) -> tuple[dict[str, list[float]], float]:
     """What ``measure`` says of a place in the store and of one in a folder; and the server's time."""
-    before = server_seconds()
-    found = {"s3": measure(f"{ROOT}/{name}")}
-    return found | {"folder": measure(f"{root}/{name}")}, server_seconds() - before
+    before, place = server_seconds(), f"{uuid.uuid4().hex}/{name}"
+    found = {"s3": measure(f"{ROOT}/{place}")}
+    return found | {"folder": measure(f"{root}/{place}")}, server_seconds() - before
+
+
+def _batch(root: str, name: str, checkpoints: str | None = None) -> None:
+    """A warm batch: a JVM is warm in the second pass. ``checkpoints``: where both have theirs."""
+    n = scaled(BATCH, least=20)
+
+    def measure(place: str) -> list[float]:
+        storage = {"root": place}
+        if checkpoints is not None:
+            storage["checkpoints"] = f"{checkpoints}/{uuid.uuid4().hex}"
+        with lake(place, storage=storage) as found, Stepper(found) as stepper:
+            load = Load(place)
+            seconds = [stepper.step(partial(load.land, number * n, n), n) for number in range(WARM_UP + ROUNDS)]
+        say(f"object_store_{name}: {place}: {rounded(seconds)}")
+        return seconds[WARM_UP:]
+
+    _beside(root, f"{name}_cold", measure)
+    seconds, server = _beside(root, name, measure)
+    _report_ratio(f"object_store_{name}", seconds, ROUNDS, transactions=n, server_s=round(server, 1))
 
 
 def _catch_up(root: str) -> None:

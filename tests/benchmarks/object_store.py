@@ -1,6 +1,7 @@
-"""Tables in an object store beside tables in a folder: a warm batch, its requests, and a run with nothing to do.
+"""Tables in an object store: the requests of a batch, what latency makes of it, and a run with nothing to do.
 
 The store is moto behind a proxy that counts requests, both in Python on the same cores: their time is in the figures.
+`beside_folder` has those without a proxy.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import statistics
 import subprocess
 import time
 
-from benchmarks import beside_folder
 from benchmarks.application import command
 from benchmarks.load import Load
 from benchmarks.processes import lake
@@ -42,8 +42,7 @@ def bench(root: str) -> None:
     for latency_ms, seconds in found.items():
         ratio = statistics.median(seconds) / statistics.median(folder)
         details = {"seconds": rounded(seconds), "seconds_folder": rounded(folder)}
-        report("object_store_batch", ratio, "ratio", ROUNDS, transactions=n, latency_ms=latency_ms, **details)
-    beside_folder.bench(root)
+        report("object_store_latency", ratio, "ratio", ROUNDS, transactions=n, latency_ms=latency_ms, **details)
 
 
 def _in_store(port: int, store: str, n: int, latency_ms: int) -> list[float]:

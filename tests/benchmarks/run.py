@@ -41,6 +41,7 @@ BENCHES = (
     "sync",
     "maintain",
     "object_store",
+    "beside_folder",
     "catalog",
     "consume",
     "consume_latency",
