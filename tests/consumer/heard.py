@@ -73,3 +73,15 @@ def until(done: Callable[[], object]) -> None:
             return
         moment.wait(0.01)
     raise AssertionError("it never happened")
+
+
+def raising(error: type[BaseException]) -> Callable[[Any], None]:
+    """What a listener does that fails twice on the message at offset 1."""
+    left = [2]
+
+    def fail(message: Any) -> None:
+        if message.half_queue_offset == 1 and left[0]:
+            left[0] -= 1
+            raise error
+
+    return fail

@@ -18,6 +18,7 @@ from sqlalchemy import Engine, create_engine, text
 
 from checkback.producer import CheckServer, check_app
 from producer.checked import SECRET, Listener
+from producer.gateways import StubGateway
 
 EngineFactory = Callable[[], Engine]
 
@@ -113,4 +114,11 @@ def listener() -> Listener:
 def server(listener: Listener) -> Iterator[CheckServer]:
     """A check endpoint that asks it, and takes signed checks only."""
     with CheckServer(check_app({"orders": listener}, secret=SECRET)) as running:
+        yield running
+
+
+@pytest.fixture
+def gateway() -> Iterator[StubGateway]:
+    """One that takes everything."""
+    with StubGateway() as running:
         yield running

@@ -165,3 +165,18 @@ _REPLIES = {
         b'{"results": [{"status": 200, "transaction_id": "of another", "queue_id": 0, "queue_offset": 0}]}'
     ),
 }
+
+
+def ids(gateway: StubGateway, path: str, member: str) -> list[list[str]]:
+    """Of each request to a path the transaction ids of its ``member``."""
+    return [[one["transaction_id"] for one in received.json[member]] for received in gateway.requests(path)]
+
+
+def until(met: Any) -> None:
+    """Wait until it is ``met``."""
+    pause = threading.Event()
+    for _ in range(2000):
+        if met():
+            return
+        pause.wait(0.01)
+    raise AssertionError("it never came")

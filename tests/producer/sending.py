@@ -35,6 +35,11 @@ Returned = object
 Local = Callable[[Message, Any], Any]
 
 
+def message(number: int) -> Message:
+    """One of several."""
+    return Message("payments", b"%d" % number, transaction_id=f"t{number}")
+
+
 class Listener(TransactionListener):
     """Says what ``local`` returns, and remembers the calls."""
 

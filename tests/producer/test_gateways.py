@@ -27,7 +27,7 @@ from checkback.producer import (
 from checkback.producer.gateway import Gateway
 from checkback.producer.gateway_address import Address, addresses
 from producer.gateways import BAD_GATEWAY, BROKEN, CUT, DROPPED, FULL, OK, REFUSED, UNAVAILABLE, StubGateway
-from producer.sending import Listener
+from producer.sending import Listener, message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,10 +49,6 @@ def _soon() -> Iterator[None]:
         patch.setattr(gateway, "_LIMITS", Limits(failures=1, pause_s=0.05, trial_s=2.0))
         patch.setattr(senders, "_MOMENT_S", 0.01)
         yield
-
-
-def message(number: int) -> Message:
-    return Message("payments", b"%d" % number, transaction_id=f"t{number}")
 
 
 def committed(*gateways: StubGateway) -> list[str]:

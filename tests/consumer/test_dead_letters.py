@@ -1,0 +1,163 @@
+"""Kept retries and dead letters, whatever happens to their clock and their table."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+from sqlalchemy import create_engine
+
+from checkback.consumer import ConsumeResult, PushConsumer, SqlPositions, process_queues
+from checkback.consumer.group.group_table import GroupTable
+from checkback.errors import StorageError
+from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.schemas import arrow_schema
+from consumer.heard import Heard, until
+from consumer.test_push_consumer import FAST, dead_letters, start
+
+if TYPE_CHECKING:
+    from consumer.published import Published
+
+pytestmark = pytest.mark.slow
+
+
+def test_beyond_the_limit_of_retries_nothing_new_is_consumed(
+    lake: Published, running: list[PushConsumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("checkback.consumer.calling._MOST_RETRIES", 10)
+    lake.publish({"pay": [lake.messages(500)]})
+    broken = threading.Event()
+
+    def listen(message: Any) -> ConsumeResult:
+        heard(message)
+        return ConsumeResult.RECONSUME_LATER if not broken.is_set() else ConsumeResult.SUCCESS
+
+    heard = Heard()
+    start(lake, running, listen, threads=1, max_reconsume_times=10**6, retry_levels=[0.02])
+    heard.wait_for_count(100)
+    assert len(heard.times) <= 10 + 16  # what a thread takes at once
+    broken.set()
+    heard.wait_for(*range(500))
+
+
+def test_dead_letters_after_a_restore_are_kept(lake: Published, running: list[PushConsumer]) -> None:
+    """The group's table is put back to an older state, whose numbers were used since."""
+    place = lake.tables.location("consumer_groups/g")
+    for number in range(3):
+        lake.publish({"pay": [lake.messages(1)]})
+        start(lake, running, lambda _: None, max_reconsume_times=0)
+        until(lambda count=number + 1: len(dead_letters(lake)) == count)  # type: ignore[misc]
+        running.pop().shutdown()
+        if number == 0:
+            version = deltalake.DeltaTable(place).version()
+    deltalake.DeltaTable(place).restore(version)
+    lake.publish({"pay": [lake.messages(1)]})
+    consumer = start(lake, running, lambda _: None, max_reconsume_times=0)
+    until(lambda: len(dead_letters(lake)) == 6)
+    consumer.shutdown()
+    assert Counter(row["half_queue_offset"] for row in dead_letters(lake)) == Counter([0, 1, 1, 2, 2, 3])
+
+
+def test_a_group_that_becomes_orderly_consumes_its_retries(lake: Published, running: list[PushConsumer]) -> None:
+    lake.publish({"pay": [lake.messages(6)]})
+    first = Heard({2: 1, 4: 1})
+    start(lake, running, first, retry_levels=[3600], commit_interval=0.02)
+    first.wait_for(*range(6))
+    running.pop().shutdown()
+
+    def hurry(state: Any) -> Any:
+        from dataclasses import replace
+
+        queues = {
+            queue: replace(found, retries=tuple(each._replace(due_at=0) for each in found.retries))
+            for queue, found in state.queues.items()
+        }
+        return state.with_queues(queues)
+
+    GroupTable(lake.tables, "g").update(hurry)
+    lake.publish({"pay": [lake.messages(1)]})
+    second = Heard()
+    start(lake, running, second, orderly=True)
+    second.wait_for(2, 4, 6)
+
+
+@pytest.mark.parametrize("orderly", [True, False])
+@pytest.mark.parametrize("sql", [True, False])
+def test_a_retry_kept_by_a_clock_that_was_ahead_waits_for_its_own_pause(
+    lake: Published,
+    running: list[PushConsumer],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    orderly: bool,
+    sql: bool,
+) -> None:
+    """The next member's clock is right: it does not wait for an hour."""
+    engine = create_engine(f"sqlite:///{tmp_path / 'db'}", connect_args={"timeout": 30})
+    options: dict[str, Any] = {"orderly": orderly, "suspend": 0.3, "retry_levels": [0.3], "commit_interval": 0.02}
+    options |= {"positions": SqlPositions(engine)} if sql else {}
+    lake.publish({"pay": [lake.messages(3)]})
+    first, second = Heard({1: 10**6}), Heard()
+    with monkeypatch.context() as ahead:
+        ahead.setattr("checkback.consumer.process_queues._BEGAN", process_queues._BEGAN + 3600)
+        start(lake, running, first, **options)
+        first.wait_for(1)
+        running.pop().shutdown()
+    start(lake, running, second, **options)
+    second.wait_for(1)
+
+
+def test_dead_letters_wait_while_their_table_is_altered(lake: Published, running: list[PushConsumer]) -> None:
+    """Appended files would break its rules."""
+    lake.publish({"pay": [lake.messages(1)]})
+    place = lake.tables.location("dead_letters")
+    columns = arrow_schema("dead_letters")
+    deltalake.write_deltalake(place, pa.Table.from_pylist([], columns), partition_by=["consumer_group"])
+    consumer = start(lake, running, lambda _: None, max_reconsume_times=0)
+    until(lambda: "dead_letters" in str(consumer.last_error))
+    shutil.rmtree(place)
+    until(lambda: dead_letters(lake))
+
+
+def test_dead_letters_of_a_topic_that_is_away_hold_up_no_other(lake: Published, running: list[PushConsumer]) -> None:
+    lake.publish({"pay": [lake.messages(1)], "refunds": [lake.messages(1)]})
+    letters, place = lake.tables.location("dead_letters"), lake.tables.location("topics/pay")
+    columns = arrow_schema("dead_letters")
+    deltalake.write_deltalake(letters, pa.Table.from_pylist([], columns), partition_by=["consumer_group"])
+    options = FAST | {"max_reconsume_times": 0}
+    consumer = PushConsumer("g", lake.tables.root, lambda _: None, **options).subscribe("pay").subscribe("refunds")
+    running.append(consumer.start())
+    until(lambda: consumer.dead == 2 and "dead_letters" in str(consumer.last_error))
+    shutil.move(place, f"{place}.away")
+    shutil.rmtree(letters)
+    until(lambda: [row["topic"] for row in dead_letters(lake)] == ["refunds"])
+    until(lambda: "topics/pay" in str(consumer.last_error))
+    shutil.move(f"{place}.away", place)
+    until(lambda: sorted(row["topic"] for row in dead_letters(lake)) == ["pay", "refunds"])
+
+
+def test_dead_letter_whose_commit_is_made_and_reported_as_failed_is_there(
+    lake: Published, running: list[PushConsumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer was lost, or it could not be flushed: the committed file stays."""
+    lake.publish({"pay": [lake.messages(1)]})
+    committed, failed = DeltaLog._committed, threading.Event()
+
+    def unanswered(log: DeltaLog, before: int) -> None:
+        committed(log, before)
+        if log._name == "dead_letters" and not failed.is_set():
+            failed.set()
+            raise StorageError("not answered", "the store")
+
+    monkeypatch.setattr(DeltaLog, "_committed", unanswered)
+    consumer = start(lake, running, lambda _: None, max_reconsume_times=0)
+    assert failed.wait(60)
+    lake.publish({"pay": [lake.messages(1)]})
+    until(lambda: len(dead_letters(lake)) == 2)
+    consumer.shutdown(30)
+    assert sorted(row["half_queue_offset"] for row in dead_letters(lake)) == [0, 1]

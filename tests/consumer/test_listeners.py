@@ -1,0 +1,125 @@
+"""What a listener may do to its consumer: nothing is lost, nothing beside it is held up."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from checkback.consumer import ConsumeResult, PushConsumer, SqlPositions
+from checkback.consumer.coordination import Coordinator
+from checkback.consumer.group.group_table import GroupTable
+from checkback.errors import SettingsError
+from consumer.heard import Heard, raising, until
+from consumer.test_push_consumer import FAST, start
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from consumer.published import Published
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError])
+def test_an_exception_of_any_kind_is_a_failure(
+    lake: Published, running: list[PushConsumer], error: type[BaseException]
+) -> None:
+    lake.publish({"pay": [lake.messages(6)]})
+    heard = Heard(also=raising(error))
+    start(lake, running, heard, threads=1)
+    heard.wait_for(*range(6))
+    assert heard.times == Counter(range(6))
+
+
+def test_a_listener_may_shut_its_consumer_down(lake: Published, running: list[PushConsumer]) -> None:
+    """From several threads at once."""
+    lake.publish({"pay": [lake.messages(20, range(20))]})
+    both = threading.Barrier(2)
+
+    def stop(_: Any) -> None:
+        both.wait(10)
+        consumer.shutdown()
+
+    heard = Heard(also=stop)
+    consumer = PushConsumer("g", lake.tables.root, heard, **FAST | {"threads": 2}).subscribe("pay")
+    consumer.start()
+    until(lambda: not consumer.queues() or len(heard.messages) >= 2)
+    consumer.shutdown(20)
+    assert GroupTable(lake.tables, "g").state.members == {}
+    with pytest.raises(SettingsError, match="shut down"):
+        consumer.start()
+
+
+class SlowlyStarted(PushConsumer):
+    """Its start waits with the first thread that calls the listener running, and others not yet."""
+
+    heard_one = threading.Event()
+
+    def _run(self, name: str, target: Any, *arguments: float) -> None:
+        super()._run(name, target, *arguments)
+        if name == "0":
+            assert self.heard_one.wait(20)
+
+
+def test_a_listener_may_shut_its_consumer_down_while_it_starts(lake: Published) -> None:
+    lake.publish({"pay": [lake.messages(20, range(20))]})
+
+    def stop(_: Any) -> None:
+        consumer.shutdown()
+        SlowlyStarted.heard_one.set()
+
+    consumer = SlowlyStarted("slow", lake.tables.root, Heard(also=stop), **FAST | {"threads": 2}).subscribe("pay")
+    consumer.start()
+    consumer.shutdown(20)
+    assert GroupTable(lake.tables, "slow").state.members == {}
+    assert not [thread for thread in threading.enumerate() if thread.name.endswith("-slow")]
+
+
+def test_a_consumer_that_is_shut_down_before_it_has_started_leaves(
+    lake: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.publish({"pay": [lake.messages(3)]})
+    consumer = PushConsumer("early", lake.tables.root, Heard(), **FAST).subscribe("pay")
+    monkeypatch.setattr(Coordinator, "adopt", lambda _: consumer.shutdown())
+    with pytest.raises(SettingsError, match="shut down"):
+        consumer.start()
+    assert GroupTable(lake.tables, "early").state.members == {}
+
+
+@pytest.mark.parametrize("how", ["rolled back", "committed", "broken"])
+def test_a_listener_that_ends_its_transaction(
+    lake: Published, running: list[PushConsumer], tmp_path: Path, how: str
+) -> None:
+    """What it commits itself counts, what it rolls back is a failure; the next message is consumed all the same."""
+    engine = create_engine(f"sqlite:///{tmp_path / 'db'}", connect_args={"timeout": 30})
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE effect (message INTEGER)"))
+    lake.publish({"pay": [lake.messages(4)]})
+    left = [1]
+
+    def listen(message: Any, connection: Connection) -> ConsumeResult:
+        heard(message)
+        connection.execute(text("INSERT INTO effect VALUES (:m)"), {"m": message.half_queue_offset})
+        if message.half_queue_offset == 1 and left[0]:
+            left[0] -= 1
+            if how == "rolled back":
+                connection.rollback()
+            elif how == "committed":
+                connection.commit()
+            else:
+                connection.connection.dbapi_connection.rollback()  # type: ignore[union-attr]
+        return ConsumeResult.SUCCESS
+
+    heard = Heard()
+    start(lake, running, listen, positions=SqlPositions(engine), threads=1)
+    heard.wait_for_count(4 if how == "committed" else 5)
+    running.pop().shutdown()
+    with engine.begin() as connection:
+        effects = Counter(connection.execute(text("SELECT message FROM effect")).scalars())
+    assert effects == Counter(range(4))

@@ -1,0 +1,178 @@
+"""What a user, a clock or a table may do to a group: nothing is lost, nothing beside it is held up."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from checkback.cli import main
+from checkback.consumer import PushConsumer
+from checkback.consumer.group import rebalance
+from checkback.consumer.group.group_table import GroupTable
+from checkback.errors import SettingsError, StorageError
+from consumer.heard import Heard, until
+from consumer.test_push_consumer import FAST, dead_letters, start
+
+if TYPE_CHECKING:
+    from consumer.published import Published
+
+pytestmark = pytest.mark.slow
+
+
+def test_the_clock_set_back_beneath_a_consumer_holds_up_nothing(
+    lake: Published, running: list[PushConsumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.publish({"pay": [lake.messages(3)]})
+    real, heard = time.time, Heard({1: 2})
+    monkeypatch.setattr("time.time", lambda: real() - 3600 if heard.messages else real())
+    start(lake, running, heard, orderly=True, suspend=0.2)
+    heard.wait(lambda heard: heard.offsets == [0, 1, 1, 1, 2])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"threads": 0},
+        {"threads": True},
+        {"batch": 0},
+        {"batch": -1},
+        {"session": 0},
+        {"session": -1.0},
+        {"session": float("nan")},
+        {"session": 1e-3},
+        {"commit_interval": 0},
+        {"retry_levels": []},
+        {"retry_levels": [1e12]},
+        {"retry_levels": [-1]},
+        {"suspend": -1},
+        {"max_reconsume_times": -2},
+        {"start_from": True},
+        {"start_from": "middle"},
+    ],
+)
+def test_options_out_of_range_are_refused(lake: Published, options: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError, match=next(iter(options))):
+        PushConsumer("g", lake.tables.root, Heard(), **options)
+
+
+def test_max_reconsume_times_is_sixteen_by_minus_one(lake: Published, running: list[PushConsumer]) -> None:
+    """DefaultMQPushConsumer's default."""
+    lake.publish({"pay": [lake.messages(1)]})
+    heard = Heard({0: 99})
+    start(lake, running, heard, max_reconsume_times=-1, retry_levels=[0])
+    until(lambda: dead_letters(lake))
+    assert heard.times[0] == 17
+
+
+def test_a_start_at_a_batch_matters_to_new_topics_only(lake: Published, running: list[PushConsumer]) -> None:
+    for _ in range(3):
+        lake.publish({"pay": [lake.messages(1)]})
+    heard = Heard()
+    start(lake, running, heard, start_from=2)
+    heard.wait_for(2)
+    running.pop().shutdown()
+    lake.rebuild()
+    lake.publish({"pay": [lake.messages(1)]})
+    again = Heard()
+    start(lake, running, again, start_from=2)
+    again.wait_for(3)
+    assert (heard.offsets, again.offsets) == ([2], [3])
+    with pytest.raises(SettingsError, match="no batch 2"):
+        PushConsumer("new", lake.tables.root, again, start_from=2).subscribe("pay").start()
+
+
+def test_a_paused_member_gives_its_queues_back(lake: Published, running: list[PushConsumer]) -> None:
+    """Also those whose messages its threads hold."""
+    lake.publish({"pay": [lake.messages(640, range(64))]})
+    heard = Heard()
+    paused = start(lake, running, heard, threads=8)
+    heard.wait_for_count(1)
+    paused.pause()
+    other = Heard()
+    two = start(lake, running, other)
+    until(lambda: len(two.queues()) == len(paused.queues()) == 32)
+
+
+def test_a_group_table_that_was_made_anew_is_joined_again(lake: Published, running: list[PushConsumer]) -> None:
+    lake.publish({"pay": [lake.messages(3)]})
+    heard = Heard()
+    start(lake, running, heard)
+    heard.wait_for(0, 1, 2)
+    # At once: the member goes on writing into it.
+    Path(lake.tables.location("consumer_groups/g")).rename(f"{lake.tables.root}/aside")
+    GroupTable(lake.tables, "g")
+    until(lambda: len(GroupTable(lake.tables, "g").state.members) == 1)
+    lake.publish({"pay": [lake.messages(1)]})
+    heard.wait_for(3)
+
+
+def test_a_folder_that_is_no_group_stops_no_command(
+    lake: Published, running: list[PushConsumer], capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake.publish({"pay": [lake.messages(3)]})
+    heard = Heard()
+    start(lake, running, heard)
+    heard.wait_for(0, 1, 2)
+    shutil.copytree(lake.tables.location("consumer_groups/g"), lake.tables.location("consumer_groups/[bold]\x1b[31m"))
+    (Path(lake.tables.location("consumer_groups/broken")) / "_delta_log").mkdir(parents=True)
+    assert main(["consumers", "g", "--set", f"storage.root={lake.tables.root}"]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("settings", ["no", "there"])
+def test_a_group_s_table_that_cannot_be_written(
+    lake: Published, running: list[PushConsumer], monkeypatch: pytest.MonkeyPatch, settings: str
+) -> None:
+    """The start says so; a shutdown ends."""
+    lake.publish({"pay": [lake.messages(1)]})
+    heard = Heard()
+    consumer = PushConsumer("g", lake.tables.root, heard, **FAST).subscribe("pay")
+
+    def fail(*_: Any) -> None:
+        raise OSError(30, os.strerror(30))
+
+    if settings == "no":
+        monkeypatch.setattr("checkback.storage.parquet.parquet_files.FileWriter.write", fail)
+        with pytest.raises(StorageError, match="Read-only"):
+            consumer.start()
+    else:
+        running.append(consumer.start())
+        heard.wait_for(0)
+        monkeypatch.setattr("checkback.storage.parquet.parquet_files.FileWriter.write", fail)
+        running.pop().shutdown(10)
+        assert consumer.stopping
+
+
+def test_orderly_a_queue_is_taken_again_once_the_call_in_progress_has_returned(
+    lake: Published, running: list[PushConsumer]
+) -> None:
+    """The member was taken for dead in the middle of it."""
+    lake.publish({"pay": [lake.messages(3)]})
+    inside, most, go_on = [0], [0], threading.Event()
+
+    def listen(message: Any) -> None:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        if message.half_queue_offset == 0:
+            assert go_on.wait(20)
+        inside[0] -= 1
+
+    heard = Heard(also=listen)
+    start(lake, running, heard, orderly=True)
+    until(lambda: inside[0])
+    table = GroupTable(lake.tables, "g")
+    table.update(lambda state: rebalance.leave(state, *state.members))
+    until(lambda: GroupTable(lake.tables, "g").state.members)
+    table.refresh()
+    before = len(heard.messages)
+    until(lambda: len(table.state.owned(*table.state.members)) == 64)
+    assert len(heard.messages) == before
+    go_on.set()
+    heard.wait_for(0, 1, 2)
+    assert most == [1]

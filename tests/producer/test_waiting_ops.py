@@ -1,0 +1,230 @@
+"""Ops that wait to be sent: bounded, and whoever handed one over is told what could not be; close."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from typing import Any
+
+import pytest
+
+from check.servers import unused_url
+from checkback.producer import (
+    AsyncTransactionProducer,
+    GatewayError,
+    LocalTransactionState,
+    Patience,
+    SendStatus,
+    TransactionProducer,
+    TransactionSendResult,
+)
+from checkback.producer.calls import MESSAGES, Op
+from checkback.producer.retry import Attempts
+from checkback.producer.senders import _RUNNING
+from producer.gateways import REFUSED, StubGateway, until
+from producer.sending import SENDERS, Listener, message
+
+COMMIT, ROLLBACK = LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK
+Lost = list[tuple[str, LocalTransactionState, GatewayError]]
+
+
+def test_waiting_ops_are_bounded(gateway: StubGateway) -> None:
+    """A transaction waits before it begins while as many ops wait as may."""
+    gateway.takes_ops.clear()
+    listener = Listener(lambda *_: COMMIT)
+    with (
+        TransactionProducer("orders", gateway.url, listener, max_waiting_ops=2) as producer,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        for number in range(2):
+            assert producer.send_in_transaction(message(number)).op_sent
+        others = [pool.submit(producer.send_in_transaction, message(number)) for number in range(2, 10)]
+        assert not producer.flush(0.1)
+        assert len(gateway.halves) == 2
+        gateway.takes_ops.set()
+        assert all(sending.result().op_sent for sending in others)
+    assert len(gateway.halves) == len(gateway.ops) == 10
+
+
+@pytest.mark.parametrize("kind", SENDERS)
+def test_transaction_for_whose_op_there_is_no_room_in_time_is_refused(gateway: StubGateway, kind: str) -> None:
+    patience = Patience(total_timeout_s=0.1)
+    listener = Listener(lambda *_: COMMIT)
+    options: dict[str, Any] = {"max_waiting_ops": 1, "patience": patience}
+    if kind == "sync":
+        with TransactionProducer("orders", gateway.url, listener, **options) as producer:
+            producer._senders.outstanding.add(Op("stuck", b"", Attempts(patience, 0), COMMIT))
+            result = producer.send_in_transaction(message(0))
+    else:
+
+        async def send() -> TransactionSendResult:
+            async with AsyncTransactionProducer("orders", gateway.url, listener, **options) as producer:
+                producer._senders.outstanding.add(Op("stuck", b"", Attempts(patience, 0), COMMIT))
+                return await producer.send_in_transaction(message(0))
+
+        result = asyncio.run(send())
+    assert result.send_status is SendStatus.REJECTED
+    assert "too many ops" in str(result.half_error)
+    assert not gateway.halves
+
+
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit, KeyboardInterrupt])
+def test_on_op_error_that_fails_holds_up_no_other(caplog: pytest.LogCaptureFixture, error: type[BaseException]) -> None:
+    with StubGateway(ops=[REFUSED]) as gateway:
+
+        def fail(*_: object) -> None:
+            raise error
+
+        with TransactionProducer("orders", gateway.url, Listener(lambda *_: COMMIT), on_op_error=fail) as producer:
+            producer.send_in_transaction(message(0))
+            assert producer.flush()
+            producer.send_in_transaction(message(1))
+        assert [op["transaction_id"] for op in gateway.ops] == ["t1"]
+    assert f"on_op_error raised {error.__name__}" in caplog.text
+
+
+@pytest.mark.parametrize("with_asyncio", [False, True])
+def test_flush_returns_when_on_op_error_has_been_told(with_asyncio: bool) -> None:
+    """Not while it is being told. In ``on_op_error`` itself nothing is waited for that is."""
+    telling, go_on, told = threading.Event(), threading.Event(), list[Any]()
+
+    def tell(transaction_id: str, *_: object) -> None:
+        telling.set()
+        assert go_on.wait(10)
+        told.append((transaction_id, producer._senders.flush(10)))
+
+    async def sent() -> None:
+        assert isinstance(producer, AsyncTransactionProducer)
+        await producer.send_in_transaction(message(0))
+        assert await asyncio.to_thread(telling.wait, 10)
+        assert not await producer.flush(0.01)
+        go_on.set()
+        assert await producer.flush()
+        assert told == [("t0", True)]
+        await producer.close()
+
+    producer: AsyncTransactionProducer | TransactionProducer
+    with StubGateway(ops=[REFUSED]) as gateway:
+        if with_asyncio:
+            producer = AsyncTransactionProducer("orders", gateway.url, Listener(lambda *_: COMMIT), on_op_error=tell)
+            asyncio.run(sent())
+            return
+        with TransactionProducer("orders", gateway.url, Listener(lambda *_: COMMIT), on_op_error=tell) as producer:
+            producer.send_in_transaction(message(0))
+            assert telling.wait(10)
+            assert not producer.flush(0.01)
+            go_on.set()
+            assert producer.flush()
+            assert told == [("t0", True)]
+
+
+def test_op_whose_reply_cannot_be_judged_is_told(gateway: StubGateway) -> None:
+    """It is no longer outstanding: there would soon be no room for others."""
+    lost: list[str] = []
+
+    def timer() -> float:
+        if threading.current_thread().name == "checkback-v1-ops":
+            raise ValueError
+        return time.monotonic()
+
+    with TransactionProducer(
+        "orders", gateway.url, Listener(lambda *_: COMMIT), on_op_error=lambda *one: lost.append(one[0]), timer=timer
+    ) as producer:
+        for number in range(2):
+            producer.send_in_transaction(message(number))
+        assert producer.flush()
+    assert sorted(lost) == ["t0", "t1"]
+
+
+def test_close_tells_of_ops_that_are_not_sent_in_time(gateway: StubGateway) -> None:
+    """One is on its way, one waits: both are told, once, and close does not wait longer."""
+    gateway.takes_ops.clear()
+    lost: Lost = []
+    producer = TransactionProducer(
+        "orders", gateway.url, Listener(lambda *_: ROLLBACK), on_op_error=lambda *one: lost.append(one)
+    )
+    producer.send_in_transaction(message(0))
+    gateway.until("/v1/ops", 1)
+    producer.send_in_transaction(message(1))
+    producer.close(0.1)
+    assert [(one, state) for one, state, _ in lost] == [("t0", ROLLBACK), ("t1", ROLLBACK)]
+    assert "no answer came" in str(lost[0][2])
+    assert "it was not sent" in str(lost[1][2])
+    gateway.takes_ops.set()
+    producer.close()
+    assert len(lost) == 2
+
+
+def test_close_in_on_op_error_sends_what_waits() -> None:
+    """It does not wait for its own thread; it is called for each op that fails, and one thread waits for the rest."""
+    with StubGateway(ops=[REFUSED]) as gateway:
+        lost: list[str] = []
+
+        def close(transaction_id: str, *_: object) -> None:
+            lost.append(transaction_id)
+            producer.close()
+            producer.close()
+
+        producer = TransactionProducer("orders", gateway.url, Listener(lambda *_: COMMIT), on_op_error=close)
+        gateway.takes_ops.clear()
+        producer.send_in_transaction(message(0))
+        gateway.until("/v1/ops", 1)
+        for number in (1, 2):
+            producer.send_in_transaction(message(number))
+        gateway.takes_ops.set()
+        until(lambda: producer._senders not in _RUNNING)
+        assert [op["transaction_id"] for op in gateway.ops] == ["t1", "t2"]
+        assert lost == ["t0"]
+
+
+def test_second_close_waits_as_well(gateway: StubGateway) -> None:
+    """Of two that close the producer at once, none returns before the ops have landed."""
+    gateway.takes_ops.clear()
+    producer = TransactionProducer("orders", gateway.url, Listener(lambda *_: COMMIT))
+    producer.send_in_transaction(message(0))
+    gateway.until("/v1/ops", 1)
+    with ThreadPoolExecutor(2) as threads:
+        closed = [threads.submit(producer.close) for _ in range(2)]
+        until(lambda: producer._senders._ops.waiting._closed)
+        assert not wait(closed, 0.2, FIRST_COMPLETED).done
+        gateway.takes_ops.set()
+    assert [op["transaction_id"] for op in gateway.ops] == ["t0"]
+
+
+def test_threads_end_when_the_last_call_is_withdrawn(gateway: StubGateway) -> None:
+    """A message that only a dead gateway may have, given up after the producer was closed."""
+    dead = unused_url()
+    producer = TransactionProducer("orders", [dead, gateway.url], patience=Patience(total_timeout_s=60))
+    senders = producer._senders
+    sender = senders._calls[MESSAGES]
+    senders._gateways[dead].failed()
+    call = producer._call(message(0))
+    call.pinned = dead
+    assert senders.add(MESSAGES, call)
+    sender.waiting.close()
+    until(lambda: sender.waiting._arrived._waiters)  # type: ignore[attr-defined]  # the other gateway's, once more
+    assert senders.withdraw(MESSAGES, call)
+    until(lambda: not any(thread.is_alive() for thread in sender._threads))
+    producer.close()
+
+
+def test_after_close_nothing_is_sent_and_nothing_is_silent(gateway: StubGateway) -> None:
+    """Also the op of a local transaction that still ran when the producer was closed."""
+    lost: Lost = []
+
+    def local(*_: Any) -> LocalTransactionState:
+        producer.close()
+        return COMMIT
+
+    producer = TransactionProducer("orders", gateway.url, Listener(local), on_op_error=lambda *one: lost.append(one))
+    result = producer.send_in_transaction(message(0))
+    assert not result.op_sent
+    assert result.op_error is not None
+    assert [one for one, _, _ in lost] == ["t0"]
+    again = producer.send_in_transaction(message(1))
+    assert again.send_status is SendStatus.REJECTED
+    assert "closed" in str(again.half_error)
+    assert [half["transaction_id"] for half in gateway.halves] == ["t0"]
+    assert not gateway.ops
