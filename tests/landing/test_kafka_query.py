@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -300,6 +301,29 @@ def test_queues_of_a_topic_are_its_own(lake: Lakehouse, kafka: Kafka, topics: tu
             take(lake, kafka, topics[0], base=base)
         told = f"partitions of {topics[0]} are half queues {base} to {base + 1}, and 77 is in gateway.queues"
         assert str(caught.value) == f"kafka.queue_base: {told}; give each queues of its own"
+
+
+def test_partition_in_the_queue_of_another_topic_lands_nothing(
+    lake: Lakehouse, kafka: Kafka, topics: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was added while `land` ran: the other partitions land, and the topic whose queue it is goes on."""
+    kafka.send(topics[1], unplaced(0, transaction_id="its own"))
+    assert take(lake, kafka, topics[1], base=1) == Landed(half=1)
+    storage = lake.settings.storage.model_copy(update={"checkpoints": str(lake.root.parent / "others")})
+    other = replace(lake, settings=lake.settings.model_copy(update={"storage": storage}))
+    kafka.send(topics[0], unplaced(0))
+    for number in range(2):
+        kafka.send(topics[0], unplaced(number, transaction_id="another's"), partition=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(landing_kafka, "check_queues", lambda *_: None)  # at the start it had one partition
+        assert take(other, kafka, topics[0]) == Landed(half=1, rejected=2)
+    told = "queue_id: 1 is of another topic of Kafka, whose messages come by no other door"
+    assert lake.rows("rejected", "file", "reason") == [(f"kafka:{topics[0]}/1/{number}", told) for number in range(2)]
+    with pytest.raises(SettingsError, match="half queue 1 holds messages of another topic"):
+        take(other, kafka, topics[0])
+    kafka.send(topics[1], unplaced(1))
+    assert take(lake, kafka, topics[1], base=1) == Landed(half=1)
+    assert lake.rows("half", "queue_id", "transaction_id") == [(0, "t0"), (1, "its own"), (1, "t1")]
 
 
 def test_topic_of_some_groups_takes_no_others_messages(lake: Lakehouse, kafka: Kafka, topics: tuple[str, str]) -> None:

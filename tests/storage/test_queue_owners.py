@@ -13,7 +13,7 @@ from checkback.gateway.tables import Appender, claim
 from checkback.messages.limits import LONG_MAX
 from checkback.settings import Settings
 from checkback.storage.log.delta_log import DeltaLog
-from checkback.storage.queue_owners import QueueOwner, Queues, log_of_half, operators_queues, refuse_foreign
+from checkback.storage.queue_owners import ANY_TOPIC, QueueOwner, Queues, log_of_half, operators_queues, refuse_foreign
 from checkback.storage.tables import Tables
 from operate.fixtures import Lakehouse
 
@@ -88,6 +88,35 @@ def test_a_topic_keeps_its_queues(tables: Tables) -> None:
     with pytest.raises(SettingsError, match="half queue 1001 holds messages of another topic"):
         refuse_foreign(log, [1001], QueueOwner.KAFKA, "kafka.queue_base", mark=13)
     assert set(Queues(tables, "half", QueueOwner.FILES, NEVER).refused([1000, 1002])) == {1000}
+
+
+def test_a_topic_takes_no_queue_of_another_one(tables: Tables) -> None:
+    """A partition was added to it: it is not looked at at the start only."""
+    mine, others = (Queues(tables, "half", QueueOwner.KAFKA, NEVER, mark) for mark in (12, 13))
+    others.refused([1001])
+    committed(tables, others)
+    told = "queue_id: 1001 is of another topic of Kafka, whose messages come by no other door"
+    assert mine.refused([1000, 1001]) == {1001: told}
+    committed(tables, mine)
+    assert others.refused([1001]) == {}
+    for mark in (12, ANY_TOPIC):
+        unknown = Queues(tables, "half", QueueOwner.KAFKA, NEVER, mark)
+        unknown.refused([1000])
+        committed(tables, unknown, 1)  # a broker that gives no ids does not make them forgotten
+    assert tables.log("half").versions(["kafka/1000", "kafka/1001"]) == {"kafka/1000": 12, "kafka/1001": 13}
+
+
+def test_a_topic_that_comes_first_fences_the_commit(tables: Tables) -> None:
+    topic = Queues(tables, "half", QueueOwner.KAFKA, NEVER, mark=12)
+    late = [Queues(tables, "half", QueueOwner.KAFKA, NEVER, mark=13), Queues(tables, "half", QueueOwner.FILES, NEVER)]
+    for queues in (topic, *late):
+        assert queues.refused([1000]) == {}
+    committed(tables, topic)
+    for queues in late:
+        with pytest.raises(FencedError):
+            committed(tables, queues, 1)
+        assert queues.changed()
+        assert set(queues.refused([1000])) == {1000}
 
 
 @pytest.mark.parametrize(("app", "whose"), [("operator/5", "the operator's"), ("kafka/5", "of a topic of Kafka")])

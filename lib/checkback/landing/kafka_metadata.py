@@ -17,6 +17,7 @@ from py4j.protocol import Py4JJavaError
 from checkback.errors import CheckbackError, SettingsError
 from checkback.settings import MASK
 from checkback.storage.files import filesystem
+from checkback.storage.queue_owners import ANY_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -47,8 +48,10 @@ class Topic(NamedTuple):
 
     @property
     def mark(self) -> int:
-        """A positive number derived from the id; 1 = no id."""
-        return 1 if self.id is None else 2 + (int.from_bytes(hashlib.sha256(self.id.encode()).digest()[:7], "big"))
+        """A positive number derived from the id; ANY_TOPIC = no id."""
+        return (
+            ANY_TOPIC if self.id is None else 2 + (int.from_bytes(hashlib.sha256(self.id.encode()).digest()[:7], "big"))
+        )
 
 
 class Brokers:

@@ -18,7 +18,7 @@ from checkback.landing.run import Landed, LandingStream, run
 from checkback.messages.limits import LINE_MAX
 from checkback.spark.connect import classic_only
 from checkback.spark.session import kafka_package
-from checkback.storage.queue_owners import QueueOwner, log_of_half, refuse_foreign
+from checkback.storage.queue_owners import ANY_TOPIC, QueueOwner, log_of_half, refuse_foreign
 from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def land(
                 confirm = partial(_confirm, admin, found[kind], fixes[kind])
             reader = readers(settings.kafka.queue_base, settings.kafka.groups.get(name))[kind]
             inlets[kind] = LandingStream(records(spark, settings, name, options), _query(kind), reader, confirm=confirm)
-        mark = found["half"].mark if "half" in found else 1
+        mark = found["half"].mark if "half" in found else ANY_TOPIC
         try:
             return run(spark, settings, inlets, QueueOwner.KAFKA, available_now, mark=mark)
         except CheckbackError as error:

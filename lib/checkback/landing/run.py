@@ -14,7 +14,7 @@ from checkback.storage.checkpoints.checkpoint_facts import fit
 from checkback.storage.checkpoints.checkpoint_fit import misfit
 from checkback.storage.checkpoints.seen_commits import SeenCommits
 from checkback.storage.crash_recovery import recover_query
-from checkback.storage.queue_owners import Queues
+from checkback.storage.queue_owners import ANY_TOPIC, Queues
 from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def run(
     owner: QueueOwner,
     available_now: bool,
     meanwhile: Callable[[], object] | None = None,
-    mark: int = 1,
+    mark: int = ANY_TOPIC,
 ) -> Landed:
     """Land each stream into the table of its kind, in the order given.
 

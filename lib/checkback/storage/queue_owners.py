@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Shift of the epoch (from 1 on) in a gateway's versions. Smaller versions were written by another owner's `fence`.
 _EPOCH = 32
+#: mark of a Kafka topic whose id is not known: it may be any topic
+ANY_TOPIC = 1
 
 
 class QueueOwner(Enum):
@@ -48,7 +50,7 @@ class Queues:
     """
 
     def __init__(
-        self, tables: Tables, kind: Literal["half", "op"], owner: QueueOwner, operator: int, mark: int = 1
+        self, tables: Tables, kind: Literal["half", "op"], owner: QueueOwner, operator: int, mark: int = ANY_TOPIC
     ) -> None:
         self._tables = tables
         self._kind = kind
@@ -67,28 +69,40 @@ class Queues:
         if self._operator in self._queues:
             owners[self._operator] = QueueOwner.OPERATOR
         mine = {self._owner} if self._kind == "half" else {self._owner, QueueOwner.KAFKA}
+        whose = {queue: owner.whose for queue, owner in owners.items() if owner not in mine}
+        if self._kind == "half" and self._owner is QueueOwner.KAFKA:  # a partition was added, or both begin
+            others = (queue for queue, owner in owners.items() if owner is self._owner and self._is_of_another(queue))
+            whose |= dict.fromkeys(others, "of another topic of Kafka")
         return {
-            queue: f"queue_id: {queue} is {owner.whose}, whose messages come by no other door"
-            for queue, owner in owners.items()
-            if owner not in mine
+            queue: f"queue_id: {queue} is {owner}, whose messages come by no other door"
+            for queue, owner in whose.items()
         }
+
+    def _is_of_another(self, queue: int) -> bool:
+        return _differ(self._found.get(_app(QueueOwner.KAFKA, queue)), self._mark)
 
     def fence(self) -> tuple[dict[str, int | None], dict[str, int]]:
         """The expected versions and marks of a commit of half messages, see Tables.append_fenced.
 
-        A gateway that claims one of the queues concurrently makes the commit fail; one that claims it later is not
-        affected. The queues of a Kafka topic become Kafka's.
+        A gateway or a topic that claims one of the queues concurrently makes the commit fail; a gateway that claims it
+        later is not affected. The queues of a Kafka topic become Kafka's.
         """
         owned = owners_of(self._found)
         gateways = [_app(QueueOwner.GATEWAY, queue) for queue in self._queues if queue not in owned]
+        topics = {
+            _app(QueueOwner.KAFKA, queue): queue
+            for queue in self._queues
+            if owned.get(queue, self._owner) is self._owner
+        }
         marks = {app: self._found.get(app) or 0 for app in gateways}
         if self._owner is QueueOwner.KAFKA:
-            marks |= {
-                _app(QueueOwner.KAFKA, queue): self._mark
-                for queue in self._queues
-                if owned.get(queue, self._owner) is self._owner
-            }
-        return {app: self._found.get(app) for app in gateways}, marks if self._log is not None else {}
+            marks |= {app: self._marked(app) for app, queue in topics.items() if not self._is_of_another(queue)}
+        expected = {app: self._found.get(app) for app in (*gateways, *topics)}
+        return expected, marks if self._log is not None else {}
+
+    def _marked(self, app: str) -> int:
+        """The topic's mark; where that is not known, the one that is there."""
+        return (self._found.get(app) or ANY_TOPIC) if self._mark == ANY_TOPIC else self._mark
 
     def changed(self) -> bool:
         """True if a queue's ownership changed since the last check."""
@@ -123,7 +137,9 @@ def operators_queues(log: DeltaLog, queues: Iterable[int]) -> set[int]:
     return {queue for queue, owner in owners.items() if owner is QueueOwner.OPERATOR}
 
 
-def refuse_foreign(log: DeltaLog | None, queues: Iterable[int], mine: QueueOwner, key: str, mark: int = 1) -> None:
+def refuse_foreign(
+    log: DeltaLog | None, queues: Iterable[int], mine: QueueOwner, key: str, mark: int = ANY_TOPIC
+) -> None:
     """Raise SettingsError if a queue that the setting ``key`` assigns to ``mine`` is owned by another one.
 
     Also if it is owned by a Kafka topic with a different ``mark``. Raises StorageError.
@@ -133,9 +149,14 @@ def refuse_foreign(log: DeltaLog | None, queues: Iterable[int], mine: QueueOwner
         if owner is not mine:
             raise SettingsError(f"half queue {queue} is {owner.whose} already", key, "give each a queue of its own")
         found = versions[_app(owner, queue)]
-        if owner is QueueOwner.KAFKA and found != mark and 1 not in (found, mark):
+        if owner is QueueOwner.KAFKA and _differ(found, mark):
             what = f"half queue {queue} holds messages of another topic, or of this one before it was created again"
             raise SettingsError(what, key, "choose queues that no topic has had")
+
+
+def _differ(found: int | None, mark: int) -> bool:
+    """True if a queue with the mark ``found``, if any, is that of another topic."""
+    return found not in {None, ANY_TOPIC, mark} and mark != ANY_TOPIC
 
 
 def log_of_half(tables: Tables) -> DeltaLog | None:
