@@ -49,9 +49,9 @@ class Topic(NamedTuple):
     @property
     def mark(self) -> int:
         """A positive number derived from the id; ANY_TOPIC = no id."""
-        return (
-            ANY_TOPIC if self.id is None else 2 + (int.from_bytes(hashlib.sha256(self.id.encode()).digest()[:7], "big"))
-        )
+        if self.id is None:
+            return ANY_TOPIC
+        return 2 + int.from_bytes(hashlib.sha256(self.id.encode()).digest()[:7], "big")
 
 
 class Brokers:
