@@ -232,6 +232,21 @@ def test_any_end_of_a_stream_is_taken(end: bytes, compression: str | None) -> No
     assert taken.numbers.tolist() == [0, 1, 2]
 
 
+def test_views_with_bytes_behind_the_last_one_are_taken() -> None:
+    """A buffer may be larger than its values, by any number of bytes; the metadata says by how many."""
+    sink = pa.BufferOutputStream()
+    ids = pa.array(["t-1"], pa.string_view())
+    rows = pa.table({"transaction_id": ids, "producer_group": ["orders"], "real_topic": ["pay"], "body": [b"1"]})
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    content, one = sink.getvalue().to_pybytes(), struct.pack("<q", 16)
+    places = [at for at in range(len(content)) if content.startswith(one, at)]
+    taken = [halves_of_stream(content[:at] + struct.pack("<q", 20) + content[at + 8 :], NOW, MOST) for at in places]
+    assert [each for each in taken if isinstance(each, HalfColumns)]
+    for each in taken:
+        assert isinstance(each, Problem) or each.transaction_ids.to_pylist() == ["t-1"]
+
+
 def test_very_many_properties_are_refused_before_they_are_objects() -> None:
     """A stream of 13 MB may have a million of them, for which the event loop would wait."""
     rows = [{f"p{number}": "" for number in range(count)} for count in (2000, 500_000, PROPERTIES_MAX // 2)]

@@ -77,10 +77,10 @@ def read_columns(body: bytes, kinds: Mapping[str, Kind], most: int) -> tuple[int
         with pa.ipc.open_stream(body, options=options) as stream:
             table = stream.read_all()
         table.validate(full=True)
+        room = _Room(most, most)
+        return rows, {name: _CONVERTED[kinds[name]](_joined(table.column(name), room), room) for name in known}
     except (pa.ArrowException, OSError, struct.error, IndexError, UnicodeDecodeError, OverflowError) as error:
         raise UnreadableError("malformed", f"not an Arrow IPC stream: {type(error).__name__}") from None
-    room = _Room(most, most)
-    return rows, {name: _CONVERTED[kinds[name]](_joined(table.column(name), room), room) for name in known}
 
 
 def _known(schema: pa.Schema, kinds: Mapping[str, Kind]) -> dict[str, int]:
@@ -214,7 +214,9 @@ def _plain(array: pa.Array, kind: pa.DataType, room: _Room) -> pa.Array:
     if array.type == kind:
         return array
     if _is_view(array.type):
-        views = np.frombuffer(array.buffers()[1], "<i4").reshape(-1, 4)[array.offset : array.offset + len(array), 0]
+        end = array.offset + len(array)
+        # By the count: a buffer may have any number of bytes behind the last view.
+        views = np.frombuffer(array.buffers()[1], "<i4", 4 * end).reshape(-1, 4)[array.offset :, 0]
         room.take(int(views[np.asarray(array.is_valid())].sum(dtype=np.int64)))
     return array.cast(kind)
 
