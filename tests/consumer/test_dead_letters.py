@@ -161,3 +161,32 @@ def test_dead_letter_whose_commit_is_made_and_reported_as_failed_is_there(
     until(lambda: len(dead_letters(lake)) == 2)
     consumer.shutdown(30)
     assert sorted(row["half_queue_offset"] for row in dead_letters(lake)) == [0, 1]
+
+
+@pytest.mark.parametrize("sql", [True, False])
+def test_what_comes_behind_a_message_that_is_held_is_not_given_up_with_it(
+    lake: Published, running: list[PushConsumer], tmp_path: Path, sql: bool
+) -> None:
+    """In order, in batches, after a restart: of a call that failed its first message is known, and its tries."""
+    lake.publish({"pay": [lake.messages(1)]})
+    calls: list[list[tuple[int, int]]] = []
+
+    def listen(messages: Any, *_: Any) -> ConsumeResult:
+        calls.append([(message.half_queue_offset, message.reconsume_times) for message in messages])
+        failed = any(message.half_queue_offset == 0 for message in messages)
+        return ConsumeResult.RECONSUME_LATER if failed else ConsumeResult.SUCCESS
+
+    options: dict[str, Any] = {"orderly": True, "batch": 3, "suspend": 0.02}
+    if sql:
+        options["positions"] = SqlPositions(create_engine(f"sqlite:///{tmp_path}/positions.db"))
+        options["positions"].create_table()
+    start(lake, running, listen, **options, max_reconsume_times=1_000_000)
+    until(lambda: len(calls) >= 3)
+    running.pop().shutdown()
+    lake.publish({"pay": [lake.messages(2)]})
+    lake.compact("topics/pay")  # all are read at once
+    before = len(calls)
+    start(lake, running, listen, **options, max_reconsume_times=before)
+    until(lambda: any((1, 0) in call for call in calls[before:]))
+    assert all(len(call) == 1 for call in calls[before:] if call[0][0] == 0)
+    until(lambda: [letter["half_queue_offset"] for letter in dead_letters(lake)] == [0])

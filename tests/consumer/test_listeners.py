@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections import Counter
 from pathlib import Path
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, event, text
 
 from checkback.consumer import ConsumeResult, PushConsumer, SqlPositions
 from checkback.consumer.coordination import Coordinator
 from checkback.consumer.group.group_table import GroupTable
 from checkback.errors import SettingsError
 from consumer.heard import Heard, raising, until
-from consumer.test_push_consumer import FAST, start
+from consumer.test_push_consumer import FAST, dead_letters, start
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -123,3 +125,58 @@ def test_a_listener_that_ends_its_transaction(
     with engine.begin() as connection:
         effects = Counter(connection.execute(text("SELECT message FROM effect")).scalars())
     assert effects == Counter(range(4))
+
+
+def test_what_the_database_refuses_at_the_commit_is_a_failure(
+    lake: Published, running: list[PushConsumer], tmp_path: Path
+) -> None:
+    """A deferred constraint: tried again, then a dead letter; the messages behind it are consumed."""
+    engine = create_engine(f"sqlite:///{tmp_path / 'db'}", connect_args={"timeout": 30})
+    event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA foreign_keys = ON"))
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE account (id INTEGER PRIMARY KEY)"))
+        connection.execute(text("INSERT INTO account VALUES (0), (2), (3)"))
+        deferred = "REFERENCES account (id) DEFERRABLE INITIALLY DEFERRED"
+        connection.execute(text(f"CREATE TABLE booking (account INTEGER {deferred})"))
+
+    def listen(message: Any, connection: Connection) -> ConsumeResult:
+        heard(message)
+        connection.execute(text("INSERT INTO booking VALUES (:account)"), {"account": message.half_queue_offset})
+        return ConsumeResult.SUCCESS
+
+    heard = Heard()
+    lake.publish({"pay": [lake.messages(4)]})
+    start(lake, running, listen, positions=SqlPositions(engine), max_reconsume_times=2)
+    until(lambda: [letter["half_queue_offset"] for letter in dead_letters(lake)] == [1])
+    heard.wait_for(*range(4))
+    running.pop().shutdown()
+    assert heard.offsets.count(1) == 3
+    with engine.begin() as connection:
+        booked = connection.execute(text("SELECT account FROM booking")).scalars().all()
+    assert sorted(booked) == [0, 2, 3]
+
+
+def fail() -> None:
+    raise ValueError
+
+
+def test_a_listener_in_a_file_of_any_name_holds_up_nothing(lake: Published, running: list[PushConsumer]) -> None:
+    """Where it failed is kept in the group's table, which takes UTF-8 only."""
+    lake.publish({"pay": [lake.messages(3)]})
+    named = fail.__code__.replace(co_filename="/srv/" + os.fsdecode(b"b\xfccher.py"))
+    failing = FunctionType(named, globals())
+
+    def listen(message: Any) -> Any:
+        heard(message)
+        return failing() if message.half_queue_offset == 1 else ConsumeResult.SUCCESS
+
+    heard = Heard()
+    start(lake, running, listen, max_reconsume_times=0)
+    until(lambda: [letter["half_queue_offset"] for letter in dead_letters(lake)] == [1])
+    assert dead_letters(lake)[0]["reason"].startswith("ValueError at b\\udcfccher.py:")
+    running.pop().shutdown()
+    assert heard.offsets.count(1) == 1
+    start(lake, running, other := Heard())
+    lake.publish({"pay": [lake.messages(1)]})
+    other.wait_for(3)
+    assert other.offsets == [3]

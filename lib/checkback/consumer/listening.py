@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from checkback.consumer.result import ConsumeResult, error_summary
+from checkback.errors import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +58,7 @@ class Listening:
         step, calls, first = self._batch or 1, 0, taken.done
         while taken.done < len(taken) and consuming.goes_on(taken):
             at = taken.done - first
-            count = min(step, len(messages) - at)
+            count = taken.call_size(step)
             reason = outcome_of(self._listener, messages[at] if self._batch is None else messages[at : at + count])
             calls += 1
             if reason is None:
@@ -82,5 +83,6 @@ def outcome_of(listener: Callable[..., Any], *arguments: Any) -> str | None:
         return None
     if result is ConsumeResult.RECONSUME_LATER:
         return "RECONSUME_LATER"
-    _log.warning("the listener returned %s instead of a ConsumeResult", type(result).__name__)
-    return f"it returned {type(result).__name__}"
+    returned = printable(type(result).__name__)
+    _log.warning("the listener returned %s instead of a ConsumeResult", returned)
+    return f"it returned {returned}"

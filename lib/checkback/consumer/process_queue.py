@@ -81,13 +81,26 @@ class Slice:
         message = self.key(done - 1)
         return replace(self.run.after(self.base, self.rows.keys.at(done - 1)[0]), part=message)
 
+    @property
+    def _holds_up(self) -> bool:
+        """True if the next messages have failed, and hold up their queue."""
+        return self.retries is None and self.queue.ordered and self.key(self.done) in self.queue.retries
+
+    def call_size(self, most: int) -> int:
+        """How many messages, ``most`` at most, the next call takes: those that failed together, without others.
+
+        Others would share their tries, and be given up with them.
+        """
+        most = min(most, len(self) - self.done)
+        return min(most, self.queue.held_count) if self._holds_up else most
+
     def messages(self) -> list[MessageExt]:
         """Those that are not done."""
         times = None
         if self.retries is not None:
             known = self.queue.retries  # a message that holds up its queue has failed again
             times = [known.get(each.message, each).times for each in self.retries[self.done :]]
-        elif self.queue.ordered and self.key(self.done) in self.queue.retries:
+        elif self._holds_up:
             held, left = self.queue.held_count, len(self) - self.done
             times = ([self.queue.retries[self.key(self.done)].times] * held + [0] * left)[:left]
         return messages_of(self.queue.queue.topic, self.rows.rows.slice(self.done), times)

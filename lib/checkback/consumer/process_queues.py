@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from checkback.consumer.result import error_summary
-from checkback.errors import CheckbackError
+from checkback.errors import CheckbackError, printable
 from checkback.storage.files.lease import boot_time
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class ProcessQueues:
 
     def note(self, error: BaseException) -> None:
         """Keep the error, and log it."""
-        self.last_error = str(error) if isinstance(error, CheckbackError) else error_summary(error)
+        self.last_error = printable(str(error)) if isinstance(error, CheckbackError) else error_summary(error)
         log.warning("group %s: %s", self.group, self.last_error)
 
 

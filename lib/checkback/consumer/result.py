@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import Enum
 
+from checkback.errors import printable
+
 
 class ConsumeResult(Enum):
     """SUCCESS: it is consumed. RECONSUME_LATER: it is to be consumed again; an exception says the same."""
@@ -13,11 +15,14 @@ class ConsumeResult(Enum):
 
 
 def error_summary(error: BaseException) -> str:
-    """An error's type and where it was raised, as ``ValueError at credits.py:12``; its text may quote a body."""
+    """An error's type and where it was raised, as ``ValueError at credits.py:12``; its text may quote a body.
+
+    Printable: a file's name need not be UTF-8.
+    """
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     if trace is None:
-        return type(error).__name__
+        return printable(type(error).__name__)
     name = trace.tb_frame.f_code.co_filename.replace("\\", "/").rpartition("/")[2]
-    return f"{type(error).__name__} at {name}:{trace.tb_lineno}"
+    return printable(f"{type(error).__name__} at {name}:{trace.tb_lineno}")

@@ -21,6 +21,7 @@ from checkback.producer.deduplication import fit, insert_once, why_lost
 
 # isort: split
 from sqlalchemy import BigInteger, Column, DateTime, Integer, MetaData, String, Table, Text, select, update
+from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.schema import CreateTable
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ class SqlPositions:
 
     ``engine``: that of the effects; ``table``: the table's name. Raises CheckbackError for another database.
     """
+
+    #: errors by which a database refuses what a transaction has written, and has rolled it back
+    refusals = (IntegrityError, DataError)
 
     def __init__(self, engine: Engine, table: str = "consumer_positions") -> None:
         fit(engine.dialect, "SqlPositions")

@@ -57,7 +57,7 @@ class TransactionalListening:
             messages, step, first = taken.messages(), self._batch or 1, taken.done
             while taken.done < len(taken) and consuming.goes_on(taken):
                 at = taken.done - first
-                count = min(step, len(messages) - at)
+                count = taken.call_size(step)
                 reason = self._apply(taken, count, messages[at] if self._batch is None else messages[at : at + count])
                 if reason is None:
                     consuming.succeeded(taken, count)
@@ -89,6 +89,10 @@ class TransactionalListening:
                 self._succeed(queue, connection, outcome_of(self._listener, argument, connection))
         except _FailedError as error:
             return str(error)
+        except self._positions.refusals as error:  # by what is checked at the commit: a deferred constraint
+            reason = error_summary(error)
+            _log.warning("the listener's transaction was refused: %s", reason)
+            return reason
         queue.version += 1
         return None
 
