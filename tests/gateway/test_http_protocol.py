@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
@@ -11,12 +12,19 @@ from uvicorn.server import ServerState
 
 from checkback.gateway.authentication import BearerTokens
 from checkback.gateway.http.middleware import JSON, RequestMiddleware
+from checkback.gateway.http.protocol import MAX_PIPELINED
 from checkback.gateway.metrics import Metrics
 from checkback.gateway.run import _config
 from checkback.settings import Settings
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
     from checkback.gateway.http.middleware import Reply
+    from checkback.gateway.http.protocol import LimitedProtocol
+
+    #: opens a connection to a server
+    Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 
 _REQUEST = b"POST /v1/half HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 
@@ -25,22 +33,38 @@ async def _reply() -> Reply:
     return 200, b"{}", JSON, None
 
 
+@asynccontextmanager
+async def served(reply: Callable[[], Awaitable[Reply]] = _reply) -> AsyncIterator[tuple[Connect, ServerState]]:
+    """A server that answers half messages so."""
+    settings = Settings()
+    direct = {"/v1/half": {JSON: lambda *_: reply()}}
+    app = RequestMiddleware(None, direct, BearerTokens({}), Metrics(), settings.gateway)  # type: ignore[arg-type]
+    config = _config(settings.gateway, app)
+    config.load()
+    state = ServerState()
+    server = await asyncio.get_running_loop().create_server(
+        lambda: config.http_protocol_class(config=config, server_state=state, app_state={}),  # type: ignore[call-arg]
+        "127.0.0.1",
+    )
+    async with server:
+        yield lambda: asyncio.open_connection(*server.sockets[0].getsockname()), state
+
+
+async def until(met: Callable[[], object]) -> None:
+    """Let the loop go on until it is so."""
+    for _ in range(20_000):
+        if met():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it never came")
+
+
 def test_an_answered_request_is_no_work_for_the_garbage_collector() -> None:
     """A collection stops the gateway for tens of milliseconds."""
-    settings = Settings()
-    direct = {"/v1/half": {JSON: lambda *_: _reply()}}
 
     async def run() -> int:
-        app = RequestMiddleware(None, direct, BearerTokens({}), Metrics(), settings.gateway)  # type: ignore[arg-type]
-        config = _config(settings.gateway, app)
-        config.load()
-        state = ServerState()
-        server = await asyncio.get_running_loop().create_server(
-            lambda: config.http_protocol_class(config=config, server_state=state, app_state={}),  # type: ignore[call-arg]
-            "127.0.0.1",
-        )
-        async with server:
-            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        async with served() as (connect, _):
+            reader, writer = await connect()
             for _ in range(20):
                 writer.write(_REQUEST)
                 assert (await reader.readuntil(b"{}")).startswith(b"HTTP/1.1 200")
@@ -55,3 +79,83 @@ def test_an_answered_request_is_no_work_for_the_garbage_collector() -> None:
         assert asyncio.run(run()) <= 2
     finally:
         gc.enable()
+
+
+def _only(state: ServerState) -> LimitedProtocol:
+    (protocol,) = state.connections
+    return protocol  # type: ignore[return-value]
+
+
+def test_nothing_is_read_while_requests_wait_for_an_earlier_one() -> None:
+    """A client that pipelines would fill the memory: with each answer more of its requests came than were answered."""
+
+    async def run() -> None:
+        answers = asyncio.Semaphore(0)
+
+        async def reply() -> Reply:
+            await answers.acquire()
+            return await _reply()
+
+        async with served(reply) as (connect, state):
+            reader, writer = await connect()
+            writer.write(_REQUEST * 3)
+            await until(lambda: state.connections and len(_only(state).pipeline) == 2)
+            protocol = _only(state)
+            for waiting in (1, 0):
+                assert protocol.flow.read_paused
+                answers.release()
+                await reader.readuntil(b"{}")
+                await until(lambda: len(protocol.pipeline) == waiting)  # noqa: B023 - awaited at once
+            answers.release()
+            await reader.readuntil(b"{}")
+            assert not protocol.flow.read_paused
+            writer.write(_REQUEST)
+            answers.release()
+            await reader.readuntil(b"{}")
+            writer.close()
+
+    asyncio.run(run())
+
+
+def test_too_many_requests_at_once_close_the_connection() -> None:
+    async def run() -> None:
+        async with served() as (connect, _):
+            reader, writer = await connect()
+            writer.write(_REQUEST * (MAX_PIPELINED + 1))
+            for _ in range(MAX_PIPELINED + 1):
+                assert (await reader.readuntil(b"{}")).startswith(b"HTTP/1.1 200")
+            writer.write(_REQUEST * 1000)
+            assert (await reader.read()).count(b"HTTP/1.1") <= MAX_PIPELINED + 1
+            reader, writer = await connect()
+            writer.write(_REQUEST)
+            assert (await reader.readuntil(b"{}")).startswith(b"HTTP/1.1 200")
+            writer.close()
+
+    asyncio.run(run())
+
+
+def test_the_request_that_is_answered_learns_that_its_client_is_gone() -> None:
+    """Not only the last one that came: its answer would be an error in the log."""
+
+    async def run() -> None:
+        go_on = asyncio.Event()
+
+        async def reply() -> Reply:
+            await go_on.wait()
+            return await _reply()
+
+        async with served(reply) as (connect, state):
+            _, writer = await connect()
+            writer.write(_REQUEST * 2)
+            await until(lambda: state.connections and len(_only(state).pipeline) == 1)
+            protocol = _only(state)
+            running = protocol._running
+            protocol.transport.abort()
+            await until(lambda: not state.connections)
+            assert running is not None
+            assert running.disconnected
+            go_on.set()
+            await until(lambda: not state.tasks)
+            writer.close()
+
+    asyncio.run(run())

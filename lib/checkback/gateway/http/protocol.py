@@ -8,14 +8,32 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from checkback.gateway.http.middleware import WHOLE_RESPONSE
 from checkback.gateway.problems import Problem
 
 if TYPE_CHECKING:
     from asyncio.events import TimerHandle
+    from collections import deque
     from collections.abc import Sequence
+
+#: requests of a connection that wait for the answer to an earlier one; one more closes it
+MAX_PIPELINED = 32
+
+
+class _PipelineFlow(FlowControl):
+    """Nothing is read while requests wait: uvicorn reads on with each answer, and more come than are answered."""
+
+    def __init__(self, transport: asyncio.Transport, pipeline: deque[Any]) -> None:
+        super().__init__(transport)
+        self._pipeline = pipeline
+
+    def resume_reading(self) -> None:
+        """As uvicorn's."""
+        if not self._pipeline:
+            super().resume_reading()
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -40,19 +58,25 @@ class LimitedProtocol(HttpToolsProtocol):
         self._plain_head = b""
         #: bytes still dropped after the last response; None = more requests may come
         self._draining: int | None = None
+        #: the request that is being answered: uvicorn's `cycle` is the last one received
+        self._running: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """As uvicorn's."""
         super().connection_made(transport)
+        self.flow = _PipelineFlow(transport, self.pipeline)
         self._start()
         if len(self.connections) > self.max_connections:
             named = f" ({self.setting})" if self.setting else ""
             self._refuse(Problem("too_many_connections", f"{self.max_connections} are open{named}"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """As uvicorn's."""
+        """As uvicorn's; the request that is being answered learns of it, too."""
         self._stop()
         self._stop_unread()
+        if self._running is not None:
+            self._running.disconnected = True
+            self._running.message_event.set()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -67,6 +91,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """As uvicorn's."""
+        self._running = self.pipeline[-1][0] if self.pipeline else None
         super().on_response_complete()
         if self.transport.is_closing():
             self._start_unread()
@@ -120,7 +145,12 @@ class LimitedProtocol(HttpToolsProtocol):
         self._refuse(Problem("malformed", "no HTTP request"), receiving=True)
 
     def on_message_begin(self) -> None:
-        """As uvicorn's; a pipelined request may begin in the bytes in which the previous one ended."""
+        """As uvicorn's; a pipelined request may begin in the bytes in which the previous one ended.
+
+        Raises HttpParserError for one too many: the connection is closed.
+        """
+        if len(self.pipeline) >= MAX_PIPELINED:
+            raise HttpParserError("too many requests at once")
         if self._timer is None:
             self._start()
         super().on_message_begin()
@@ -137,6 +167,8 @@ class LimitedProtocol(HttpToolsProtocol):
             return
         self._head = None
         super().on_headers_complete()
+        if not self.pipeline:
+            self._running = self.cycle
         # Before the request's task runs, for the first time.
         self.scope["extensions"] = {WHOLE_RESPONSE: partial(self._respond, self.cycle)}  # type: ignore[dict-item]
 
@@ -210,7 +242,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._unread = None
 
     def _late(self) -> None:
-        if self.pipeline:
+        if self.flow.read_paused:
             # It is not read until the previous pipelined request is answered, which is not this client's fault.
             self._start()
             return
