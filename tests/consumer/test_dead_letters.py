@@ -190,3 +190,21 @@ def test_what_comes_behind_a_message_that_is_held_is_not_given_up_with_it(
     until(lambda: any((1, 0) in call for call in calls[before:]))
     assert all(len(call) == 1 for call in calls[before:] if call[0][0] == 0)
     until(lambda: [letter["half_queue_offset"] for letter in dead_letters(lake)] == [0])
+
+
+def test_a_message_that_is_gone_from_its_topic_is_a_dead_letter_of_its_queue(
+    lake: Published, running: list[PushConsumer]
+) -> None:
+    lake.publish({"pay": [lake.messages(1, (3,))]})
+    heard = Heard(fails={0: 1})
+    consumer = start(lake, running, heard, retry_levels=[0.5])
+    heard.wait_for(0)
+    shutil.rmtree(lake.tables.location("topics/pay"))
+    lake._logs.clear()
+    lake.publish({"pay": [lake.messages(1, (3,))]})
+    until(lambda: dead_letters(lake))
+    (row,) = dead_letters(lake)
+    assert (row["queue_id"], row["half_queue_offset"]) == (3, 0)
+    assert row["reason"] == "the message is no longer in the topic's table"
+    assert consumer.dead == 1
+    heard.wait_for(1)

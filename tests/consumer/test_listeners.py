@@ -180,3 +180,24 @@ def test_a_listener_in_a_file_of_any_name_holds_up_nothing(lake: Published, runn
     lake.publish({"pay": [lake.messages(1)]})
     other.wait_for(3)
     assert other.offsets == [3]
+
+
+def test_a_failed_listener_whose_transaction_cannot_be_rolled_back_has_failed(
+    lake: Published, running: list[PushConsumer], tmp_path: Path
+) -> None:
+    """It has closed the database's connection: its message is tried again, and given up, all the same."""
+    engine = create_engine(f"sqlite:///{tmp_path / 'db'}", connect_args={"timeout": 30})
+    lake.publish({"pay": [lake.messages(3)]})
+
+    def listen(message: Any, connection: Connection) -> ConsumeResult:
+        heard(message)
+        if message.half_queue_offset == 1:
+            connection.connection.driver_connection.close()  # type: ignore[union-attr]
+            raise ValueError
+        return ConsumeResult.SUCCESS
+
+    heard = Heard()
+    start(lake, running, listen, positions=SqlPositions(engine), max_reconsume_times=1)
+    until(lambda: [letter["half_queue_offset"] for letter in dead_letters(lake)] == [1])
+    heard.wait_for(0, 2)
+    assert heard.offsets.count(1) == 2

@@ -100,7 +100,8 @@ class DeadLetters:
             rows = [found[key] | self._about(queue, letter) for key in found for letter in letters.pop(key, ())]
             yield pa.Table.from_pylist(rows, schema)
         yield pa.Table.from_pylist(
-            [_bare(key) | self._about(queue, letter) for key, those in letters.items() for letter in those], schema
+            [_bare(queue, key) | self._about(queue, letter) for key, those in letters.items() for letter in those],
+            schema,
         )
 
     def _about(self, queue: MessageQueue, letter: DeadLetter) -> dict[str, Any]:
@@ -113,8 +114,9 @@ class DeadLetters:
         }
 
 
-def _bare(key: MessageKey) -> dict[str, Any]:
+def _bare(queue: MessageQueue, key: MessageKey) -> dict[str, Any]:
     return {
+        "queue_id": queue.queue_id,
         "half_queue_id": key.half_queue_id,
         "half_queue_offset": key.half_queue_offset,
         "batch_id": key.batch.batch_id,

@@ -196,6 +196,7 @@ class Reader:
             for key, (each, retry) in chosen.items():
                 each.retries.pop(key, None)
                 each.give_up(DeadLetter(key, retry.times, now_ms(), _GONE))
+                hand.dead += 1
             for each in {id(each): each for each, _ in chosen.values() if each.sequential}.values():
                 each.keep()
             hand.changed.notify_all()

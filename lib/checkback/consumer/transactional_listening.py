@@ -29,6 +29,13 @@ class _FailedError(Exception):
     """The listener did not succeed; the transaction is rolled back."""
 
 
+def _failed_in(error: BaseException | None) -> _FailedError | None:
+    """What the listener has failed with, though the rollback after it has raised another error."""
+    while error is not None and not isinstance(error, _FailedError):
+        error = error.__context__
+    return error
+
+
 class TransactionalListening:
     """A listener, called with one message and a connection, or with lists of up to ``batch`` and a connection."""
 
@@ -87,9 +94,13 @@ class TransactionalListening:
             with self._positions.engine.begin() as connection:
                 self._keep(connection, queue, self._state(taken, count))
                 self._succeed(queue, connection, outcome_of(self._listener, argument, connection))
-        except _FailedError as error:
-            return str(error)
-        except self._positions.refusals as error:  # by what is checked at the commit: a deferred constraint
+        except Exception as error:
+            failed = _failed_in(error)
+            if failed is not None:
+                return str(failed)
+            if not isinstance(error, self._positions.refusals):
+                raise
+            # By what is checked at the commit: a deferred constraint.
             reason = error_summary(error)
             _log.warning("the listener's transaction was refused: %s", reason)
             return reason
