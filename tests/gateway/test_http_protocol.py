@@ -81,7 +81,9 @@ def test_an_answered_request_is_no_work_for_the_garbage_collector() -> None:
         gc.enable()
 
 
-def _only(state: ServerState) -> LimitedProtocol:
+async def waiting(state: ServerState, requests: int) -> LimitedProtocol:
+    """The only connection, once so many of its requests wait for an earlier one."""
+    await until(lambda: [len(each.pipeline) for each in state.connections] == [requests])  # type: ignore[union-attr]
     (protocol,) = state.connections
     return protocol  # type: ignore[return-value]
 
@@ -99,13 +101,12 @@ def test_nothing_is_read_while_requests_wait_for_an_earlier_one() -> None:
         async with served(reply) as (connect, state):
             reader, writer = await connect()
             writer.write(_REQUEST * 3)
-            await until(lambda: state.connections and len(_only(state).pipeline) == 2)
-            protocol = _only(state)
-            for waiting in (1, 0):
+            protocol = await waiting(state, 2)
+            for left in (1, 0):
                 assert protocol.flow.read_paused
                 answers.release()
                 await reader.readuntil(b"{}")
-                await until(lambda: len(protocol.pipeline) == waiting)  # noqa: B023 - awaited at once
+                await waiting(state, left)
             answers.release()
             await reader.readuntil(b"{}")
             assert not protocol.flow.read_paused
@@ -147,8 +148,7 @@ def test_the_request_that_is_answered_learns_that_its_client_is_gone() -> None:
         async with served(reply) as (connect, state):
             _, writer = await connect()
             writer.write(_REQUEST * 2)
-            await until(lambda: state.connections and len(_only(state).pipeline) == 1)
-            protocol = _only(state)
+            protocol = await waiting(state, 1)
             running = protocol._running
             protocol.transport.abort()
             await until(lambda: not state.connections)

@@ -170,13 +170,3 @@ _REPLIES = {
 def ids(gateway: StubGateway, path: str, member: str) -> list[list[str]]:
     """Of each request to a path the transaction ids of its ``member``."""
     return [[one["transaction_id"] for one in received.json[member]] for received in gateway.requests(path)]
-
-
-def until(met: Any) -> None:
-    """Wait until it is ``met``."""
-    pause = threading.Event()
-    for _ in range(2000):
-        if met():
-            return
-        pause.wait(0.01)
-    raise AssertionError("it never came")

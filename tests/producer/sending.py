@@ -32,6 +32,7 @@ MESSAGE = Message(
 )
 BORN = 1_795_227_064.579
 Returned = object
+Lost = list[tuple[str, LocalTransactionState, GatewayError]]
 Local = Callable[[Message, Any], Any]
 
 
@@ -79,7 +80,7 @@ class Sender:
 
     kind: str
     slept: list[float] = field(default_factory=list)
-    lost: list[tuple[str, LocalTransactionState, GatewayError]] = field(default_factory=list)
+    lost: Lost = field(default_factory=list)
 
     def send(
         self,

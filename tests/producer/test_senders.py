@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 
 from check.servers import Received, Server, Wire, unused_url
 from checkback.errors import SettingsError
-from checkback.producer import GatewayError, LocalTransactionState, Patience, SendStatus, TransactionProducer
+from checkback.producer import LocalTransactionState, Patience, SendStatus, TransactionProducer
 from checkback.producer.calls import HALVES
 from checkback.producer.producer import _Waiter
-from producer.gateways import BROKEN, FULL, StubGateway, ids, problem, until
-from producer.sending import Listener, message
+from consumer.heard import until
+from producer.gateways import BROKEN, FULL, StubGateway, ids, problem
+from producer.sending import Listener, Lost, message
 
 COMMIT = LocalTransactionState.COMMIT
-Lost = list[tuple[str, LocalTransactionState, GatewayError]]
 
 
 def test_what_threads_have_goes_into_one_request(gateway: StubGateway) -> None:

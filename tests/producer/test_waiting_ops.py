@@ -13,7 +13,6 @@ import pytest
 from check.servers import unused_url
 from checkback.producer import (
     AsyncTransactionProducer,
-    GatewayError,
     LocalTransactionState,
     Patience,
     SendStatus,
@@ -23,11 +22,11 @@ from checkback.producer import (
 from checkback.producer.calls import MESSAGES, Op
 from checkback.producer.retry import Attempts
 from checkback.producer.senders import _RUNNING
-from producer.gateways import REFUSED, StubGateway, until
-from producer.sending import SENDERS, Listener, message
+from consumer.heard import until
+from producer.gateways import REFUSED, StubGateway
+from producer.sending import SENDERS, Listener, Lost, message
 
 COMMIT, ROLLBACK = LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK
-Lost = list[tuple[str, LocalTransactionState, GatewayError]]
 
 
 def test_waiting_ops_are_bounded(gateway: StubGateway) -> None:

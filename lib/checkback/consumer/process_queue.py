@@ -84,7 +84,9 @@ class Slice:
     @property
     def _holds_up(self) -> bool:
         """True if the next messages have failed, and hold up their queue."""
-        return self.retries is None and self.queue.ordered and self.key(self.done) in self.queue.retries
+        # Asked before each call: a queue has no retries, mostly, and needs no key made.
+        maybe = self.retries is None and self.queue.ordered and bool(self.queue.retries)
+        return maybe and self.key(self.done) in self.queue.retries
 
     def call_size(self, most: int) -> int:
         """How many messages, ``most`` at most, the next call takes: those that failed together, without others.

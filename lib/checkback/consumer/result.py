@@ -22,7 +22,8 @@ def error_summary(error: BaseException) -> str:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    if trace is None:
-        return printable(type(error).__name__)
-    name = trace.tb_frame.f_code.co_filename.replace("\\", "/").rpartition("/")[2]
-    return printable(f"{type(error).__name__} at {name}:{trace.tb_lineno}")
+    summary = type(error).__name__
+    if trace is not None:
+        name = trace.tb_frame.f_code.co_filename.replace("\\", "/").rpartition("/")[2]
+        summary += f" at {name}:{trace.tb_lineno}"
+    return printable(summary)

@@ -89,14 +89,14 @@ class Queues:
         """
         owned = owners_of(self._found)
         gateways = [_app(QueueOwner.GATEWAY, queue) for queue in self._queues if queue not in owned]
-        topics = {
-            _app(QueueOwner.KAFKA, queue): queue
+        topics = [
+            _app(QueueOwner.KAFKA, queue)
             for queue in self._queues
-            if owned.get(queue, self._owner) is self._owner
-        }
+            if owned.get(queue, self._owner) is self._owner and not self._is_of_another(queue)
+        ]
         marks = {app: self._found.get(app) or 0 for app in gateways}
         if self._owner is QueueOwner.KAFKA:
-            marks |= {app: self._marked(app) for app, queue in topics.items() if not self._is_of_another(queue)}
+            marks |= {app: self._marked(app) for app in topics}
         expected = {app: self._found.get(app) for app in (*gateways, *topics)}
         return expected, marks if self._log is not None else {}
 
