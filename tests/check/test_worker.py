@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import threading
+from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -12,7 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from check.servers import Server, always, reply, says, unused_url
+from check.servers import Received, Server, Wire, always, reply, says, unused_url
+from checkback.check import worker as worker_module
 from checkback.check.circuit_breaker import CircuitBreaker, Limits, limits_of
 from checkback.check.endpoint import Group
 from checkback.check.endpoint_health import EndpointHealth
@@ -93,6 +97,45 @@ def test_batch_ends_in_its_time_whatever_is_left() -> None:
     assert said.count(("well", "COMMIT", None, True)) == 40
     assert len(said) == 80
     assert {row["outcome"] for row in again} == {"SKIPPED"}  # the minute is not over
+
+
+@pytest.mark.slow
+def test_slow_group_with_large_messages_does_not_starve_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever comes first, however much it is: each has half of the slots; bodies that waited on disk are whole."""
+    monkeypatch.setattr(worker_module, "_MOST_BYTES", 1000)
+    given = []
+    for group, count in (("slow", 40), ("well", 20)):
+        rows = pa.Table.from_batches(batches(group, count)).to_pylist()
+        for row in rows:
+            body = f"{group} {row['queue_offset']}".encode().ljust(300, b".")
+            row["message"] = {"tags": group, "keys": None, "properties": [("a", "1")], "body": body}
+        given += pa.Table.from_pylist(rows, _REQUEST).to_batches(max_chunksize=5)
+    served, in_time = threading.Event(), []
+
+    def quick(received: Received, wire: Wire) -> bool:
+        wire.send(reply(says("COMMIT")))
+        if sum(each.path == "/quick" for each in server.received) == 20:
+            served.set()
+        return True
+
+    def slow(received: Received, wire: Wire) -> bool:
+        in_time.append(served.wait(5))  # once the other group has had all of its checks
+        wire.send(reply(says("UNKNOWN")))
+        return True
+
+    with Server(lambda received, wire: (quick if received.path == "/quick" else slow)(received, wire)) as server:
+        groups = {
+            "slow": Group((f"{server.address}/slow",), include_body=True),
+            "well": Group((f"{server.address}/quick",), include_body=True),
+        }
+        answers, _ = asked(CheckWorker(groups, 30, None, concurrency=4), given)
+    assert all(in_time)
+    assert Counter((row["producer_group"], row["outcome"]) for row in answers) == {
+        ("slow", "UNKNOWN"): 40,
+        ("well", "COMMIT"): 20,
+    }
+    bodies = {base64.b64decode(each.json["body"]).rstrip(b".").decode() for each in server.received}
+    assert bodies == {f"slow {n}" for n in range(40)} | {f"well {n}" for n in range(20)}
 
 
 def test_breaker_is_handed_on_to_the_next_batch() -> None:

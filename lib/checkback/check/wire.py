@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from checkback.check.signature import webhook_id
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from datetime import datetime
 
 COMMIT, ROLLBACK, UNKNOWN, NO_ANSWER = "COMMIT", "ROLLBACK", "UNKNOWN", "NO_ANSWER"
@@ -49,6 +49,7 @@ class Message:
 class CheckRequest:
     """One check of one transaction. ``born_timestamp``: ms since the epoch.
 
+    ``message``: the half message, or what loads it when the check is sent (`spilled_messages`).
     ``first_place``: the place at which a resumed message was acknowledged to its producer, who is asked about that.
     """
 
@@ -59,7 +60,7 @@ class CheckRequest:
     real_topic: str
     check_times: int
     born_timestamp: int | None
-    message: Message | None = None
+    message: Message | Callable[[], Message] | None = None
     first_place: tuple[int, int] | None = None
 
     @property
@@ -85,7 +86,7 @@ class CheckRequest:
             "born_timestamp": self.born_timestamp,
         }
         if include_body:
-            message = self.message or Message()
+            message = self.message() if callable(self.message) else self.message or Message()
             fields |= {
                 "body": None if message.body is None else base64.b64encode(message.body).decode("ascii"),
                 "tags": message.tags,

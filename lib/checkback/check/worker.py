@@ -13,6 +13,7 @@ from checkback.check.circuit_breaker import Limits
 from checkback.check.client import CheckClient
 from checkback.check.endpoint_health import EndpointHealth
 from checkback.check.scheduler import CheckScheduler
+from checkback.check.spilled_messages import SpilledMessages
 from checkback.check.wire import SKIPPED, CheckAnswer, CheckRequest, Message
 from checkback.messages.half import FIRST_PLACE, RESUMED_FROM, parse_place
 from checkback.storage.valid_texts import valid_texts
@@ -47,8 +48,7 @@ RETURNED = ANSWERS.append(pa.field("health", pa.string()))
 _IDENTITY = ANSWERS.names[:6]
 _ANSWER = [name for name in ANSWERS.names[6:] if name != "failed_tries"]
 _TRY = ("endpoint", "error")
-#: bytes of requests that a task buffers. Fair scheduling over groups needs all pending requests in memory; only those
-#: with message bodies exceed this.
+#: bytes of requests from which on a task's messages wait on disk: fair scheduling over groups needs all of its requests
 _MOST_BYTES = 256 << 20
 
 
@@ -89,15 +89,15 @@ class CheckWorker:
         keys, properties and body, or null.
         """
         clock = _steady_clock()
-        until, paces = clock() + self.batch_time_s, self.health.paces
-        with self.client() as client:
-            for requests in _portions(batches, self.resumed_queues):
-                scheduler = CheckScheduler(requests, self.rates, paces, until)
-                answered = client.ask_all(scheduler, self.concurrency, clock)
-                answered += [(request, self._skipped(clock())) for request in scheduler.left()]
-                paces = scheduler.paces()
-                yield _returned(answered)
-            learned = EndpointHealth(client.breakers(), paces)
+        until = clock() + self.batch_time_s
+        with self.client() as client, SpilledMessages() as spilled:
+            requests = list(_requests_of(batches, self.resumed_queues, spilled))
+            scheduler = CheckScheduler(requests, self.rates, self.health.paces, until)
+            answered = client.ask_all(scheduler, self.concurrency, clock)
+            answered += [(request, self._skipped(clock())) for request in scheduler.left()]
+            learned = EndpointHealth(client.breakers(), scheduler.paces())
+        if answered:
+            yield _returned(answered)
         yield pa.RecordBatch.from_pylist([{"health": learned.to_json()}], schema=RETURNED)
 
     def _skipped(self, now: float) -> CheckAnswer:
@@ -117,18 +117,18 @@ def _steady_clock() -> Callable[[], float]:
     return lambda: time.monotonic() + ahead
 
 
-def _portions(batches: Iterable[pa.RecordBatch], resumed: Collection[int]) -> Iterator[list[CheckRequest]]:
-    """The requests, in as few lists as _MOST_BYTES allows."""
-    portion: list[CheckRequest] = []
+def _requests_of(
+    batches: Iterable[pa.RecordBatch], resumed: Collection[int], spilled: SpilledMessages
+) -> Iterator[CheckRequest]:
+    """All requests; the messages beyond _MOST_BYTES are in ``spilled``."""
     size = 0
     for batch in batches:
-        portion += (_with_first_place(one) if one.queue_id in resumed else one for one in _requests(batch))
         size += batch.nbytes
-        if size >= _MOST_BYTES:
-            yield portion
-            portion, size = [], 0
-    if portion:
-        yield portion
+        for request in _requests(batch):
+            placed = _with_first_place(request) if request.queue_id in resumed else request
+            if size > _MOST_BYTES and isinstance(placed.message, Message):
+                placed = replace(placed, message=spilled.add(placed.message))
+            yield placed
 
 
 def _requests(batch: pa.RecordBatch) -> Iterator[CheckRequest]:
@@ -142,7 +142,8 @@ def _requests(batch: pa.RecordBatch) -> Iterator[CheckRequest]:
 
 
 def _with_first_place(request: CheckRequest) -> CheckRequest:
-    properties = (request.message.properties if request.message else None) or {}
+    message = request.message
+    properties = (message.properties if isinstance(message, Message) else None) or {}
     place = parse_place(properties.get(FIRST_PLACE) or properties.get(RESUMED_FROM) or "")
     return request if place is None else replace(request, first_place=place)
 
