@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+
+_MAKING = threading.Lock()
+_INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 
 def is_connect(part: object) -> bool:
@@ -20,17 +26,38 @@ def frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
     """Arrow rows as a DataFrame.
 
     createDataFrame makes its session the active one of the whole process, not only of the thread. A batch's session is
-    a clone, which would then stay active after the batch; so the previous one is reset.
+    a clone, which would then stay active after the batch; so the previous one is reset. Batches append to their tables
+    side by side: one at a time.
     """
     from pyspark.sql import SparkSession
 
-    before = None if is_connect(spark) else getattr(SparkSession, "_activeSession", None)
+    with _MAKING:
+        before = None if is_connect(spark) else getattr(SparkSession, "_activeSession", None)
+        try:
+            # Combine the chunks: Spark 4.2 loses rows that follow an empty chunk.
+            return spark.createDataFrame(rows.combine_chunks())
+        finally:
+            if before is not None:
+                SparkSession._activeSession = before
+
+
+@contextmanager
+def without_codegen(spark: SparkSession) -> Iterator[None]:
+    """Queries of the session over a few rows: compiling a plan with new literals takes longer than running it."""
+    if is_connect(spark):  # the session is shared
+        yield
+        return
+    before = {key: spark.conf.get(key, None) for key in _INTERPRETED}
     try:
-        # Combine the chunks: Spark 4.2 loses rows that follow an empty chunk.
-        return spark.createDataFrame(rows.combine_chunks())
+        for key, value in _INTERPRETED.items():
+            spark.conf.set(key, value)
+        yield
     finally:
-        if before is not None:
-            SparkSession._activeSession = before
+        for key, given in before.items():
+            if given is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, given)
 
 
 def union(frames: Sequence[DataFrame]) -> DataFrame:

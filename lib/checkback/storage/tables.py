@@ -26,6 +26,7 @@ from checkback.storage.files.object_store import (
 from checkback.storage.files.paths import local_path
 from checkback.storage.log import spark_log
 from checkback.storage.log.delta_log import AlteredError, DeltaLog
+from checkback.storage.log.jvm_transaction import CatalogName, JvmTransactions
 from checkback.storage.log.torn_commits import refuse_torn
 from checkback.storage.lru_cache import LruCache
 from checkback.storage.parquet.parquet_files import FILES_SCHEMA, MOST_ROWS, FileWriter, TableRoot, files_of, to_files
@@ -90,6 +91,7 @@ class Tables:
     guard: Guard = field(default_factory=Guard, repr=False, compare=False)
     _logs: LruCache[DeltaLog] = field(default_factory=_open_logs, repr=False, compare=False)
     _seen: set[str] = field(default_factory=set, repr=False, compare=False)
+    _transactions: JvmTransactions = field(default_factory=JvmTransactions, repr=False, compare=False)
 
     @classmethod
     def of(cls, storage: Storage) -> Tables:
@@ -123,7 +125,8 @@ class Tables:
         """Pickled (with a batch function) without the open logs and the guard, with the options of their stores."""
         places = [place for place in (self.root, self.checkpoints) if is_registered(place)]
         stores = {place: options_of(place) for place in places}
-        return {**vars(self), "_logs": _open_logs(), "guard": Guard(), "stores": stores}
+        own = {"_logs": _open_logs(), "_transactions": JvmTransactions(), "guard": Guard()}
+        return {**vars(self), **own, "stores": stores}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Registers the stores: a batch function may run in another process, of a Spark Connect server."""
@@ -249,7 +252,8 @@ class Tables:
     def committed_version(self, spark: SparkSession, name: str) -> int:
         """The version of this process's last commit to the table, or a later one. Raises StorageError."""
         if not self.by_files:
-            return max(self.history(spark, name, 1))
+            known = self._transactions.version(name)
+            return max(self.history(spark, name, 1)) if known is None else known
         log = self.log(name)
         return log.seen_version if log.appendable() else log.version()
 
@@ -338,7 +342,9 @@ class Tables:
         if not rows.num_rows:
             return []
         if not self.by_files:
-            self._append_by_spark(frame(spark, rows).select(*arrow_schema(name).names), name, app, version)
+            if app is None or not self._append_in_jvm(spark, rows, name, app, version):
+                one = frame(spark, rows.select(arrow_schema(name).names)).coalesce(1)  # a task, and a file
+                self._append_by_spark(one, name, app, version)
         elif app is None or not self.log(name).has(app, version):
             with FileWriter(self.root, sync=self.sync) as writer:
                 writer.write(name, rows)
@@ -395,6 +401,14 @@ class Tables:
             what += "can be appended safely: a commit by Spark could overwrite another process's"
             raise AlteredError(what, self.location(name), "undo it; until then nothing is written to the table")
 
+    def _append_in_jvm(self, spark: SparkSession, rows: pa.Table, name: str, app: str, version: int) -> bool:
+        """`_append_by_spark` without a Spark job; False if that has to write them (`jvm_transaction`)."""
+        place = CatalogName(self.catalog, self.schema, table_name(name)) if self.catalog else self.location(name)
+        done = self._transactions.append(spark, place, rows, name, app, version, self.guard)
+        if done and self.sync:
+            LogFlush(self.location(name)).with_files()
+        return done
+
     def _append_by_spark(self, rows: DataFrame, name: str, app: str | None, version: int) -> None:
         """Spark's idempotent write (https://docs.delta.io/latest/delta-streaming.html, txnAppId, txnVersion).
 
@@ -402,6 +416,7 @@ class Tables:
         """
         self.guard.confirm()
         self.refuse_spark(name)
+        self._transactions.forget(name)
         writer = rows.write.format("delta").mode("append")
         if app is not None:
             writer = writer.option("txnAppId", app).option("txnVersion", version)
@@ -440,6 +455,7 @@ class Tables:
     def forget(self, name: str) -> None:
         """Evict the table's log from the cache: the table may have been replaced."""
         self._logs.forget(name)
+        self._transactions.forget(name)
 
     def log(self, name: str) -> DeltaLog:
         """The table's log, from an LRU cache (only topic tables' logs are evicted).

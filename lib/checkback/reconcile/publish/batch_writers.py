@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ from checkback.reconcile.publish.tasks import (
 from checkback.storage.arrow_streams import of_stream
 from checkback.storage.checkpoints.batch_plan import plan_versions
 from checkback.storage.checkpoints.checkpoint_facts import refuse_newer
-from checkback.storage.dataframes import frame
+from checkback.storage.dataframes import without_codegen
 from checkback.storage.parquet.parquet_files import FILES_SCHEMA, files_of
 from checkback.storage.schemas import TOPIC_PREFIX
 from checkback.storage.spark_schemas import schema_of
@@ -30,7 +31,7 @@ from checkback.storage.spark_schemas import schema_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from checkback.reconcile.publish.half_lookup import HalfLookup
     from checkback.reconcile.publish.half_rows import HalfRows
@@ -121,13 +122,15 @@ class SparkBatchWriter:
         self._without_body = self._rows.withColumn("body", F.lit(None).cast("binary"))
         few = len(wanted.records) <= half_reader.ROWS_A_TASK
         survey = surveyor(wanted, parking, _SMALL if few else 0)
-        found = (self._rows if few else self._without_body).mapInArrow(survey, SURVEY_SCHEMA).toArrow().to_pylist()
+        with without_codegen(half.spark) if few else nullcontext():
+            rows = self._rows if few else self._without_body
+            found = rows.mapInArrow(survey, SURVEY_SCHEMA).toArrow().to_pylist()
         self.reports = [TaskReport.of(row["note"]) for row in found if row["note"] is not None]
         tables = [row for row in found if row["name"] is not None]
         self.names = sorted({row["name"] for row in tables} - {unpublished.TABLE})
-        self._brought: dict[str, DataFrame] = {}
+        self._brought: dict[str, pa.Table] = {}
         if few and all(row["rows"] is not None for row in tables):
-            self._brought = _frames(half.spark, [(row["name"], row["rows"]) for row in tables])
+            self._brought = _rows([(row["name"], row["rows"]) for row in tables])
 
     def append(self, name: str) -> None:
         """See BatchWriter."""
@@ -140,11 +143,13 @@ class SparkBatchWriter:
         self._append(unpublished.TABLE, self._parking.with_more(failed))
 
     def _append(self, name: str, parking: Parking) -> None:
-        self._half.tables.append(self._selected(name, parking), name, f"{self._app}/{name}", self._wanted.batch_id)
+        tables, app, batch_id = self._half.tables, f"{self._app}/{name}", self._wanted.batch_id
+        if name in self._brought:
+            tables.append_arrow(self._half.spark, self._brought[name], name, app, batch_id)
+        else:
+            tables.append(self._selected(name, parking), name, app, batch_id)
 
     def _selected(self, name: str, parking: Parking) -> DataFrame:
-        if name in self._brought:
-            return self._brought[name]
         rows = self._rows
         if name.startswith(TOPIC_PREFIX):
             rows = rows.where(F.col("real_topic") == name.removeprefix(TOPIC_PREFIX))
@@ -161,12 +166,12 @@ def total_rows(reports: Sequence[TaskReport]) -> Counter[str]:
     return total
 
 
-def _frames(spark: SparkSession, streams: Iterable[tuple[str, bytes]]) -> dict[str, DataFrame]:
-    """By table the rows of all tasks' streams. Not side by side: see `frame`."""
+def _rows(streams: Iterable[tuple[str, bytes]]) -> dict[str, pa.Table]:
+    """By table the rows of all tasks' streams."""
     parts: dict[str, list[pa.Table]] = {}
     for name, stream in streams:
         parts.setdefault(name, []).append(of_stream(stream))
-    return {name: frame(spark, pa.concat_tables(rows)).coalesce(1) for name, rows in parts.items()}
+    return {name: pa.concat_tables(rows) for name, rows in parts.items()}
 
 
 def _written(rows: pa.Table) -> tuple[list[ParquetFile], list[TaskReport]]:

@@ -6,17 +6,29 @@ PROTOCOL.md of delta-io/delta: reader and writer versions, table features, colum
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from deltalake import Schema
 
 from checkback.storage.schemas import delta_schema, kind_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from deltalake import DeltaTable, Metadata
 
 #: table features that allow plain file appends and need no further fields in the checksum
 _PLAIN_FEATURES = frozenset({"appendOnly", "invariants"})
+#: those with which Delta's own transaction takes plain files: it adds to them what the feature wants
+_DELTA_FEATURES = _PLAIN_FEATURES | {
+    "changeDataFeed",
+    "deletionVectors",
+    "domainMetadata",
+    "inCommitTimestamp",
+    "rowTracking",
+    "v2Checkpoint",
+    "vacuumProtocolCheck",
+}
 #: missing columns that are told by name
 _NAMED = 3
 #: prefixes of column metadata keys that constrain or generate the column's values
@@ -38,10 +50,22 @@ def takes_files(table: DeltaTable, name: str) -> bool:
 
     Additional nullable columns are allowed: files without them are still valid.
     """
-    protocol, schema = table.protocol(), table.schema()
+    protocol = table.protocol()
     features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
     if table.metadata().partition_columns or not allows_files(protocol.min_writer_version, features):
         return False
+    return _fits(table.schema(), name)
+
+
+def delta_takes_files(metadata: Mapping[str, Any], protocol: Mapping[str, Any], name: str) -> bool:
+    """As `takes_files`, for Delta's own transaction in the JVM. ``metadata``, ``protocol``: as their actions."""
+    version, features = protocol["minWriterVersion"], protocol.get("writerFeatures") or ()
+    allowed = version <= 2 or (version == 7 and _DELTA_FEATURES.issuperset(features))
+    return allowed and not metadata["partitionColumns"] and _fits(Schema.from_json(metadata["schemaString"]), name)
+
+
+def _fits(schema: Schema, name: str) -> bool:
+    """True if files of the table ``name`` have the schema's columns, but for additional nullable ones."""
     ours, found = _columns(declared_schema(name)), _columns(schema)
     more = {column for column, (_, nullable) in found.items() if column not in ours and nullable}
     plain = not any(key.startswith(_RULES) for field in schema.fields for key in field.metadata)

@@ -1,0 +1,211 @@
+"""Appends the driver's rows to a table whose log only Spark's Delta may write, without a Spark job.
+
+Delta's idempotent write (`Tables._append_by_spark`) takes Spark jobs: one reconstructs the table's state to look the
+application up, one writes the rows; 0.4 s of CPU a table, six tables a batch. Here the driver writes the files, Hadoop
+copies them into the table's folder with the credentials that Delta has for it, and Delta's own transaction commits them
+(OptimisticTransaction.scala of delta-io/delta), with its conflict detection and its hooks.
+
+These are internal classes of Delta in the driver's JVM. Where they are missing or different (on Databricks, with Spark
+Connect), and for tables with features that want more than files, Spark writes.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from checkback.storage.dataframes import is_connect
+from checkback.storage.log.compatibility import delta_takes_files
+from checkback.storage.parquet.parquet_files import MOST_ROWS, FileWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+#: bytes of rows up to which the driver writes them
+_MOST_BYTES = 32 << 20
+
+
+class CatalogName(NamedTuple):
+    """A table's name in a catalog."""
+
+    catalog: str
+    schema: str
+    table: str
+
+
+@dataclass
+class _Known:
+    """A version of a table, and the last versions of applications there that were looked up (-1 = none)."""
+
+    table_id: str
+    version: int
+    apps: dict[str, int] = field(default_factory=dict)
+
+
+class _Begun(NamedTuple):
+    """A transaction that has begun, its snapshot, its operation as DESCRIBE HISTORY shows it, the class of actions."""
+
+    transaction: Any
+    snapshot: Any
+    operation: Any
+    action: Any
+
+
+class JvmTransactions:
+    """Appends to tables, each by one transaction. Thread-safe for different tables."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Known] = {}
+        self._missing = False
+
+    def version(self, name: str) -> int | None:
+        """The version of this process's last commit to the table; None if it is not known here."""
+        known = self._known.get(name)
+        return None if known is None else known.version
+
+    def forget(self, name: str) -> None:
+        """Forget what is known of the table: it is looked up again."""
+        self._known.pop(name, None)
+
+    def append(
+        self,
+        spark: SparkSession,
+        place: CatalogName | str,
+        rows: pa.Table,
+        name: str,
+        app: str,
+        version: int,
+        confirm: Callable[[], object],
+    ) -> bool:
+        """Append rows of the table ``name`` (`schemas`) as (app, version), unless it has committed that or a later one.
+
+        ``place``: a name in a catalog, or a path. ``confirm`` is called before the commit. Returns False, with nothing
+        done, if Spark has to write them. Raises ArrowInvalid, OSError, the errors of Delta's commit as pyspark has
+        them, among them ConcurrentTransactionException if another process commits for the same ``app`` meanwhile.
+        """
+        if self._missing or is_connect(spark) or rows.nbytes > _MOST_BYTES:
+            return False
+        try:
+            return self._append(spark, place, rows, name, app, version, confirm)
+        except BaseException:
+            self.forget(name)
+            raise
+
+    def _append(
+        self,
+        spark: SparkSession,
+        place: CatalogName | str,
+        rows: pa.Table,
+        name: str,
+        app: str,
+        version: int,
+        confirm: Callable[[], object],
+    ) -> bool:
+        jvm: Any = spark._jvm
+        with _active(jvm, spark._jsparkSession):
+            begun = self._begin(spark, place, app, version)
+            if begun is None or not _takes_files(name, begun.snapshot):
+                return False
+            known = self._look_up(name, begun.snapshot, app)
+            if known.apps[app] >= version:
+                return True
+            now = round(time.time() * 1000)
+            txn = {"txn": {"appId": app, "version": version, "lastUpdated": now}}
+            actions = jvm.java.util.ArrayList()
+            for each in (txn, *({"add": add} for add in _upload(jvm, begun.transaction.deltaLog(), name, rows, now))):
+                actions.add(begun.action.fromJson(json.dumps(each)))
+            actions = jvm.scala.jdk.javaapi.CollectionConverters.asScala(actions).toSeq()
+            confirm()
+            made = int(begun.transaction.commit(actions, begun.operation))
+        # Commits between the snapshot and this one may be of the table's other applications.
+        others = known.apps if made == known.version + 1 else {}
+        self._known[name] = _Known(known.table_id, made, {**others, app: version})
+        return True
+
+    def _begin(self, spark: SparkSession, place: CatalogName | str, app: str, version: int) -> _Begun | None:
+        """Begin a transaction at the table's newest version; None if this JVM's Delta has no such classes."""
+        from py4j.protocol import Py4JError
+
+        jvm: Any = spark._jvm
+        delta = jvm.org.apache.spark.sql.delta
+        try:
+            transaction = _started(spark, place)
+            transaction.readTxn().addOne(app)  # another commit of the application is a conflict
+            # SQL reads (app, version) from the userMetadata.
+            append, note = jvm.org.apache.spark.sql.streaming.OutputMode.Append(), f"{app} {version}"
+            operation = delta.DeltaOperations.StreamingUpdate(append, app, version, jvm.scala.Option.apply(note))
+            return _Begun(transaction, transaction.snapshot(), operation, delta.actions.Action)
+        except (Py4JError, TypeError) as error:
+            if type(error) not in (Py4JError, TypeError):  # Py4JJavaError, Py4JNetworkError
+                raise
+        self._missing = True
+        return None
+
+    def _look_up(self, name: str, snapshot: Any, app: str) -> _Known:
+        """What is known of the snapshot. Spark reconstructs the table's state, unless this process made the version."""
+        known, table_id, version = self._known.get(name), str(snapshot.metadata().id()), int(snapshot.version())
+        if known is None or (known.table_id, known.version) != (table_id, version):
+            known = _Known(table_id, version)
+        if app not in known.apps:
+            found = snapshot.transactions().get(app)
+            known.apps[app] = int(found.get()) if found.isDefined() else -1
+        return known
+
+
+@contextmanager
+def _active(jvm: Any, session: Any) -> Iterator[None]:
+    """The session is the JVM thread's active one, as Delta's transactions expect; afterwards what it was before."""
+    sessions = jvm.org.apache.spark.sql.SparkSession
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(session)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
+
+
+def _started(spark: SparkSession, place: CatalogName | str) -> Any:
+    """A transaction. A catalog gives the table with the credentials and the committer that it has for it."""
+    jvm: Any = spark._jvm
+    none = jvm.scala.Option.empty()
+    if isinstance(place, str):
+        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, place)
+        return log.startTransaction(none, none)
+    gateway: Any = spark.sparkContext._gateway
+    schema = gateway.new_array(jvm.java.lang.String, 1)
+    schema[0] = place.schema
+    identifier = jvm.org.apache.spark.sql.connector.catalog.Identifier.of(schema, place.table)
+    state: Any = spark._jsparkSession.sessionState()
+    return state.catalogManager().catalog(place.catalog).loadTable(identifier).startTransaction(none)
+
+
+def _takes_files(name: str, snapshot: Any) -> bool:
+    """True if files can be added to the table unchanged."""
+    if snapshot.version() < 0:  # there is no table: Spark makes one, or says why not
+        return False
+    metadata, protocol = json.loads(snapshot.metadata().json()), json.loads(snapshot.protocol().json())
+    return delta_takes_files(metadata["metaData"], protocol["protocol"], name)
+
+
+def _upload(jvm: Any, log: Any, name: str, rows: pa.Table, now: int) -> list[dict[str, object]]:
+    """Write the rows' files into the table's folder. Returns their Add File actions."""
+    path = jvm.org.apache.hadoop.fs.Path
+    with tempfile.TemporaryDirectory(prefix="checkback-append-") as folder:
+        with FileWriter(folder, most_rows=MOST_ROWS, sync=False) as writer:
+            writer.write(name, rows)
+            files = writer.close()
+        to = log.dataPath()
+        system = to.getFileSystem(log.newDeltaHadoopConf())
+        for file in files:
+            system.copyFromLocalFile(True, False, path(f"file://{folder}/{name}/{file.path}"), path(to, file.path))
+    return [file.add_action(now) for file in files]

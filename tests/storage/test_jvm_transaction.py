@@ -1,0 +1,227 @@
+"""The driver's rows, appended by Delta's own transaction: in a catalog and in a folder that Spark writes."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from checkback.errors import FencedError
+from checkback.storage.log import jvm_transaction
+from checkback.storage.schemas import arrow_schema
+from checkback.storage.tables import Tables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+NAME, SCHEMA = "topics/orders", "jvm_transaction_test"
+_AT = datetime(2026, 3, 1, 12, 30, 15, 123456, tzinfo=timezone.utc)
+_KEY = "half_queue_offset"
+
+
+def _rows(*offsets: int) -> pa.Table:
+    filled: dict[str, Any] = {
+        "properties": [("region", "eu"), ("amount", None)],
+        "body": b"\x00\xff",
+        "transaction_id": "tx 1/ä",
+        "born_timestamp": _AT,
+        "half_queue_id": 3,
+    }
+    return pa.Table.from_pylist([{**filled, _KEY: offset} for offset in offsets], arrow_schema(NAME))
+
+
+@pytest.fixture(params=["catalog", "folder"])
+def tables(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Iterator[Tables]:
+    if request.param == "folder":
+        found = Tables(root=str(tmp_path), sync=True)
+        found.create(spark, NAME)
+        yield found
+        return
+    spark.sql(f"CREATE SCHEMA spark_catalog.{SCHEMA}")
+    try:
+        found = Tables(catalog="spark_catalog", schema=SCHEMA, checkpoints=str(tmp_path))
+        found.create(spark, NAME)
+        yield found
+    finally:
+        spark.sql(f"DROP SCHEMA spark_catalog.{SCHEMA} CASCADE")
+
+
+def _offsets(spark: SparkSession, tables: Tables) -> list[int]:
+    return sorted(row[0] for row in tables.read(spark, NAME).select(_KEY).collect())
+
+
+def _operations(spark: SparkSession, tables: Tables) -> list[str]:
+    """Of the table's commits, oldest first."""
+    found = spark.sql(f"DESCRIBE HISTORY {tables.in_sql(NAME)}").select("version", "operation").collect()
+    return [operation for _, operation in sorted(found)]
+
+
+def _jobs(spark: SparkSession) -> int:
+    context: Any = spark.sparkContext
+    return int(context._jsc.sc().dagScheduler().numTotalJobs())
+
+
+def _by_spark(rows: DataFrame, tables: Tables, app: str, version: int) -> None:
+    Tables(**{key: vars(tables)[key] for key in ("root", "catalog", "schema")})._append_by_spark(
+        rows, NAME, app, version
+    )
+
+
+def test_rows_are_as_spark_writes_them(spark: SparkSession, tables: Tables) -> None:
+    """The same values, found by the statistics, in a file of the table's folder, with Delta's own history."""
+    tables.append_arrow(spark, _rows(1, 2), NAME, "a", 1)
+    _by_spark(spark.createDataFrame(_rows(3)), tables, "a", 2)
+    found = tables.read(spark, NAME).orderBy(_KEY).toArrow().drop_columns(_KEY).to_pylist()
+    assert found[0] == found[1] == found[2]
+    assert found[0]["body"] == b"\x00\xff"
+    assert tables.read(spark, NAME).where(f"{_KEY} = 2 AND half_queue_id = 3").count() == 1
+    assert _operations(spark, tables) == ["CREATE TABLE", "STREAMING UPDATE", "WRITE"]
+    assert [tables.last_version(spark, NAME, app) for app in ("a", "b")] == [2, None]
+
+
+def test_no_spark_job_once_the_table_is_known(spark: SparkSession, tables: Tables) -> None:
+    """The first commit looks the application up; and nobody need ask which version the last one made."""
+    tables.append_arrow(spark, _rows(1), NAME, "a", 1)
+    before = _jobs(spark)
+    for version in range(2, 6):
+        tables.append_arrow(spark, _rows(version), NAME, "a", version)
+        assert tables.committed_version(spark, NAME) == version
+    assert _jobs(spark) == before
+    assert _offsets(spark, tables) == [1, 2, 3, 4, 5]
+
+
+def test_repeated_version_is_skipped(spark: SparkSession, tables: Tables) -> None:
+    """By the process that has committed it, by one that starts, and by Spark; a version is an application's own."""
+    again = Tables(**{key: vars(tables)[key] for key in ("root", "catalog", "schema")})
+    for known in (tables, tables, again):
+        for version in (1, 2, 1):
+            known.append_arrow(spark, _rows(version), NAME, "a", version)
+    _by_spark(spark.createDataFrame(_rows(2)), tables, "a", 2)
+    _by_spark(spark.createDataFrame(_rows(3)), tables, "a", 3)
+    tables.append_arrow(spark, _rows(3), NAME, "a", 3)
+    tables.append_arrow(spark, _rows(4), NAME, "b", 1)
+    assert _offsets(spark, tables) == [1, 2, 3, 4]
+
+
+def test_recreated_table_is_looked_up_anew(spark: SparkSession, tables: Tables) -> None:
+    """It has the version that the table before had, but not its rows."""
+    tables.append_arrow(spark, _rows(1), NAME, "a", 1)
+    spark.sql(f"CREATE OR REPLACE TABLE {tables.in_sql(NAME)} USING delta AS TABLE {tables.in_sql(NAME)} LIMIT 0")
+    tables.append_arrow(spark, _rows(2), NAME, "a", 2)
+    assert _offsets(spark, tables) == [2]
+
+
+def test_two_processes_of_one_application(spark: SparkSession, tables: Tables) -> None:
+    """One of both commits a version, the other one skips it or fails; nothing is lost, nothing twice."""
+    versions = range(1, 9)
+
+    def write() -> None:
+        own = Tables(**{key: vars(tables)[key] for key in ("root", "catalog", "schema")})
+        for version in versions:
+            with suppress(Exception):  # a conflict; which error a loser gets, `test_commit_that_comes_between` tells
+                own.append_arrow(spark, _rows(version), NAME, "a", version)
+            own.append_arrow(spark, _rows(version), NAME, "a", version)
+
+    threads = [threading.Thread(target=write) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert _offsets(spark, tables) == list(versions)
+
+
+@pytest.mark.parametrize("app", ["a", "b"])
+def test_commit_that_comes_between(spark: SparkSession, tables: Tables, app: str) -> None:
+    """One of the same application is a conflict; after one of another application, that is looked up anew."""
+    tables.append_arrow(spark, _rows(1), NAME, "a", 1)
+    between = [_rows(2)]
+
+    def confirm() -> None:
+        while between:
+            _by_spark(spark.createDataFrame(between.pop()), tables, app, 2)
+
+    tables.guard.confirm = confirm
+    if app == "a":
+        with pytest.raises(Exception, match="ConcurrentTransactionException"):
+            tables.append_arrow(spark, _rows(3), NAME, "a", 3)
+    tables.append_arrow(spark, _rows(3), NAME, "a", 3)
+    tables.append_arrow(spark, _rows(2), NAME, app, 2)
+    assert _offsets(spark, tables) == [1, 2, 3]
+
+
+def test_process_that_may_not_write_any_more(spark: SparkSession, tables: Tables) -> None:
+    def confirm() -> None:
+        raise FencedError("another process has taken over", "here", "stop it")
+
+    tables.guard.confirm = confirm
+    with pytest.raises(FencedError):
+        tables.append_arrow(spark, _rows(1), NAME, "a", 1)
+    assert _offsets(spark, tables) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "operation"),
+    [
+        ("ADD COLUMNS (note STRING)", "STREAMING UPDATE"),
+        ("SET TBLPROPERTIES (delta.enableDeletionVectors = true, delta.checkpointPolicy = 'v2')", "STREAMING UPDATE"),
+        ("SET TBLPROPERTIES (delta.enableInCommitTimestamps = true)", "STREAMING UPDATE"),
+        ("SET TBLPROPERTIES (delta.enableRowTracking = true)", "STREAMING UPDATE"),
+        ("ADD CONSTRAINT few CHECK (half_queue_offset < 100)", "WRITE"),
+        ("SET TBLPROPERTIES (delta.columnMapping.mode = 'name')", "WRITE"),
+        ("CLUSTER BY (half_queue_id)", "WRITE"),
+    ],
+)
+def test_altered_table(spark: SparkSession, tables: Tables, change: str, operation: str) -> None:
+    """Who writes it depends on whether its features want more than files; the rows are there in either case."""
+    tables.append_arrow(spark, _rows(1), NAME, "a", 1)
+    spark.sql(f"ALTER TABLE {tables.in_sql(NAME)} {change}")
+    for version in (2, 3, 2):
+        tables.append_arrow(spark, _rows(version), NAME, "a", version)
+    assert _offsets(spark, tables) == [1, 2, 3]
+    operations = _operations(spark, tables)
+    assert operations[-2:] == [operation] * 2
+    if "RowTracking" in change:
+        ids = spark.sql(f"SELECT DISTINCT _metadata.row_id FROM {tables.in_sql(NAME)}")  # noqa: S608 - quoted
+        assert ids.count() == 3
+    version = len(operations) - 1
+    assert tables.committed_version(spark, NAME) == version
+    tables.append_arrow(spark, _rows(4), NAME, "a", 4)
+    assert tables.committed_version(spark, NAME) == version + 1
+
+
+def test_changes_can_be_read(spark: SparkSession, tables: Tables) -> None:
+    """The change data feed has the rows as inserted."""
+    spark.sql(f"ALTER TABLE {tables.in_sql(NAME)} SET TBLPROPERTIES (delta.enableChangeDataFeed = true)")
+    tables.append_arrow(spark, _rows(1, 2), NAME, "a", 1)
+    assert _operations(spark, tables)[-1] == "STREAMING UPDATE"
+    place = f"'{tables.in_sql(NAME)}'"
+    changes = spark.sql(f"SELECT {_KEY}, _change_type FROM table_changes({place}, 2)")  # noqa: S608 - quoted
+    assert sorted(map(tuple, changes.collect())) == [(1, "insert"), (2, "insert")]
+
+
+def test_spark_writes_where_delta_is_another(
+    spark: SparkSession, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as on Databricks, whose Delta has other classes: that is found out once."""
+    asked = []
+
+    def other(*_: object) -> Any:
+        asked.append(1)
+        jvm: Any = spark._jvm
+        return jvm.java.util.ArrayList()
+
+    monkeypatch.setattr(jvm_transaction, "_started", other)
+    for version in (1, 2, 1):
+        tables.append_arrow(spark, _rows(version), NAME, "a", version)
+    assert asked == [1]
+    assert _operations(spark, tables) == ["CREATE TABLE", "WRITE", "WRITE"]
+    assert _offsets(spark, tables) == [1, 2]
