@@ -23,6 +23,7 @@ from crash.books import audit, cancelled, decided
 from crash.fates import CHECK_MAX, GROUP, HOUR_MS, Lander, answers, fate
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -36,6 +37,7 @@ class Point:
     """Dies around the commit of a table; ``others`` that are committed side by side with it are not committed.
 
     ``lost``: then the checkpoint is lost, too, and built anew. ``cancels``: an operator cancels messages before.
+    ``spark``: also where only Spark writes the tables.
     """
 
     query: type[Publisher | CheckBatches]
@@ -45,6 +47,7 @@ class Point:
     slow: bool = False
     lost: bool = False
     cancels: bool = False
+    spark: bool = False
 
     def __str__(self) -> str:
         return f"{'after' if self.after else 'before'} {self.table}{'' if self.others else ', and nothing else'}"
@@ -55,23 +58,23 @@ _START, _END = "the first table", "the last table"
 #: When the checkpoint was lost, more lands: a second batch.
 POINTS = (
     Point(Publisher, _START),
-    Point(Publisher, "topics/a", after=True, others=False, lost=True),
-    Point(Publisher, "decisions", after=True, others=False, slow=True),
+    Point(Publisher, "topics/a", after=True, others=False, lost=True, spark=True),
+    Point(Publisher, "decisions", after=True, others=False, slow=True, spark=True),
     Point(Publisher, "unpublished"),
-    Point(Publisher, "unpublished", after=True),
+    Point(Publisher, "unpublished", after=True, spark=True),
     Point(Publisher, "check_requests"),
     Point(Publisher, "rejected"),
     Point(Publisher, "batches"),
     Point(Publisher, "batches", after=True, slow=True),
     Point(Publisher, _END, after=True),
     # A batch that delivers and cancels what the one before has scheduled.
-    Point(Publisher, "deliveries", cancels=True),
+    Point(Publisher, "deliveries", cancels=True, spark=True),
     Point(Publisher, "deliveries", after=True, others=False),
     Point(Publisher, "discarded", after=True, others=False, slow=True),
     Point(Publisher, "batches", slow=True),
     Point(CheckBatches, _START, slow=True),
     Point(CheckBatches, "check_answers", slow=True),  # tests/check has this one and the next
-    Point(CheckBatches, "op", slow=True),
+    Point(CheckBatches, "op", slow=True, spark=True),
     Point(CheckBatches, _END, after=True),
 )
 
@@ -80,11 +83,11 @@ class CrashError(ConnectionError):
     """The crash: no error of one table, which would not end the batch."""
 
 
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
+@pytest.fixture(params=["auto", "spark"])
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
     return Settings.model_validate(
         {
-            "storage": {"root": str(tmp_path)},
+            "storage": {"root": str(tmp_path), "writer": request.param},
             "transaction": {"timeout": "0s", "check_interval": "1ms", "check_max": CHECK_MAX},
             "reconcile": {"partitions": 2, "segment_size": 64},
         }
@@ -93,16 +96,19 @@ def settings(tmp_path: Path) -> Settings:
 
 def _die_at(point: Point, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the application die at the point, whenever it comes there."""
-    commit, call = Tables.commit, point.query.__call__
-    inside = False
+    call, inside = point.query.__call__, False
 
-    def dying_commit(self: Tables, spark: SparkSession, name: str, *args: Any) -> None:
-        mine = inside and name == point.table
-        if inside and ((mine and not point.after) or (not mine and not point.others)):
-            raise CrashError(str(point))
-        commit(self, spark, name, *args)
-        if mine:
-            raise CrashError(str(point))
+    def dying(commit: Callable[..., Any]) -> Callable[..., Any]:
+        def dying_commit(self: Tables, *args: Any) -> Any:
+            mine = inside and point.table in args
+            if inside and ((mine and not point.after) or (not mine and not point.others)):
+                raise CrashError(str(point))
+            made = commit(self, *args)
+            if mine and made is not False:
+                raise CrashError(str(point))
+            return made
+
+        return dying_commit
 
     def dying_call(self: Any, batch: DataFrame, batch_id: int) -> None:
         nonlocal inside
@@ -113,7 +119,8 @@ def _die_at(point: Point, monkeypatch: pytest.MonkeyPatch) -> None:
         if point.table == _END:
             raise CrashError(str(point))
 
-    monkeypatch.setattr(Tables, "commit", dying_commit)
+    for name in ("commit", "_append_in_jvm", "_append_by_spark"):
+        monkeypatch.setattr(Tables, name, dying(getattr(Tables, name)))
     monkeypatch.setattr(point.query, "__call__", dying_call)
 
 
@@ -147,8 +154,9 @@ def test_crash_at_each_point_loses_and_doubles_nothing(
                 plain | {"producers": producers, "reconcile": plain["reconcile"] | {"max_checks": next(most)}}
             )
 
+        by_spark = settings.storage.writer == "spark"
         for point in POINTS:
-            if point.slow and not os.environ.get("CHECKBACK_SLOW"):
+            if not (point.spark if by_spark else os.environ.get("CHECKBACK_SLOW") or not point.slow):
                 continue
             if point.cancels:
                 lander.cancel(range(_NUMBER))
