@@ -61,7 +61,7 @@ def test_exactly_once(lake: Published, tmp_path: Path) -> None:
         return made[0]
 
     names = {"json": json, "update": sa.update, "account": account, "root": lake.tables.root}
-    names |= {"create_engine": lambda _: engine, "ConsumeResult": ConsumeResult}
+    names |= {"create_engine": lambda _, **_options: engine, "ConsumeResult": ConsumeResult}
     names |= {"PushConsumer": consumer, "SqlPositions": SqlPositions}
     exec(compile(_code("Exactly once"), "docs/consumer.md", "exec"), names)  # noqa: S102 - the page's own code
     with made[0].subscribe("orders"):

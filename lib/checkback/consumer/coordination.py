@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import Future, wait
 from dataclasses import replace
+from functools import partial
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from checkback.consumer.process_queue import ProcessQueue
@@ -20,8 +23,13 @@ if TYPE_CHECKING:
     from checkback.consumer.group.membership import Membership
     from checkback.consumer.process_queues import ProcessQueues
     from checkback.consumer.retry import DeadLetter
-    from checkback.consumer.sql_positions import SqlPositions
+    from checkback.consumer.sql_positions import KeptState, SqlPositions
     from checkback.consumer.topic_reader import TopicReader
+
+    _Work = tuple[Future[KeptState], Callable[[], KeptState]]
+
+#: positions that are loaded from a database at once
+LOADS = 4
 
 
 class Coordinator:
@@ -49,6 +57,14 @@ class Coordinator:
         self._positions = positions
         self._levels = levels
         self._kept: dict[MessageQueue, QueueState] = {}
+        #: Loads of positions from a database, by queue and epoch. In threads of their own: one that waits for a
+        #: connection, or for a database that does not answer, keeps the member from no beat.
+        self._loads: dict[tuple[MessageQueue, int], Future[KeptState]] = {}
+        self._waiting: SimpleQueue[_Work | None] = SimpleQueue()
+        for _ in range(LOADS if positions is not None else 0):
+            threading.Thread(
+                target=_work, args=(self._waiting,), name=f"consumer-load-{hand.group}", daemon=True
+            ).start()
         #: when each queue was last tried to be taken over, or to have its dead letters appended (monotonic, s)
         self._tried: dict[tuple[str, MessageQueue], float] = {}
         #: the listener's calls have returned: nothing is left to be kept alive for
@@ -114,6 +130,8 @@ class Coordinator:
             self._hand.note(error)
         with self._hand.changed:
             states = {queue: each.state(self._member.name) for queue, each in self._hand.queues.items()}
+        for _ in range(LOADS):
+            self._waiting.put(None)
         self._member.leave(states)
 
     def adopt(self) -> None:
@@ -128,12 +146,14 @@ class Coordinator:
             epochs = {queue: each.epoch for queue, each in hand.queues.items()}
             # In order, or in one transaction after the other: a call that was in progress has to return first.
             one_by_one = hand.orderly or self._positions is not None
-            wait = {queue for queue in owned if one_by_one and hand.is_busy(queue)}
-        new = [queue for queue, state in owned.items() if epochs.get(queue) != state.epoch and queue not in wait]
+            busy = {queue for queue in owned if one_by_one and hand.is_busy(queue)}
+        new = [queue for queue, state in owned.items() if epochs.get(queue) != state.epoch and queue not in busy]
         taken: dict[MessageQueue, ProcessQueue] = {}
+        self._load({queue: owned[queue] for queue in new}, until)
 
         def take_over(queue: MessageQueue) -> None:
-            taken[queue] = self._take_over(queue, owned[queue])
+            if (ready := self._take_over(queue, owned[queue])) is not None:
+                taken[queue] = ready
 
         errors = self._try_each(take_over, new, until)
         with hand.changed:
@@ -169,12 +189,31 @@ class Coordinator:
                 break
         return errors
 
-    def _take_over(self, queue: MessageQueue, state: QueueState) -> ProcessQueue:
+    def _take_over(self, queue: MessageQueue, state: QueueState) -> ProcessQueue | None:
+        """The queue, ready to be consumed; None if its position is being loaded."""
         if self._positions is None:
             return ProcessQueue.of(queue, self._due(state), self._hand.orderly, state.epoch)
-        kept = self._positions.load(self._hand.group, queue, state)
+        load = self._loads[queue, state.epoch]
+        if not load.done():
+            return None
+        del self._loads[queue, state.epoch]
+        kept = load.result()
         self._state_ids[queue] = kept.state_id
         return ProcessQueue.of(queue, self._due(kept.state), self._hand.orderly, state.epoch, kept.version)
+
+    def _load(self, states: Mapping[MessageQueue, QueueState], until: float) -> None:
+        """Begin to load the positions of these queues, and wait for those that have just begun."""
+        if self._positions is None:
+            return
+        wanted = {(queue, state.epoch) for queue, state in states.items()}
+        for key in self._loads.keys() - wanted:
+            self._loads.pop(key).cancel()
+        new = wanted - self._loads.keys()
+        for queue, epoch in new:
+            load: Future[KeptState] = Future()
+            self._loads[queue, epoch] = load
+            self._waiting.put((load, partial(self._positions.load, self._hand.group, queue, states[queue])))
+        wait([self._loads[key] for key in new], max(0.0, until - time.monotonic()))
 
     def _due(self, state: QueueState) -> QueueState:
         """The state with retries that are not due later than their own pause from now."""
@@ -202,3 +241,15 @@ class Coordinator:
                 each.buried, each.dead_letters = max(dead), max(each.dead_letters, last)
 
         return self._try_each(bury, unburied, until)
+
+
+def _work(waiting: SimpleQueue[_Work | None]) -> None:
+    """Do what waits, until there is None."""
+    while (next_one := waiting.get()) is not None:
+        future, call = next_one
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(call())
+            except BaseException as error:  # noqa: BLE001 - for who waits for it
+                future.set_exception(error)
+        del next_one, future, call

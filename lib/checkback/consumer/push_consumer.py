@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from checkback.consumer.batch_log import BatchLog
 from checkback.consumer.calling import Caller
-from checkback.consumer.coordination import Coordinator
+from checkback.consumer.coordination import LOADS, Coordinator
 from checkback.consumer.dead_letters import DeadLetters
 from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.group.membership import Membership
@@ -133,6 +133,13 @@ class PushConsumer:
         listening: Listening | TransactionalListening = Listening(self._listener, options.batch)
         if self._positions is not None:
             self._positions.create_table()
+            most = self._positions.most_connections
+            if most is not None and most < options.threads:
+                log.warning(
+                    "group %s: the engine's pool has %d connections for %d threads, which wait for one another; "
+                    "create_engine(..., pool_size=%d)",
+                    *(self.group, most, options.threads, options.threads + LOADS),
+                )
             listening = TransactionalListening(self._listener, options.batch, self._positions, hand)
         batches = BatchLog(self._tables)
         if not batches.refresh():

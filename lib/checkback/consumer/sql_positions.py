@@ -9,27 +9,35 @@ from __future__ import annotations
 
 import json
 import uuid
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checkback.consumer.group.group_state import QueueState
 from checkback.consumer.position import BatchKey, MessageKey, Position
 from checkback.consumer.retry import DeadLetter, Retry
-from checkback.errors import FencedError
+from checkback.errors import FencedError, StorageError
 from checkback.messages.limits import GROUP_MAX, TOPIC_MAX
-from checkback.producer.deduplication import fit, insert_once, why_lost
+from checkback.producer.deduplication import fit, insert_once, refuse_autocommit, why_lost
 
 # isort: split
-from sqlalchemy import BigInteger, Column, DateTime, Integer, MetaData, String, Table, Text, select, update
-from sqlalchemy.exc import DataError, IntegrityError
+from sqlalchemy import BigInteger, Column, DateTime, Integer, MetaData, String, Table, Text, select, text, update
+from sqlalchemy.exc import DataError, IntegrityError, OperationalError
+from sqlalchemy.pool import QueuePool
 from sqlalchemy.schema import CreateTable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from sqlalchemy import Connection, Engine
 
     from checkback.consumer.group.group_state import MessageQueue
+
+
+#: the longest that a load waits for another member's insert (ms)
+_LOCK_MS = 200
+#: PostgreSQL's SQLSTATE lock_not_available, of NOWAIT and of lock_timeout
+_LOCK_NOT_AVAILABLE = "55P03"
 
 
 class KeptState(NamedTuple):
@@ -70,26 +78,33 @@ class SqlPositions:
         with self.engine.begin() as connection:
             connection.execute(CreateTable(self.table, if_not_exists=True))
 
+    @property
+    def most_connections(self) -> int | None:
+        """How many connections the engine's pool opens at most; None = no limit, or it does not tell."""
+        pool = self.engine.pool
+        if not isinstance(pool, QueuePool) or pool._max_overflow < 0:
+            return None
+        return pool.size() + pool._max_overflow
+
     def load(self, group: str, queue: MessageQueue, start: QueueState) -> KeptState:
         """The queue's row; a new one begins at ``start``. Retries of an operator in ``start`` are taken over once.
 
-        Raises FencedError if another member writes the row meanwhile.
+        In PostgreSQL it waits for no other transaction: a member that hangs, or whose machine is gone, may hold the
+        row's lock for hours. Raises FencedError if another member writes the row meanwhile, StorageError if an open
+        transaction holds its lock.
         """
-        row = self._where(group, queue)
-        with self.engine.begin() as connection:
-            values = {
-                "state": encode(start.with_resumed(start.retries)),
-                "state_id": uuid.uuid4().hex,
-                "version": 0,
-                "updated_at": _now(),
-            }
-            insert_once(connection, self.table, {**row, **values})
-            columns = self.table.c
-            found = connection.execute(
-                select(columns.state, columns.state_id, columns.version).where(
-                    *(columns[name] == value for name, value in row.items())
-                )
-            ).one()
+        row, columns = self._where(group, queue), self.table.c
+        same = [columns[name] == value for name, value in row.items()]
+        wanted = select(columns.state, columns.state_id, columns.version).where(*same).with_for_update(nowait=True)
+        with _unlocked(f"{group}, {queue.topic}/{queue.queue_id}"), self.engine.begin() as connection:
+            refuse_autocommit(connection, self.table.name)
+            if connection.dialect.name == "postgresql":
+                connection.execute(text(f"SET LOCAL lock_timeout = {_LOCK_MS}"))
+            found = connection.execute(wanted).one_or_none()
+            if found is None:
+                begun = {"state": encode(start.with_resumed(start.retries)), "state_id": uuid.uuid4().hex, "version": 0}
+                insert_once(connection, self.table, {**row, **begun, "updated_at": _now()})
+                found = connection.execute(wanted).one()
             state, version = decode(found.state), found.version
             resumed = state.with_resumed(start.retries)
             if resumed != state:
@@ -119,6 +134,18 @@ class SqlPositions:
         return {"consumer_group": group, "topic": queue.topic, "queue_id": queue.queue_id}
 
 
+@contextmanager
+def _unlocked(where: str) -> Iterator[None]:
+    """PostgreSQL's refusal to wait for a lock becomes a StorageError."""
+    try:
+        yield
+    except OperationalError as error:
+        if getattr(error.orig, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
+            raise
+        what = "an open transaction holds its row: of another member in the middle of a call, or one that hangs"
+        raise StorageError(what, where, "it is tried again; end a transaction that hangs") from error
+
+
 def encode(state: QueueState) -> str:
     """A queue's state as JSON; without owner and epoch, which the group's table has."""
     position = state.position
@@ -135,9 +162,9 @@ def encode(state: QueueState) -> str:
     return json.dumps(found)
 
 
-def decode(text: str) -> QueueState:
+def decode(kept: str) -> QueueState:
     """The state that `encode` has written."""
-    found: Mapping[str, Any] = json.loads(text)
+    found: Mapping[str, Any] = json.loads(kept)
     part = None if found["part"] is None else _message(found["part"])
     return QueueState(
         Position(found["consumed"], part, found["settled_at"], found.get("times", {})),
