@@ -221,6 +221,16 @@ def test_next_action_completes_the_ledger(lake: Lakehouse) -> None:
     ]
 
 
+def test_action_that_is_refused_completes_the_ledger(lake: Lakehouse) -> None:
+    """Whichever it is, of whichever operator: what was done is recorded, with who did it."""
+    lake.half(12)
+    with pytest.raises(CrashError):
+        lake.resolve("COMMIT", store=Crashing(lake.store(), before="operations"))
+    with pytest.raises(RefusedError):
+        lake.resolve("ROLLBACK", signed=BOB)
+    assert [(row["actor"], row["action"]) for row in lake.rows("operations")] == [("alice", "RESOLVE_COMMIT")]
+
+
 @pytest.mark.parametrize("before", ["op", "half"])
 def test_crash_before_the_action_leaves_nothing(lake: Lakehouse, before: str) -> None:
     """The ledger does not tell of what was not done."""

@@ -9,6 +9,7 @@ import pytest
 
 from checkback.cli import main
 from checkback.operate.rules import RefusedError
+from checkback.operate.transaction import Asked
 from operate.fixtures import BOB, T0, Lakehouse
 
 pytestmark = pytest.mark.slow
@@ -54,6 +55,19 @@ def test_what_is_not_scheduled_is_not_cancelled(lake: Lakehouse) -> None:
     lake.deliver(later)
     assert main(["cancel", "later", "--actor", "a", "--reason", "b", "--set", f"storage.root={lake.root}"]) == 1
     assert lake.versions()["op"] == before["op"]
+
+
+def test_message_that_waits_for_its_topics_table_is_not_called_published(lake: Lakehouse) -> None:
+    """It came due, and nobody has it; another message's row at the offset says nothing of it."""
+    for offset, transaction_id, whose in ((12, "tx", "tx"), (13, "other", "before a restore")):
+        place = lake.half(offset, transaction_id)
+        lake.decide(place, "COMMIT", deliver_at=DUE)
+        lake.deliver(place)
+        lake.park(place, whose, "the table cannot be created")
+    with pytest.raises(RefusedError, match=r"its topic's table did not take it: the table cannot be created; it is"):
+        lake.cancel()
+    with pytest.raises(RefusedError, match=r"was published at .*; tell its consumers"):
+        lake.cancel(Asked("other"))
 
 
 def test_message_without_a_transaction_is_not_rolled_back_but_cancelled(

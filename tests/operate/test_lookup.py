@@ -12,6 +12,7 @@ from deltalake import write_deltalake
 from checkback.errors import SettingsError
 from checkback.messages.half import RESUMED_BY, RESUMED_FROM
 from checkback.operate.lookup import find
+from checkback.operate.rules import RefusedError
 from checkback.operate.transaction import AmbiguousError, Asked, Place
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.timestamps import ms_of
@@ -108,6 +109,24 @@ def test_several_half_messages_are_not_guessed_among(lake: Lakehouse, monkeypatc
     with pytest.raises(SettingsError, match="4 half messages have this transaction id"):
         lake.resolve("COMMIT")
     assert lake.resolve("COMMIT", Asked("tx", place=Place(0, 20))).operation.place == Place(0, 20)
+
+
+def test_message_that_was_resumed_very_often(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its place names one, whichever it is; an older one was resumed already, by the next."""
+    monkeypatch.setattr("checkback.operate.lookup.MOST", 3)
+    place, places = lake.discarded(), []
+    for _ in range(6):
+        resumed = lake.resume(Asked("tx", place=place)).operation.new_place
+        assert resumed is not None
+        places.append(place)
+        lake.decide(resumed, "DISCARD", "checkback")
+        place = resumed
+    with pytest.raises(SettingsError, match="half messages have this transaction id"):
+        lake.resume()
+    for older, newer in zip(places, [*places[1:], place], strict=True):
+        with pytest.raises(RefusedError, match=f"resumed as {newer}"):
+            lake.resume(Asked("tx", place=older))
+    assert lake.resume(Asked("tx", "orders", place)).operation.new_place == Place(QUEUE, 6)
 
 
 @pytest.mark.parametrize("column", ["born_timestamp", "store_timestamp"])

@@ -61,9 +61,17 @@ def look(store: OperatorTables, asked: Asked, queue: int, action: Action) -> Vie
 
     Raises RefusedError if the action is not allowed, SettingsError if the half message is missing or ambiguous.
     """
+    family, missing = _find(store, asked, queue)
+    return _judged(chosen(family, asked), missing, action)
+
+
+def _find(store: OperatorTables, asked: Asked, queue: int) -> tuple[list[Transaction], list[Operation]]:
+    """The half messages of the transaction id, and what the ledger lacks of them."""
     found = find(store, asked, queue)
-    transaction = chosen(found.transactions, asked)
-    missing = [one for one in operations_of(found.transactions) if one.name not in found.recorded]
+    return found.transactions, [one for one in operations_of(found.transactions) if one.name not in found.recorded]
+
+
+def _judged(transaction: Transaction, missing: Sequence[Operation], action: Action) -> View:
     try:
         action.judge(transaction)
     except RefusedError:
@@ -79,13 +87,15 @@ def look(store: OperatorTables, asked: Asked, queue: int, action: Action) -> Vie
 def act(store: OperatorTables, asked: Asked, queue: int, action: Action) -> Outcome:
     """Perform the action: first the op or half message, then the ledger, which must not record what was not done.
 
-    Raises what ``look`` raises, and StorageError. After a crash in between, the same command completes the ledger.
+    Raises what ``look`` raises, and StorageError. After a crash in between, the same command completes the ledger, and
+    so does any other action on the transaction id, also one that is refused.
     """
     refused: Transaction | None = None
     for _ in range(TRIES):
         version = action.version(store, refused)
-        view = look(store, asked, queue, action)
-        record(store, view.missing)
+        family, missing = _find(store, asked, queue)
+        record(store, missing)
+        view = _judged(chosen(family, asked), missing, action)
         if view.done is not None:
             return Outcome(view.transaction, view.done, repeated=True)
         if refused is not None and refused.key != view.transaction.key:

@@ -98,7 +98,7 @@ def resumed_messages(store: OperatorTables, queue: int) -> Resumed:
     halves = store.rows("half", {"queue_id": queues}, [*_KEY, "properties"]).to_pylist()
     newest = {}
     for row in sorted(halves, key=lambda row: row["queue_offset"]):
-        own, origin = Key.of(row), Place.parse(dict(row["properties"] or ()).get(RESUMED_FROM))
+        own, origin = Key.of(row), _origin(row)
         if origin is not None:
             newest[own._replace(place=origin)] = own.place
     return Resumed(newest, queues, set(map(_new_place, ledger)))
@@ -119,17 +119,28 @@ def _new_place(row: Row) -> Place | None:
     return None if row["new_queue_id"] is None else Place(row["new_queue_id"], row["new_queue_offset"])
 
 
+def _origin(row: Row) -> Place | None:
+    """The place of the message that this one was resumed from, if its queue is one of resumed messages."""
+    return Place.parse(dict(row["properties"] or ()).get(RESUMED_FROM))
+
+
 def _places(store: OperatorTables, asked: Asked, queues: Collection[int]) -> set[Place]:
-    """Places of the half messages with the transaction id. Giving a place avoids the search."""
+    """Places of the half messages with the transaction id. Giving a place avoids the search.
+
+    With a place that has more than MOST resumed messages of the id beside it, only those that were made of it.
+    """
     equal: dict[str, Collection[Any]] = {"transaction_id": [asked.transaction_id]}
     if asked.group is not None:
         equal["producer_group"] = [asked.group]
     places = set() if asked.place is None else {asked.place}
     if asked.place is not None:
         equal["queue_id"] = queues
-    rows = store.rows("half", equal, ["queue_id", "queue_offset"]).to_pylist()
-    places |= {Place(row["queue_id"], row["queue_offset"]) for row in rows}
-    if len(places) > MOST:
+    rows = store.rows("half", equal, ["queue_id", "queue_offset", "properties"]).to_pylist()
+    origins = {Place(row["queue_id"], row["queue_offset"]): _origin(row) for row in rows}
+    if asked.place is not None and len(origins) >= MOST:
+        origins = {place: origin for place, origin in origins.items() if origin == asked.place}
+    places |= origins.keys()
+    if asked.place is None and len(places) > MOST:
         raise SettingsError(
             f"{len(places)} half messages have this transaction id", "TX", "name one: --queue-id N --queue-offset N"
         )
@@ -208,6 +219,7 @@ def _with_outcomes(store: OperatorTables, found: dict[Place, Transaction]) -> li
     }
     due = {place: row["deliver_at"] for place, row in decided if row["deliver_at"] is not None}
     delivered = {place: row["delivered_at"] for place, row in own_rows_at(store, "deliveries", found)}
+    parked = _parked(store, {place: found[place] for place in delivered})
     checks: dict[Place, int] = {}
     for place, row in own_rows_at(store, "check_requests", found, [*_KEY, _TIMES]):
         checks[place] = max(checks.get(place, 0), row[_TIMES] or 0)
@@ -225,10 +237,23 @@ def _with_outcomes(store: OperatorTables, found: dict[Place, Transaction]) -> li
             last_error=_error(answers[place]) if place in answers else None,
             deliver_at=due.get(place),
             delivered_at=delivered.get(place),
+            parked=parked.get(place),
             cancels=tuple(_landed(row) for row in sorted(cancels.get(place, ()), key=turn)),
         )
         for place, transaction in sorted(found.items())
     ]
+
+
+def _parked(store: OperatorTables, found: Mapping[Place, Transaction]) -> dict[Place, str]:
+    """Why these half messages are in `unpublished`, if they are."""
+    wanted = {
+        "half_queue_id": {place.queue_id for place in found},
+        "half_queue_offset": {place.queue_offset for place in found},
+    }
+    rows = store.rows("unpublished", wanted, [*wanted, "transaction_id", "reason"]).to_pylist()
+    at = {Place(row["half_queue_id"], row["half_queue_offset"]): row for row in rows}
+    own = (place for place in at.keys() & found if at[place]["transaction_id"] in (None, found[place].transaction_id))
+    return {place: at[place]["reason"] for place in own}
 
 
 def _rejected(store: OperatorTables, offsets: Sequence[int]) -> list[Row]:

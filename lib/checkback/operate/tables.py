@@ -30,7 +30,16 @@ if TYPE_CHECKING:
 #: Column -> accepted values, as a conjunction.
 Equal: TypeAlias = "Mapping[str, Collection[Any]]"
 _WRITTEN = ("half", "op", "operations")
-_READ = (*_WRITTEN, "decisions", "deliveries", "discarded", "rejected", "check_requests", "check_answers")
+_READ = (
+    *_WRITTEN,
+    "decisions",
+    "deliveries",
+    "unpublished",
+    "discarded",
+    "rejected",
+    "check_requests",
+    "check_answers",
+)
 
 
 class OperatorTables(Protocol):

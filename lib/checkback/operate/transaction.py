@@ -75,8 +75,8 @@ class Transaction:
 
     ``resumed_from``, ``resumed_by``: of a resumed message, its discarded original, and "ACTOR: REASON". ``resumed_as``:
     of a discarded message that was resumed, the new half message. ``deliver_at``: of a COMMIT that has scheduled it;
-    ``delivered_at``: when it was published then. ``cancels``: ops CANCEL of operators. ``committed``: a message without
-    a transaction.
+    ``delivered_at``: when it was published then, or put into `unpublished` with the reason ``parked``. ``cancels``: ops
+    CANCEL of operators. ``committed``: a message without a transaction.
     """
 
     place: Place
@@ -96,6 +96,7 @@ class Transaction:
     last_error: str | None = None
     deliver_at: datetime | None = None
     delivered_at: datetime | None = None
+    parked: str | None = None
     cancels: tuple[LandedOp, ...] = ()
     committed: bool = False
 
@@ -131,7 +132,8 @@ class Transaction:
         if self.deliver_at is None or self.decision is None or self.decision.state != "COMMIT":
             return ""
         if self.delivered_at is not None:
-            return f"; delivered at {readable(self.delivered_at)}"
+            parked = "" if self.parked is None else f", into `unpublished`: {self.parked}"
+            return f"; delivered at {readable(self.delivered_at)}{parked}"
         return f"; scheduled for {readable(self.deliver_at)}"
 
 
