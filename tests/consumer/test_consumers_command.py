@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +20,11 @@ from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.position import BEFORE_BATCHES, BatchKey, MessageKey, Position
 from checkback.consumer.push_consumer import PushConsumer
 from checkback.consumer.reconsume import AGAIN, GONE, PENDING, RESUMED, Buried, judge, keys_of, with_retries
-from checkback.consumer.reconsume_command import Request, act, look
+from checkback.consumer.reconsume_command import Request, act, look, outcome
 from checkback.consumer.result import ConsumeResult
 from checkback.consumer.retry import Retry
 from checkback.storage.tables import Tables
+from checkback.storage.timestamps import ms_of
 from consumer.published import START, Published
 
 if TYPE_CHECKING:
@@ -313,14 +315,15 @@ def test_with_retries_adds_what_is_missing_and_keeps_the_rest(pending: set[int],
     buried_ = {
         number: Buried(queue, 0, number, "tx", "orders", START, 0, 16, "x", START + 1) for number in sorted(chosen)
     }
-    judged = [judge(each, keys[number], state, None, "resumed by a") for number, each in buried_.items()]
+    judged = [judge(each, keys[number], state, set(), "resumed by a") for number, each in buried_.items()]
     assert [one.fate for one in judged] == [PENDING if number in pending else AGAIN for number in buried_]
     after = with_retries(state, judged, START + 2, "resumed by a")
     assert after.queues[queue].retries == (
         *old,
         *(Retry(keys[number], 1, START + 2, "resumed by a") for number in sorted(chosen - pending)),
     )
-    assert (after is state) == (chosen <= pending)
+    assert after.resumed == {death: "resumed by a" for one in judged for death in one.buried.deaths}
+    assert with_retries(after, judged, START + 3, "resumed by a") is after
 
 
 def test_the_ledger_and_the_group_decide() -> None:
@@ -328,7 +331,32 @@ def test_the_ledger_and_the_group_decide() -> None:
     one = Buried(queue, 0, 1, "tx", "orders", START, 0, 16, "x", START + 10)
     key = MessageKey(BatchKey("a", 0, START), 0, 1)
     idle = GroupState({}, {queue: QueueState(Position())})
-    assert judge(one, key, idle, START + 10, "resumed by a").fate == RESUMED
-    assert judge(one, key, idle, START + 9, "resumed by a").fate == AGAIN
-    assert judge(one, None, idle, None, "resumed by a").fate == GONE
-    assert judge(one, key, GroupState(), None, "resumed by a").fate == GONE
+    [death] = one.deaths
+    assert judge(one, key, idle, {death}, "resumed by a").fate == RESUMED
+    assert judge(one, key, idle, {death._replace(dead_at=START + 11)}, "resumed by a").fate == AGAIN
+    assert judge(one, None, idle, set(), "resumed by a").fate == GONE
+    assert judge(one, key, GroupState(), set(), "resumed by a").fate == GONE
+    kept = replace(idle, resumed={death: "resumed by a"})
+    assert judge(one, key, kept, set(), "resumed by b").fate == RESUMED
+    assert judge(one, key, kept, set(), "resumed by a").fate == AGAIN
+    assert with_retries(kept, [judge(one, key, kept, set(), "resumed by a")], START, "resumed by a") is kept
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("later", "fate"), [(0, RESUMED), (-1, AGAIN)])
+def test_what_the_release_before_has_resumed_is_not_resumed_again(dead: Published, later: int, fate: str) -> None:
+    """It noted for each message up to which death."""
+    [dead_at] = [row["dead_at"] for row in rows("dead_letters") if row["half_queue_offset"] == 3]
+    log = dead.log("operations")
+    log.commit_after([], {}, {"operator/RESUME_DEAD_LETTER/credits/payments/0/3": ms_of(dead_at) + later})
+    request = Request.of("credits", None, ("tx-3",), False, "alice", "r")
+    assert [one.fate for one in look(dead.tables, request)] == [fate]
+
+
+@pytest.mark.slow
+def test_who_is_late_is_told_that_nothing_was_done(dead: Published) -> None:
+    request = Request.of("credits", None, (), True, "bob", "r")
+    seen = look(dead.tables, request)
+    act(dead.tables, Request.of("credits", None, (), True, "alice", "r"), seen, START)
+    told = outcome(request, act(dead.tables, request, seen, START), len(seen))
+    assert told == "Nothing was done: somebody else has resumed them meanwhile."

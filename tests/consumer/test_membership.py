@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from checkback.consumer.group import rebalance
 from checkback.consumer.group.group_rows import from_rows, to_rows
-from checkback.consumer.group.group_state import GroupState, Member, MessageQueue, QueueState
+from checkback.consumer.group.group_state import Death, GroupState, Member, MessageQueue, QueueState
 from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.group.membership import Membership
 from checkback.consumer.position import QUEUES, BatchKey, MessageKey, Position
@@ -200,5 +200,6 @@ def test_a_state_is_read_as_it_was_written() -> None:
         "m",
         2,
     )
-    state = GroupState({"m": Member("m", 3, 1, frozenset(["pay"]), "error")}, {MessageQueue("pay", 1): queue})
+    members = {"m": Member("m", 3, 1, frozenset(["pay"]), "error")}
+    state = GroupState(members, {MessageQueue("pay", 1): queue}, {Death("pay", 0, 7, 8): "resumed by a"})
     assert from_rows(to_rows(state)) == state

@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checkback.consumer.group.group_rows import queue_of
-from checkback.consumer.group.group_state import MessageQueue
+from checkback.consumer.group.group_state import Death, MessageQueue
 from checkback.consumer.position import BEFORE_BATCHES, MessageKey
 from checkback.consumer.retry import Retry
 from checkback.storage.timestamps import ms_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
     from datetime import datetime
 
     from checkback.consumer.batch_listing import ListedBatch
@@ -38,7 +39,10 @@ AGAIN, PENDING, RESUMED, GONE = "to be consumed again", "pending as a retry", "r
 
 
 class Buried(NamedTuple):
-    """A message in `dead_letters`, as it was given up last. Times are ms."""
+    """A message in `dead_letters`, as it was given up last. Times are ms.
+
+    ``given_up``: each ``dead_at`` that it has there.
+    """
 
     queue: MessageQueue
     half_queue_id: int
@@ -51,6 +55,13 @@ class Buried(NamedTuple):
     reason: str
     dead_at: int
     keys: str = ""
+    given_up: tuple[int, ...] = ()
+
+    @property
+    def deaths(self) -> list[Death]:
+        """Each time that it was given up."""
+        place = self.queue.topic, self.half_queue_id, self.half_queue_offset
+        return [Death(*place, dead_at) for dead_at in (self.given_up or (self.dead_at,))]
 
     @property
     def place(self) -> str:
@@ -60,16 +71,25 @@ class Buried(NamedTuple):
 
 @dataclass(frozen=True)
 class Judged:
-    """A dead letter, and what becomes of it. ``key``: None = no batch is known that published it."""
+    """A dead letter, and what becomes of it.
+
+    ``key``: None = no batch is known that published it. ``deaths``: those that this operator may resume or, after a
+    crash, has resumed and is to record.
+    """
 
     buried: Buried
     key: MessageKey | None
     fate: str
+    deaths: frozenset[Death]
 
 
-def dead_letters_of(rows: Iterable[Mapping[str, Any]]) -> list[Buried]:
-    """The messages in rows with COLUMNS, each as it was given up last; those given up first come first."""
-    found: dict[tuple[Any, ...], Buried] = {}
+def dead_letters_of(rows: Iterable[Mapping[str, Any]], resumed: AbstractSet[Death]) -> list[Buried]:
+    """The messages in rows with COLUMNS, each as it was given up last; those given up first come first.
+
+    ``resumed``: deaths that were resumed, which thus came before the others of their message. Else the clocks of the
+    members tell what is shown as the last one.
+    """
+    found: dict[tuple[Any, ...], list[Buried]] = {}
     for row in rows:
         one = Buried(
             MessageQueue(row["topic"], queue_of(row["queue_id"])),
@@ -84,11 +104,19 @@ def dead_letters_of(rows: Iterable[Mapping[str, Any]]) -> list[Buried]:
             _ms(row["dead_at"]),
             row["keys"] or "",
         )
-        message = (one.queue.topic, *one[1:3], one.committed_at, one.batch_id)
-        known = found.get(message)
-        if known is None or known.dead_at < one.dead_at:
-            found[message] = one
-    return sorted(found.values(), key=lambda one: (one.dead_at, one.queue, one[1:3]))
+        found.setdefault((one.queue.topic, *one[1:3], one.committed_at, one.batch_id), []).append(one)
+    last = [
+        max(each, key=lambda one: (resumed.isdisjoint(one.deaths), one.dead_at))._replace(
+            given_up=tuple(sorted({one.dead_at for one in each}))
+        )
+        for each in found.values()
+    ]
+    return sorted(last, key=lambda one: (one.dead_at, one.queue, one[1:3]))
+
+
+def deaths_in(rows: Iterable[Mapping[str, Any]]) -> set[Death]:
+    """The deaths in rows with COLUMNS."""
+    return {Death(row["topic"], row["half_queue_id"], row["half_queue_offset"], _ms(row["dead_at"])) for row in rows}
 
 
 def _ms(time: datetime | None) -> int:
@@ -113,34 +141,50 @@ def keys_of(buried: Sequence[Buried], batches: Sequence[ListedBatch]) -> list[Me
 
 
 def judge(
-    buried: Buried, key: MessageKey | None, state: GroupState, resumed_until: int | None, resumed_by: str
+    buried: Buried, key: MessageKey | None, state: GroupState, recorded: Collection[Death], resumed_by: str
 ) -> Judged:
     """What becomes of a dead letter.
 
-    ``resumed_until``: by the ledger, the ``dead_at`` up to which it was resumed; None = never. ``resumed_by``: the
-    retry's reason; one that is pending without a row in the ledger is added there.
+    ``recorded``: deaths that the ledger has, read after ``state``: it gets what the state then forgets. ``resumed_by``:
+    the retry's reason; what this operator has resumed and the ledger lacks is added there.
     """
     known = state.queues.get(buried.queue)
     pending = [] if known is None or key is None else [each for each in known.retries if each.message == key]
-    if resumed_until is not None and resumed_until >= buried.dead_at:
-        return Judged(buried, key, PENDING if pending else RESUMED)
-    if key is None or known is None:
-        return Judged(buried, key, GONE)
-    if pending and pending[0].reason != resumed_by:
-        return Judged(buried, key, PENDING)
-    return Judged(buried, key, AGAIN)
+    unrecorded = [death for death in buried.deaths if death not in recorded]
+    mine = frozenset(death for death in unrecorded if state.resumed.get(death, resumed_by) == resumed_by)
+    new = mine.difference(state.resumed)
+    if not mine:
+        fate = PENDING if pending else RESUMED
+    elif new and (key is None or known is None):
+        fate = GONE
+    elif new and pending and pending[0].reason != resumed_by:
+        fate = PENDING
+    else:
+        fate = AGAIN
+    return Judged(buried, key, fate, mine)
 
 
 def with_retries(state: GroupState, chosen: Iterable[Judged], due: int, resumed_by: str) -> GroupState:
-    """The state with a retry, of the time ``due``, for each that has none; the same state if all have one."""
+    """The state with their deaths as resumed, and of each message a retry of the time ``due`` unless it has one.
+
+    The same state if they all are resumed already.
+    """
     by_queue: dict[MessageQueue, list[Retry]] = {}
+    resumed: dict[Death, str] = {}
     for one in chosen:
-        if one.key is not None and one.buried.queue in state.queues:
+        new = one.deaths.difference(state.resumed)
+        if new and one.key is not None and one.buried.queue in state.queues:
             by_queue.setdefault(one.buried.queue, []).append(Retry(one.key, 1, due, resumed_by))
+            resumed |= dict.fromkeys(new, resumed_by)
     changed = {}
     for queue, retries in by_queue.items():
         known = {each.message for each in state.queues[queue].retries}
         added = [each for each in retries if each.message not in known]
-        if added:
-            changed[queue] = replace(state.queues[queue], retries=(*state.queues[queue].retries, *added))
-    return state.with_queues(changed) if changed else state
+        changed[queue] = replace(state.queues[queue], retries=(*state.queues[queue].retries, *added))
+    return replace(state.with_queues(changed), resumed={**state.resumed, **resumed}) if changed else state
+
+
+def without_recorded(state: GroupState, recorded: Collection[Death]) -> GroupState:
+    """The state without the resumed deaths that the ledger has; the same state if there are none."""
+    kept = {death: by for death, by in state.resumed.items() if death not in recorded}
+    return state if len(kept) == len(state.resumed) else replace(state, resumed=kept)

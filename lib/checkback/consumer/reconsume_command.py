@@ -1,7 +1,8 @@
 """The command `reconsume`: dead letters of a group become retries in its state, and rows of `operations`.
 
-The group's state is written first, then the ledger, which must not record what was not done. After a crash in between,
-the same command of the same actor completes the ledger as long as the retry is pending.
+The group's state is written first, in one commit the retries and which deaths they are for; then the ledger, which must
+not record what was not done; then the state forgets the deaths. After a crash in between they are there still: nobody
+resumes them again, and the same command of the same actor completes the ledger.
 """
 
 from __future__ import annotations
@@ -12,26 +13,29 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from checkback.consumer.batch_log import BatchLog
 from checkback.consumer.dead_letters import TABLE
 from checkback.consumer.group.group_reader import chosen_groups, read_group
 from checkback.consumer.group.group_table import GroupTable
-from checkback.consumer.reconsume import AGAIN, COLUMNS, Buried, Judged, dead_letters_of, judge, keys_of, with_retries
+from checkback.consumer.reconsume import (
+    AGAIN,
+    COLUMNS,
+    Judged,
+    dead_letters_of,
+    deaths_in,
+    judge,
+    keys_of,
+    with_retries,
+    without_recorded,
+)
+from checkback.consumer.resumption_ledger import ACTION, ResumptionLedger, recorded_deaths
 from checkback.consumer.retry import RESUMED
-from checkback.errors import FencedError, SettingsError, printable
+from checkback.errors import SettingsError, StorageError, printable
 from checkback.operate.command import confirmed
-from checkback.operate.operations import Operation
 from checkback.operate.operator_signature import OperatorSignature
-from checkback.operate.rows import operation_row
 from checkback.operate.rules import RefusedError
 from checkback.operate.tables import FileStore
-from checkback.operate.transaction import Place
-from checkback.storage.log.delta_log import AlteredError, DeltaLog
-from checkback.storage.parquet.parquet_files import FileWriter
-from checkback.storage.row_texts import CONSUMER_GROUP, CONSUMER_GROUP_END
-from checkback.storage.timestamps import iso, time_of
+from checkback.storage.timestamps import iso
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,14 +46,11 @@ if TYPE_CHECKING:
     #: prints a table: column titles, rows
     Print = Callable[[Sequence[str], Sequence[Sequence[str]]], None]
 
-ACTION = "RESUME_DEAD_LETTER"
-_LEDGER = "operations"
 #: dead letters that one command resumes: each commit of the group has all retries
 MOST = 10_000
 #: columns of the table of dead letters, and rows of it that are shown
 SHOWN = ("topic", "queue", "half", "transaction", "keys", "retries", "given up", "reason", "is")
 _SHOWN = 50
-_TRIES = 50
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def run(tables: Tables, request: Request, yes: bool, as_json: bool, table: Print
     now = clock()
     done = act(tables, request, chosen[:MOST], now)
     if as_json:
-        print(json.dumps(_json(request, done, done=True) | {"at": iso(now)}))
+        print(json.dumps(_json(request, done, done=bool(done)) | {"at": iso(now)}))
     else:
         print(printable(outcome(request, done, len(chosen))))
 
@@ -137,17 +138,18 @@ def dead_letters(
         equal["topic"] = [topic]
     if transaction_ids:
         equal["transaction_id"] = list(transaction_ids)
-    buried = dead_letters_of(FileStore(tables).rows(TABLE, equal, COLUMNS).to_pylist())
-    missing = set(transaction_ids) - {one.transaction_id for one in buried}
+    rows = FileStore(tables).rows(TABLE, equal, COLUMNS).to_pylist()
+    missing = set(transaction_ids) - {row["transaction_id"] for row in rows}
     if missing:
         fix = f"see the table {TABLE}, column transaction_id"
         raise SettingsError("the group has no such dead letter", f"--transaction-id {min(missing)[:80]}", fix)
     log = BatchLog(tables)
     log.refresh()
     state = read_group(tables, group).state
-    recorded = _recorded(tables, group, buried)
+    recorded = recorded_deaths(tables, group, deaths_in(rows))
+    buried = dead_letters_of(rows, {*recorded, *state.resumed})
     return [
-        judge(one, key, state, recorded[_app(group, one)], resumed_by)
+        judge(one, key, state, recorded, resumed_by)
         for one, key in zip(buried, keys_of(buried, log.batches), strict=True)
     ]
 
@@ -159,92 +161,23 @@ def command_of(group: str) -> str:
 
 def act(tables: Tables, request: Request, chosen: Sequence[Judged], now: int) -> list[Judged]:
     """Have them consumed again, and record it. Returns those that nobody else has resumed meanwhile. ``now``: ms."""
-    ledger = _open_ledger(tables)
-    due = _due(ledger, request.group, now)
-    recorded = ledger.versions(_app(request.group, one.buried) for one in chosen)
+    ledger = ResumptionLedger(tables, request.group)
+    group = GroupTable(tables, request.group)
     done: list[Judged] = []
 
     def change(state: GroupState) -> GroupState:
-        judged = [
-            judge(one.buried, one.key, state, recorded[_app(request.group, one.buried)], request.resumed_by)
-            for one in chosen
-        ]
+        # On condition that the state stays as it is: what it has forgotten the ledger has, and times grow with states.
+        recorded = ledger.recorded({*state.resumed, *(death for one in chosen for death in one.buried.deaths)})
+        judged = [judge(one.buried, one.key, state, recorded, request.resumed_by) for one in chosen]
         done[:] = [one for one in judged if one.fate == AGAIN]
-        return with_retries(state, done, due, request.resumed_by)
+        due = ledger.next_due(now) if any(one.deaths.difference(state.resumed) for one in done) else now
+        return without_recorded(with_retries(state, done, due, request.resumed_by), recorded)
 
-    GroupTable(tables, request.group).update(change)
-    for _ in range(_TRIES):
-        if _record(tables, ledger, request, done, now):
-            return done
-    raise _outrun(request.group)
-
-
-def _due(ledger: DeltaLog, group: str, now: int) -> int:
-    """The time (ms) of retries: now, or after all that were asked for before, by whatever machine's clock.
-
-    It is noted in the ledger. `SqlPositions` knows by it which retries it has taken over.
-    """
-    app = f"operator/{ACTION}/{group}"
-    for _ in range(_TRIES):
-        last = ledger.versions([app])[app]
-        due = now if last is None else max(now, last + 1)
-        with suppress(FencedError):
-            ledger.commit_after([], {app: last}, {app: due})
-            return due
-    raise _outrun(group)
-
-
-def _outrun(group: str) -> FencedError:
-    return FencedError("too many concurrent operators", f"consumer group {group}", "run it again")
-
-
-def _open_ledger(tables: Tables) -> DeltaLog:
-    """Raises StorageError, before anything is done, if rows cannot be appended."""
-    place = tables.location(_LEDGER)
-    DeltaLog.create(_LEDGER, place, tables.sync)
-    log = DeltaLog(_LEDGER, place, tables.sync)
-    if not log.appendable():
-        raise AlteredError("somebody has clustered, partitioned or altered the table", place, "undo it, then run again")
-    return log
-
-
-def _record(tables: Tables, ledger: DeltaLog, request: Request, done: Sequence[Judged], now: int) -> bool:
-    """Append a row for each that has none, in one commit; False if another operator has committed meanwhile."""
-    before = ledger.versions(_app(request.group, one.buried) for one in done)
-    new = [one.buried for one in done if (before[_app(request.group, one.buried)] or 0) < one.buried.dead_at]
-    if not new:
-        return True
-    with FileWriter(tables.root, sync=tables.sync) as writer:
-        writer.write(_LEDGER, pa.concat_tables([_row(request, one, now) for one in new]))
-        files = writer.close()
-    apps = {_app(request.group, one): one.dead_at for one in new}
-    try:
-        ledger.commit_after(files, {app: before[app] for app in apps}, apps)
-    except FencedError:
-        return False
-    return True
-
-
-def _row(request: Request, buried: Buried, now: int) -> pa.Table:
-    signed = request.signed._replace(
-        reason=f"{CONSUMER_GROUP}{request.group}{CONSUMER_GROUP_END}{request.signed.reason}"
-    )
-    place = Place(buried.half_queue_id, buried.half_queue_offset)
-    names = (buried.transaction_id, buried.producer_group, buried.queue.topic)
-    return operation_row(Operation(time_of(now), ACTION, signed, place, *names))
-
-
-def _recorded(tables: Tables, group: str, buried: Sequence[Buried]) -> dict[str, int | None]:
-    """By application the ``dead_at`` of the last one that was resumed."""
-    apps = [_app(group, one) for one in buried]
-    if not DeltaLog.exists(tables.location(_LEDGER)):
-        return dict.fromkeys(apps)
-    return DeltaLog(_LEDGER, tables.location(_LEDGER), sync=False).versions(apps)
-
-
-def _app(group: str, buried: Buried) -> str:
-    """A dead letter's application of Delta's transaction identifiers in the ledger; its version is ``dead_at``."""
-    return f"operator/{ACTION}/{group}/{buried.queue.topic}/{buried.place}"
+    group.update(change)
+    ledger.record(request.signed, done, now)
+    with suppress(StorageError):  # best effort: the next command forgets what the ledger has
+        group.update(lambda state: without_recorded(state, ledger.recorded(state.resumed)))
+    return done
 
 
 # What is shown
@@ -274,6 +207,8 @@ def follows(request: Request, count: int) -> str:
 
 def outcome(request: Request, done: Sequence[Judged], count: int) -> str:
     """What the action has done; ``count``: the dead letters that were chosen."""
+    if count and not done:
+        return "Nothing was done: somebody else has resumed them meanwhile."
     more = "" if count <= MOST else f" {count - MOST} are left: run it again once these are consumed."
     return f"To be consumed again by the group {request.group}: {_messages(len(done))}.{more}"
 

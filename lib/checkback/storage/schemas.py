@@ -186,7 +186,12 @@ DEAD_LETTERS: Columns = (
     _column("dead_at", _TIME, "when the message was given up"),
 )
 CONSUMER_GROUP: Columns = (
-    _column("kind", _STRING, "MEMBER, SUBSCRIPTION (of a member to a topic), QUEUE, RETRY or DEAD_LETTER"),
+    _column(
+        "kind",
+        _STRING,
+        "MEMBER, SUBSCRIPTION (of a member to a topic), QUEUE, RETRY, DEAD_LETTER, or RESUMED: a dead letter that an "
+        "operator has had consumed again, until `operations` has it",
+    ),
     _column("member", _STRING, "name of the member; of a queue: the member that owns it, null = none"),
     _column("topic", _STRING, "topic of the queue or message"),
     _column("queue_id", _INT, "consume queue: real_queue_id modulo 64"),
@@ -198,8 +203,8 @@ CONSUMER_GROUP: Columns = (
     _column("half_queue_id", _INT, "of a queue: that of the last message consumed in batch_id; of a retry: its own"),
     _column("half_queue_offset", _LONG, "likewise"),
     _column("reconsume_times", _INT, "of a retry: which one it is, from 1"),
-    _column("due_at", _TIME, "of a retry: when it is due; of a dead letter: when it was given up"),
-    _column("reason", _STRING, "of a retry: error of the last try; of a member: its last error"),
+    _column("due_at", _TIME, "of a retry: when it is due; of a dead letter, also a resumed one: when it was given up"),
+    _column("reason", _STRING, "of a retry: error of the last try, or who has resumed it; of a member: its last error"),
     _column(
         "counter",
         _LONG,

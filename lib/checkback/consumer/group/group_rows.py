@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from checkback.consumer.group.group_state import GroupState, Member, MessageQueue, QueueState
+from checkback.consumer.group.group_state import Death, GroupState, Member, MessageQueue, QueueState
 from checkback.consumer.position import QUEUES, BatchKey, MessageKey, Position
 from checkback.consumer.retry import DeadLetter, Retry
 from checkback.storage.schemas import GROUP_PREFIX, arrow_schema
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def to_rows(state: GroupState) -> pa.Table:
-    """The columns of CONSUMER_GROUP: one row for each member, queue and retry."""
+    """The columns of CONSUMER_GROUP: one row for each member, subscription, queue, retry and death."""
     rows = [*map(_member_row, state.members.values())]
     for member in state.members.values():
         rows += [{"kind": "SUBSCRIPTION", "member": member.name, "topic": topic} for topic in sorted(member.topics)]
@@ -26,6 +26,7 @@ def to_rows(state: GroupState) -> pa.Table:
         rows.append(_queue_row(queue, found))
         rows += [_retry_row(queue, retry) for retry in found.retries]
         rows += [_dead_row(queue, number, dead) for number, dead in found.dead]
+    rows += [_resumed_row(death, by) for death, by in state.resumed.items()]
     return pa.Table.from_pylist(rows, arrow_schema(GROUP_PREFIX))
 
 
@@ -36,6 +37,7 @@ def from_rows(rows: pa.Table) -> GroupState:
     retries: dict[MessageQueue, list[Retry]] = {}
     dead: dict[MessageQueue, list[tuple[int, DeadLetter]]] = {}
     topics: dict[str, set[str]] = {}
+    resumed: dict[Death, str] = {}
     for row in rows.to_pylist():
         if row["kind"] == "MEMBER":
             joined = _ms(row["settled_at"]) or 0
@@ -54,10 +56,13 @@ def from_rows(rows: pa.Table) -> GroupState:
         elif row["kind"] == "DEAD_LETTER":
             letter = DeadLetter(_message(row), row["reconsume_times"], _ms(row["due_at"]) or 0, row["reason"])
             dead.setdefault(MessageQueue(row["topic"], row["queue_id"]), []).append((row["counter"], letter))
+        elif row["kind"] == "RESUMED":
+            half = row["topic"], row["half_queue_id"], row["half_queue_offset"]
+            resumed[Death(*half, _ms(row["due_at"]) or 0)] = row["reason"]
     queues |= {queue: replace(queues[queue], dead=tuple(found)) for queue, found in dead.items()}
     queues |= {queue: replace(queues[queue], retries=tuple(found)) for queue, found in retries.items()}
     members |= {name: replace(members[name], topics=frozenset(found)) for name, found in topics.items()}
-    return GroupState(members, queues)
+    return GroupState(members, queues, resumed)
 
 
 def queue_of(real_queue_id: int | None) -> int:
@@ -107,6 +112,12 @@ def _retry_row(queue: MessageQueue, retry: Retry) -> dict[str, Any]:
 def _dead_row(queue: MessageQueue, number: int, dead: DeadLetter) -> dict[str, Any]:
     row = _retry_row(queue, Retry(dead.message, dead.times, dead.dead_at, dead.reason))
     return row | {"kind": "DEAD_LETTER", "counter": number}
+
+
+def _resumed_row(death: Death, by: str) -> dict[str, Any]:
+    about = {"topic": death.topic, "due_at": _time(death.dead_at), "reason": by}
+    half = {"half_queue_id": death.half_queue_id, "half_queue_offset": death.half_queue_offset}
+    return {"kind": "RESUMED", **about, **half}
 
 
 def _message_columns(message: MessageKey) -> dict[str, Any]:

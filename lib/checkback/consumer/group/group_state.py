@@ -19,6 +19,18 @@ class MessageQueue(NamedTuple):
     queue_id: int
 
 
+class Death(NamedTuple):
+    """That a message was given up. ``dead_at``: ms, by the clock of the member that did.
+
+    Deaths of a message are told apart by it; clocks differ, so it does not tell their order.
+    """
+
+    topic: str
+    half_queue_id: int
+    half_queue_offset: int
+    dead_at: int
+
+
 @dataclass(frozen=True)
 class QueueState:
     """A queue's position and retries; ``dead_letters``: how many messages were given up.
@@ -63,10 +75,15 @@ class Member:
 
 @dataclass(frozen=True)
 class GroupState:
-    """All members and queues."""
+    """All members and queues.
+
+    ``resumed``: deaths whose message an operator has had consumed again, until `operations` has them too; each with the
+    reason of its retry.
+    """
 
     members: Mapping[str, Member] = field(default_factory=dict)
     queues: Mapping[MessageQueue, QueueState] = field(default_factory=dict)
+    resumed: Mapping[Death, str] = field(default_factory=dict)
 
     def owned(self, member: str) -> dict[MessageQueue, QueueState]:
         """The queues that the member owns."""
