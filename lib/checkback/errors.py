@@ -81,14 +81,15 @@ def reason(error: BaseException) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+#: errors of the operating system that concern the machine
+MACHINE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 #: Texts of delta-rs, pyarrow and the OS, and of a run that is being stopped. None can match a topic's name, and so a
 #: table's path.
 _SAID_BY_MACHINE = re.compile(
     "|".join(
         [
-            rf"(?:os error|[Ee]rrno) (?:{'|'.join(map(str, _MACHINE))})\b",
-            *(re.escape(os.strerror(number)) for number in _MACHINE),
+            rf"(?:os error|[Ee]rrno) (?:{'|'.join(map(str, MACHINE))})\b",
+            *(re.escape(os.strerror(number)) for number in MACHINE),
             r"java\.lang\.(?:OutOfMemoryError|InterruptedException)|java\.io\.InterruptedIOException",
             r"Job \d+ cancelled|SparkContext was shut down|stopped SparkContext|Python worker ",
         ]
@@ -104,7 +105,7 @@ def of_machine(error: BaseException) -> bool:
     if isinstance(error, MemoryError | ConnectionError):
         return True
     # Only the first line: the others may quote user data.
-    return (isinstance(error, OSError) and error.errno in _MACHINE) or said_by_machine(reason(error))
+    return (isinstance(error, OSError) and error.errno in MACHINE) or said_by_machine(reason(error))
 
 
 def said_by_machine(line: str) -> bool:

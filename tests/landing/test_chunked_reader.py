@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import bz2
 import errno
+import fcntl
 import gzip
 import os
+import signal
 import threading
 import tracemalloc
 import zlib
@@ -20,6 +22,7 @@ from hypothesis import strategies as st
 
 from checkback.landing import chunked_reader, decompression, opening
 from checkback.landing.chunked_reader import OPEN_COST, File, FileChunk, fault_of, reader, shared
+from checkback.landing.opening import _real_path, opened
 from checkback.messages.limits import LINE_MAX
 
 MIB = 1 << 20
@@ -258,7 +261,36 @@ def test_what_is_no_readable_file_is_a_fault_and_is_not_waited_for(tmp_path: Pat
     }
 
 
+def test_file_that_its_owner_has_leased_is_a_fault_of_its_own(tmp_path: Path) -> None:
+    """As Samba does for its clients: the others are read, and nobody waits for the lease to be broken."""
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)  # that the lease is to be broken
+    good, leased = file_of(tmp_path / "a", b"line"), file_of(tmp_path / "b", b"line")
+    try:
+        with (tmp_path / "b").open("r+b") as owner:
+            fcntl.fcntl(owner, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+            faults = [row["fault"] for row in read(shared([good, leased], 1, MIB, fault_of))]
+    finally:
+        signal.signal(signal.SIGIO, before)
+    assert faults == [None, f"file: cannot be read: {os.strerror(errno.EAGAIN).lower()}"]
+
+
 OUTSIDE = "file: is a link that leads out of the folder that is landed; put the file itself there"
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_name_that_ends_like_that_of_a_deleted_file(gone: bool, tmp_path: Path) -> None:
+    """It is inside of what is landed, also if it is that file alone; one that is removed meanwhile is, too."""
+    path = tmp_path / "orders (deleted)"
+    path.write_bytes(b"line")
+    descriptor = os.open(path, os.O_RDONLY)
+    if gone:
+        path.unlink()
+    try:
+        assert _real_path(descriptor, str(path)) == str(path.resolve())
+    finally:
+        os.close(descriptor)
+    if not gone:
+        os.close(opened(str(path), str(path.resolve())))
 
 
 def test_link_out_of_the_folder_is_not_read_even_if_it_became_one_later(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from checkback.errors import CheckbackError, printable
-from checkback.landing.opening import is_inside
+from checkback.landing.opening import OF_SYSTEM, is_inside
 
 _log = logging.getLogger("checkback.land")
 HIDDEN = ("_", ".")
@@ -28,9 +28,7 @@ URI_MAX = 1000
 _UNFINISHED = "._COPYING_"
 #: Times beyond it (ms) overflow in Java, but some file systems store them.
 _LATEST = 1 << 53
-#: Errors of a single folder or name; any other is a failure of the system.
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR})
-_ITS_OWN = frozenset({errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG}) | _GONE
 #: Most warnings logged for one listing.
 _WARNINGS = 20
 
@@ -129,7 +127,7 @@ def _is_hidden(name: str) -> bool:
 
 
 def _pass_over(path: str, error: OSError, found: Listing) -> None:
-    if error.errno not in _ITS_OWN:
+    if error.errno is None or error.errno in OF_SYSTEM:
         raise error
     if error.errno not in _GONE:
         found.passed[path] = f"cannot be read: {os.strerror(error.errno or 0).lower()}"

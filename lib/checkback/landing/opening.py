@@ -9,11 +9,18 @@ import errno
 import os
 import stat
 
+from checkback.errors import MACHINE
+
 #: Larger files (bytes) are refused, and sparse ones over HOLES_MAX: they cost little disk but much time to read.
 SIZE_MAX = 1 << 40
 HOLES_MAX = 256 << 20
-#: Errors of a single file; any other is a failure of the system.
-_ITS_OWN = frozenset({errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ENOTDIR})
+#: Failures of the system, which pass. Any other is the file's or folder's own: what there is depends on the file system
+#: and on what others do with the file, such as EAGAIN for one with a write lease (fcntl, F_SETLEASE).
+OF_SYSTEM = MACHINE | {
+    *(errno.EINTR, errno.ENODEV, errno.ENOBUFS, errno.ESTALE, errno.EREMOTEIO, errno.ETIMEDOUT, errno.ENOTCONN),
+    *(errno.ECONNABORTED, errno.ECONNREFUSED, errno.ECONNRESET, errno.ESHUTDOWN),
+    *(errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETRESET, errno.ENETUNREACH),
+}
 
 
 class UnfitFileError(Exception):
@@ -29,7 +36,7 @@ def opened(path: str, inside: str | None) -> int:
         # O_NONBLOCK: opening a FIFO, even one that has just replaced a file, would block.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        if error.errno not in _ITS_OWN:
+        if error.errno is None or error.errno in OF_SYSTEM:
             raise
         raise UnfitFileError(f"cannot be read: {os.strerror(error.errno or 0).lower()}") from error
     try:
@@ -60,9 +67,14 @@ def is_inside(real: str, inside: str) -> bool:
 def _real_path(descriptor: int, path: str) -> str:
     """The path of the opened file; resolved by name if the system is not Linux."""
     try:
-        return os.readlink(f"/proc/self/fd/{descriptor}").removesuffix(" (deleted)")
+        found = os.readlink(f"/proc/self/fd/{descriptor}")
     except OSError:
         return os.path.realpath(path)
+    try:
+        named_so = os.path.samestat(os.stat(found), os.fstat(descriptor))
+    except OSError:
+        named_so = False
+    return found if named_so else found.removesuffix(" (deleted)")  # as Linux says of a name that is gone
 
 
 def _has_hole(descriptor: int, size: int) -> bool:
