@@ -6,6 +6,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from checkback.landing import parser as module
 from checkback.landing.parser import LINES, RAW_MAX, Kind, parser
@@ -123,3 +124,29 @@ def test_batches_are_cut_and_empty_ones_left_out(monkeypatch: object) -> None:
 def test_paths_of_other_stores_are_kept() -> None:
     (row,) = parse("half", batch_of(b"?", file="s3a://bucket/in/a%2Bb.gz"))
     assert row["file"] == "s3a://bucket/in/a+b.gz"
+
+
+@pytest.mark.parametrize("kind", ["half", "op"])
+def test_file_of_invalid_lines_has_few_rows(kind: Kind) -> None:
+    """The rest of them have one, wherever batches end; good lines, other files and a file's fault are as without."""
+    first, second = (half(1), half(2)) if kind == "half" else (op(1), op(2))
+    fault = batch_of(b"", file="file:/bad").set_column(0, "line", pa.array([None], pa.binary()))
+    fault = fault.set_column(1, "fault", pa.array(["file: cut short"]))
+    batches = [
+        batch_of(b"x", b"y", first.encode(), file="file:/bad"),
+        batch_of(b"x", b"x", b" ", b"[]", second.encode(), b"x", file="file:/bad"),
+        batch_of(b"x", b"x", b"x", file="file:/other"),
+        fault,
+        batch_of(b"x", file="file:/bad"),
+    ]
+    reader = LINES[kind]._replace(most_rejected=3)
+    found = [batch for batch in parser(kind, reader, _MAX_DELAY)(iter(batches)) if batch.num_rows]
+    assert {batch.schema for batch in found} == {found[0].schema}
+    rows = [row for batch in found for row in batch.to_pylist()]
+    assert len([row for row in rows if row["reason"] is None]) == 2
+    kept = [(row["file"], row["raw"]) for row in rows if row["raw"] is not None]
+    assert kept == [("/bad", "x"), ("/bad", "y"), ("/bad", "x"), *[("/other", "x")] * 3]
+    fault_row, more = [row for row in rows if row["reason"] is not None and row["raw"] is None]
+    assert fault_row["reason"] == "file: cut short"
+    assert more["reason"].startswith("4 more invalid lines, from here on, are not kept; the first one: not JSON")
+    assert (more["file"], more["row"], more["file_time"]) == ("/bad", 1, AT)

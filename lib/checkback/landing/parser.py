@@ -5,7 +5,8 @@ An input is a line of a file or a Kafka record: a Reader turns it into messages.
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from collections import Counter
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pyarrow as pa
@@ -30,11 +31,12 @@ Kind = Literal["half", "op"]
 class Reader(NamedTuple):
     """Parses inputs: ``read`` gets the input's ``columns``, and returns no messages for one to skip.
 
-    ``read`` raises Rejected. It is pickled by reference for the workers.
+    ``read`` raises Rejected. It is pickled by reference for the workers. ``most_rejected``: of a file, see `_Surplus`.
     """
 
     columns: tuple[str, ...]
     read: Callable[..., Sequence[Message]]
+    most_rejected: int | None = None
 
 
 def _half_of_line(line: bytes, fault: str | None) -> Sequence[Half]:
@@ -53,8 +55,13 @@ def _is_nothing(line: bytes, fault: str | None) -> bool:
 
 
 _OF_LINES = ("line", "fault")
+#: Invalid lines of a file that a task keeps. A compressed file of a few KB can have a hundred million.
+REJECTED_MAX = 10_000
 #: Lines of files, and the files' faults. Blank lines are skipped.
-LINES: Mapping[Kind, Reader] = {"half": Reader(_OF_LINES, _half_of_line), "op": Reader(_OF_LINES, _ops_of_line)}
+LINES: Mapping[Kind, Reader] = {
+    "half": Reader(_OF_LINES, _half_of_line, REJECTED_MAX),
+    "op": Reader(_OF_LINES, _ops_of_line, REJECTED_MAX),
+}
 #: Bytes kept of a rejected input.
 RAW_MAX = 8 * 1024 * 1024
 #: A line of ops may yield 10,000 rows: batches are split so that no column exceeds Arrow's 2 GiB.
@@ -104,15 +111,54 @@ def parser(kind: Kind, reader: Reader, max_delay: int) -> Callable[[Batches], Ba
 
 
 def _parse(kind: Kind, reader: Reader, max_delay: int, batches: Batches) -> Batches:
+    surplus = _Surplus(reader.most_rejected)
     for batch in batches:
-        yield from _Rows(kind, reader, max_delay, batch).parsed()
+        yield from _Rows(kind, reader, max_delay, batch, surplus).parsed()
+    yield from surplus.rows(kind)
+
+
+class _Surplus:
+    """Rejected inputs of a task that are counted but not kept: those of a file beyond the first ``most``.
+
+    They have one row, at the first one's place.
+    """
+
+    def __init__(self, most: int | None) -> None:
+        self._most = most
+        self._kept: Counter[str | None] = Counter()
+        self._more: dict[str | None, int] = {}
+        self._first: dict[str | None, tuple[pa.RecordBatch, str]] = {}
+
+    def takes(self, lines: pa.RecordBatch, place: int, file: str | None, reason: str) -> bool:
+        """True if the input at the place is one of these, and counted."""
+        if self._most is None or self._kept[file] < self._most:
+            self._kept[file] += 1
+            return False
+        if file not in self._first:
+            # A copy: a slice would keep the whole batch.
+            at = {
+                name: pa.array(lines.column(name).slice(place, 1).to_pylist(), lines.column(name).type)
+                for name in PLACE.names
+            }
+            self._first[file] = pa.RecordBatch.from_pydict(at), reason
+        self._more[file] = self._more.get(file, 0) + 1
+        return True
+
+    def rows(self, kind: Kind) -> Batches:
+        """One row for each file that has some."""
+        for file, (at, reason) in self._first.items():
+            columns = {name: _array(name, [None]) for name in _FIELDS[kind]} | {"raw": pa.array([None], _TEXT)}
+            told = f"{self._more[file]} more invalid lines, from here on, are not kept; the first one: {reason}"
+            columns |= {"reason": pa.array([told], _TEXT)} | {name: at.column(name) for name in PLACE.names}
+            columns["file"] = pa.array([None if file is None else _plain(file)], _TEXT)
+            yield pa.RecordBatch.from_pydict(columns)
 
 
 class _Rows:
     """Rows of one batch of inputs, in their order."""
 
-    def __init__(self, kind: Kind, reader: Reader, max_delay: int, lines: pa.RecordBatch) -> None:
-        self.kind, self.reader, self.max_delay, self.lines = kind, reader, max_delay, lines
+    def __init__(self, kind: Kind, reader: Reader, max_delay: int, lines: pa.RecordBatch, surplus: _Surplus) -> None:
+        self.kind, self.reader, self.max_delay, self.lines, self.surplus = kind, reader, max_delay, lines, surplus
         self.empty = (None,) * len(_FIELDS[kind])
         self.clear()
 
@@ -129,6 +175,8 @@ class _Rows:
                 messages = self.reader.read(*given)
                 self.refuse_late(messages, place)
             except Rejected as error:
+                if given[0] is not None and self.surplus.takes(self.lines, place, self.files[place], error.reason):
+                    continue
                 self.messages.append(self.empty)
                 self.raws.append(self.raw(place))
                 self.reasons.append(error.reason)
@@ -143,6 +191,12 @@ class _Rows:
                 self.clear()
         if self.places:
             yield self.batch()
+
+    @cached_property
+    def files(self) -> list[str | None]:
+        """The inputs' files, as URIs."""
+        found: list[str | None] = self.lines.column("file").to_pylist()
+        return found
 
     def refuse_late(self, messages: Sequence[Message], place: int) -> None:
         """Raises Rejected if a half message's delay is too long."""
