@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 from collections import Counter
 from pathlib import Path
@@ -37,6 +38,30 @@ def test_an_exception_of_any_kind_is_a_failure(
     start(lake, running, heard, threads=1)
     heard.wait_for(*range(6))
     assert heard.times == Counter(range(6))
+
+
+@pytest.mark.parametrize("kind", ["delta", "sql"])
+def test_a_process_that_the_listener_forks_does_not_consume(
+    lake: Published, running: list[PushConsumer], tmp_path: Path, kind: str
+) -> None:
+    """However it ends its call: with a status of its own, and the parent goes on."""
+    lake.publish({"pay": [lake.messages(4)]})
+    codes: dict[int, int] = {}
+
+    def forking(message: Any, *_: Any) -> ConsumeResult:
+        child = os.fork()
+        if child == 0 and message.half_queue_offset == 1:
+            sys.exit(7)
+        if child == 0 and message.half_queue_offset == 2:
+            raise ValueError
+        if child:
+            codes[message.half_queue_offset] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        return ConsumeResult.SUCCESS
+
+    positions = SqlPositions(create_engine(f"sqlite:///{tmp_path / 'books'}")) if kind == "sql" else None
+    consumer = start(lake, running, forking, threads=1, positions=positions)
+    until(lambda: consumer.consumed == 4)
+    assert codes == {0: 0, 1: 7, 2: 1, 3: 0}
 
 
 def test_a_listener_may_shut_its_consumer_down(lake: Published, running: list[PushConsumer]) -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+import traceback
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from checkback.consumer.result import ConsumeResult, error_summary
 from checkback.errors import printable
@@ -70,15 +74,23 @@ class Listening:
 
 
 def outcome_of(listener: Callable[..., Any], *arguments: Any) -> str | None:
-    """Call the listener: None if it succeeded, else why not, without what its error's text may quote."""
+    """Call the listener: None if it succeeded, else why not, without what its error's text may quote.
+
+    Does not return in a child process that the listener has forked: it would go on as a second consumer.
+    """
+    own = os.getpid()
     try:
         result = listener(*arguments)
     except ListenerGoneError:
         raise
     except BaseException as error:  # noqa: BLE001 - any says RECONSUME_LATER; none may end the thread
+        if os.getpid() != own:
+            _exit_child(error)
         reason = error_summary(error)
         _log.warning("the listener failed: %s", reason)
         return reason
+    if os.getpid() != own:
+        _exit_child(None)
     if result is ConsumeResult.SUCCESS:
         return None
     if result is ConsumeResult.RECONSUME_LATER:
@@ -86,3 +98,16 @@ def outcome_of(listener: Callable[..., Any], *arguments: Any) -> str | None:
     returned = printable(type(result).__name__)
     _log.warning("the listener returned %s instead of a ConsumeResult", returned)
     return f"it returned {returned}"
+
+
+def _exit_child(error: BaseException | None) -> NoReturn:
+    """End a forked process, as Python would at its end, but for what belongs to its parent: threads, connections."""
+    status = 0 if error is None else 1
+    if isinstance(error, SystemExit):
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
+    elif error is not None:
+        traceback.print_exception(error)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    os._exit(status & 0xFF)
