@@ -18,7 +18,7 @@ from checkback.errors import CheckbackError, StateError
 from checkback.landing import run
 from checkback.landing.batch import Landing
 from checkback.landing.duplicates import COPIES_MAX
-from checkback.landing.parser import RAW_MAX
+from checkback.landing.parser import RAW_MAX, REJECTED_MAX
 from checkback.landing.run import Landed
 from checkback.messages.half import parse_half
 from checkback.messages.limits import LINE_MAX
@@ -188,6 +188,23 @@ def test_faulty_files_are_rejected_in_one_line_and_hold_nothing_up(
     # Under another name, as a whole: what has landed is known.
     (inbox / "again.gz").write_bytes(gzip.compress(f"{half(2)}\n{half(4)}\n".encode()))
     assert lake.land(half=inbox) == Landed(half=1, rejected=1)
+
+
+def test_file_of_invalid_lines_is_one_row_more_and_its_good_lines_land(
+    lake: Lakehouse, inbox: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    invalid = b"x\n" * (REJECTED_MAX + 7)
+    (inbox / "bomb.gz").write_bytes(gzip.compress(invalid + f"{half(0)}\n".encode()))
+    (inbox / "good.jsonl").write_text(half(1))
+    landed = Landed(half=2, rejected=REJECTED_MAX + 1)
+    assert lake.land(half=inbox) == landed
+    (message,) = caplog.messages
+    assert message.startswith(f"{inbox}/bomb.gz: file: 7 invalid lines after {REJECTED_MAX} others are not kept")
+    assert len(lake.rows("rejected", "file")) == REJECTED_MAX + 1
+    assert lake.rows("half", "queue_offset") == [(0,), (1,)]
+    lake.forget_last_batch("land-half")  # a replay finds all of them, also the one without a text
+    assert lake.land(half=inbox) == landed
+    assert len(lake.rows("rejected", "file")) == REJECTED_MAX + 1
 
 
 def test_op_that_comes_over_and_over_again_lands_some_times(lake: Lakehouse, inbox: Path) -> None:

@@ -148,5 +148,5 @@ def test_file_of_invalid_lines_has_few_rows(kind: Kind) -> None:
     assert kept == [("/bad", "x"), ("/bad", "y"), ("/bad", "x"), *[("/other", "x")] * 3]
     fault_row, more = [row for row in rows if row["reason"] is not None and row["raw"] is None]
     assert fault_row["reason"] == "file: cut short"
-    assert more["reason"].startswith("4 more invalid lines, from here on, are not kept; the first one: not JSON")
+    assert more["reason"].startswith("file: 4 invalid lines after 3 others are not kept; the first: not JSON")
     assert (more["file"], more["row"], more["file_time"]) == ("/bad", 1, AT)

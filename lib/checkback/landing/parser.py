@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import pyarrow as pa
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
-from checkback.landing.chunked_reader import plain_path
+from checkback.landing.chunked_reader import FAULT, plain_path
 from checkback.messages.delay import too_late
 from checkback.messages.fields import Rejected, is_blank
 from checkback.messages.half import Half, parse_half
@@ -120,7 +120,7 @@ def _parse(kind: Kind, reader: Reader, max_delay: int, batches: Batches) -> Batc
 class _Surplus:
     """Rejected inputs of a task that are counted but not kept: those of a file beyond the first ``most``.
 
-    They have one row, at the first one's place.
+    They have one row, at the first one's place, and are logged as the file's faults are.
     """
 
     def __init__(self, most: int | None) -> None:
@@ -148,7 +148,8 @@ class _Surplus:
         """One row for each file that has some."""
         for file, (at, reason) in self._first.items():
             columns = {name: _array(name, [None]) for name in _FIELDS[kind]} | {"raw": pa.array([None], _TEXT)}
-            told = f"{self._more[file]} more invalid lines, from here on, are not kept; the first one: {reason}"
+            more = self._more[file]
+            told = f"{FAULT}{more} invalid lines after {self._most} others are not kept; the first: {reason}"
             columns |= {"reason": pa.array([told], _TEXT)} | {name: at.column(name) for name in PLACE.names}
             columns["file"] = pa.array([None if file is None else _plain(file)], _TEXT)
             yield pa.RecordBatch.from_pydict(columns)

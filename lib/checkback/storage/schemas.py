@@ -154,7 +154,7 @@ CHECK_ANSWERS: Columns = (
 )
 REJECTED: Columns = (
     _column("source", _STRING, "half or op: what it was meant to be"),
-    _column("raw", _STRING, "the input as it came"),
+    _column("raw", _STRING, "the input, or its first 8 MiB; null = a file's fault, or lines only counted"),
     _column("reason", _STRING, "why it could not be taken"),
     _column("file", _STRING, "file it came from; null = from the tables"),
     _column("rejected_at", _TIME, "when"),
