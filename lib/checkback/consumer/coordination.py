@@ -61,10 +61,7 @@ class Coordinator:
         #: connection, or for a database that does not answer, keeps the member from no beat.
         self._loads: dict[tuple[MessageQueue, int], Future[KeptState]] = {}
         self._waiting: SimpleQueue[_Work | None] = SimpleQueue()
-        for _ in range(LOADS if positions is not None else 0):
-            threading.Thread(
-                target=_work, args=(self._waiting,), name=f"consumer-load-{hand.group}", daemon=True
-            ).start()
+        self._loaders: list[threading.Thread] = []
         #: when each queue was last tried to be taken over, or to have its dead letters appended (monotonic, s)
         self._tried: dict[tuple[str, MessageQueue], float] = {}
         #: the listener's calls have returned: nothing is left to be kept alive for
@@ -130,7 +127,7 @@ class Coordinator:
             self._hand.note(error)
         with self._hand.changed:
             states = {queue: each.state(self._member.name) for queue, each in self._hand.queues.items()}
-        for _ in range(LOADS):
+        for _ in self._loaders:
             self._waiting.put(None)
         self._member.leave(states)
 
@@ -205,6 +202,13 @@ class Coordinator:
         """Begin to load the positions of these queues, and wait for those that have just begun."""
         if self._positions is None:
             return
+        if states and not self._loaders:
+            name = f"consumer-load-{self._hand.group}"
+            self._loaders = [
+                threading.Thread(target=_work, args=(self._waiting,), name=name, daemon=True) for _ in range(LOADS)
+            ]
+            for thread in self._loaders:
+                thread.start()
         wanted = {(queue, state.epoch) for queue, state in states.items()}
         for key in self._loads.keys() - wanted:
             self._loads.pop(key).cancel()

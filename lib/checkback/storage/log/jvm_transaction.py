@@ -92,29 +92,15 @@ class JvmTransactions:
         """
         if self._missing or is_connect(spark) or rows.nbytes > _MOST_BYTES:
             return False
-        try:
-            return self._append(spark, place, rows, name, app, version, confirm)
-        except BaseException:
-            self.forget(name)
-            raise
-
-    def _append(
-        self,
-        spark: SparkSession,
-        place: CatalogName | str,
-        rows: pa.Table,
-        name: str,
-        app: str,
-        version: int,
-        confirm: Callable[[], object],
-    ) -> bool:
+        before = self._known.pop(name, None)  # after an error the table is looked up anew
         jvm: Any = spark._jvm
         with _active(jvm, spark._jsparkSession):
             begun = self._begin(spark, place, app, version)
             if begun is None or not _takes_files(name, begun.snapshot):
                 return False
-            known = self._look_up(name, begun.snapshot, app)
+            known = _look_up(before, begun.snapshot, app)
             if known.apps[app] >= version:
+                self._known[name] = known
                 return True
             now = round(time.time() * 1000)
             txn = {"txn": {"appId": app, "version": version, "lastUpdated": now}}
@@ -148,15 +134,16 @@ class JvmTransactions:
         self._missing = True
         return None
 
-    def _look_up(self, name: str, snapshot: Any, app: str) -> _Known:
-        """What is known of the snapshot. Spark reconstructs the table's state, unless this process made the version."""
-        known, table_id, version = self._known.get(name), str(snapshot.metadata().id()), int(snapshot.version())
-        if known is None or (known.table_id, known.version) != (table_id, version):
-            known = _Known(table_id, version)
-        if app not in known.apps:
-            found = snapshot.transactions().get(app)
-            known.apps[app] = int(found.get()) if found.isDefined() else -1
-        return known
+
+def _look_up(known: _Known | None, snapshot: Any, app: str) -> _Known:
+    """What is known of the snapshot. Spark reconstructs the table's state, unless ``known`` is of this version."""
+    table_id, version = str(snapshot.metadata().id()), int(snapshot.version())
+    if known is None or (known.table_id, known.version) != (table_id, version):
+        known = _Known(table_id, version)
+    if app not in known.apps:
+        found = snapshot.transactions().get(app)
+        known.apps[app] = int(found.get()) if found.isDefined() else -1
+    return known
 
 
 @contextmanager
