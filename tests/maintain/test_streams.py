@@ -154,9 +154,9 @@ def test_tables_of_a_catalog_by_spark(spark: SparkSession, tmp_path: Path) -> No
         for _ in range(4):
             tables.append_arrow(spark, sender.rows(0, 3), "half")
         dry = maintain_by_spark(spark, settings, tables, dry_run=True, progress=Quiet())
-        assert [(one.table, one.files_before, one.files_after) for one in dry] == [("half", 8, 8)]
+        assert [(one.table, one.files_before, one.files_after) for one in dry] == [("half", 4, 4)]
         (done,) = maintain_by_spark(spark, settings, tables, dry_run=False, progress=Quiet())
-        assert (done.files_before, done.files_after, done.rewritten) == (8, 1, 8)
+        assert (done.files_before, done.files_after, done.rewritten) == (4, 1, 4)
         assert done.version_after > done.version_before
         rows = tables.read(spark, "half")
         assert rows.count() == rows.select("queue_offset").distinct().count() == 12
