@@ -127,8 +127,8 @@ def test_pool_with_fewer_connections_than_threads(
     with caplog.at_level(logging.WARNING, "checkback"):
         start(lake, running, heard, positions=SqlPositions(create_engine(engine.url, **kind)), threads=4)
         heard.wait_for(*range(3))
-    found = [each.message for each in caplog.records if "pool" in each.message]
-    assert len(found) == said
+    said_of_it = [each.getMessage() for each in caplog.records if "pool" in each.getMessage()]
+    assert len(said_of_it) == said
     if said:
-        assert "2 connections for 4 threads" in found[0]
-        assert "pool_size" in found[0]
+        assert "2 connections for 4 threads" in said_of_it[0]
+        assert "pool_size" in said_of_it[0]
