@@ -6,7 +6,7 @@ import os
 import pickle
 import tempfile
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from checkback.check.wire import Message
 
@@ -16,10 +16,13 @@ if TYPE_CHECKING:
 
 
 class SpilledMessages:
-    """A temporary file of messages, gone with the process whatever becomes of it. Use as a context. Thread-safe."""
+    """A temporary file of messages, gone with the process whatever becomes of it. Use as a context.
+
+    Made with the first message: most tasks have none to spill.
+    """
 
     def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile(prefix="checkback-check-")  # noqa: SIM115 - closed by __exit__
+        self._file: IO[bytes] | None = None
         self._end = 0
 
     def __enter__(self) -> SpilledMessages:
@@ -28,15 +31,19 @@ class SpilledMessages:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
     def add(self, message: Message) -> Callable[[], Message]:
         """Write the message. Returns what reads it again. Raises OSError if the disk is full."""
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(prefix="checkback-check-")  # noqa: SIM115 - closed by __exit__
         written = pickle.dumps((message.body, message.tags, message.keys, message.properties))
         at, self._end = self._end, self._end + len(written)
         self._file.write(written)
-        return partial(self._read, at, len(written))
+        return partial(_read, self._file, at, len(written))
 
-    def _read(self, at: int, size: int) -> Message:
-        self._file.flush()
-        return Message(*pickle.loads(os.pread(self._file.fileno(), size, at)))  # noqa: S301 - its own, see add
+
+def _read(file: IO[bytes], at: int, size: int) -> Message:
+    file.flush()
+    return Message(*pickle.loads(os.pread(file.fileno(), size, at)))  # noqa: S301 - its own, see add

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from checkback.errors import CheckbackError, printable
-from checkback.landing.opening import OF_SYSTEM, is_inside
+from checkback.landing.opening import is_inside, own_fault
 
 _log = logging.getLogger("checkback.land")
 HIDDEN = ("_", ".")
@@ -127,10 +127,9 @@ def _is_hidden(name: str) -> bool:
 
 
 def _pass_over(path: str, error: OSError, found: Listing) -> None:
-    if error.errno is None or error.errno in OF_SYSTEM:
-        raise error
+    why = own_fault(error)
     if error.errno not in _GONE:
-        found.passed[path] = f"cannot be read: {os.strerror(error.errno or 0).lower()}"
+        found.passed[path] = why
 
 
 def _has_form(path: str, encoding: str) -> bool:

@@ -16,7 +16,7 @@ SIZE_MAX = 1 << 40
 HOLES_MAX = 256 << 20
 #: Failures of the system, which pass. Any other is the file's or folder's own: what there is depends on the file system
 #: and on what others do with the file, such as EAGAIN for one with a write lease (fcntl, F_SETLEASE).
-OF_SYSTEM = MACHINE | {
+_OF_SYSTEM = MACHINE | {
     *(errno.EINTR, errno.ENODEV, errno.ENOBUFS, errno.ESTALE, errno.EREMOTEIO, errno.ETIMEDOUT, errno.ENOTCONN),
     *(errno.ECONNABORTED, errno.ECONNREFUSED, errno.ECONNRESET, errno.ESHUTDOWN),
     *(errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETRESET, errno.ENETUNREACH),
@@ -36,15 +36,20 @@ def opened(path: str, inside: str | None) -> int:
         # O_NONBLOCK: opening a FIFO, even one that has just replaced a file, would block.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        if error.errno is None or error.errno in OF_SYSTEM:
-            raise
-        raise UnfitFileError(f"cannot be read: {os.strerror(error.errno or 0).lower()}") from error
+        raise UnfitFileError(own_fault(error)) from error
     try:
         _judge(descriptor, path, inside)
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def own_fault(error: OSError) -> str:
+    """Why a file or folder cannot be read. Raises the error itself if it is a failure of the system."""
+    if error.errno is None or error.errno in _OF_SYSTEM:
+        raise error
+    return f"cannot be read: {os.strerror(error.errno).lower()}"
 
 
 def _judge(descriptor: int, path: str, inside: str | None) -> None:

@@ -114,7 +114,10 @@ def _parse(kind: Kind, reader: Reader, max_delay: int, batches: Batches) -> Batc
     surplus = _Surplus(reader.most_rejected)
     for batch in batches:
         yield from _Rows(kind, reader, max_delay, batch, surplus).parsed()
-    yield from surplus.rows(kind)
+    for place, reason in surplus.told():
+        rows = _Rows(kind, reader, max_delay, place, surplus)
+        rows.reject(0, None, reason)
+        yield rows.batch()
 
 
 class _Surplus:
@@ -125,34 +128,25 @@ class _Surplus:
 
     def __init__(self, most: int | None) -> None:
         self._most = most
-        self._kept: Counter[str | None] = Counter()
-        self._more: dict[str | None, int] = {}
-        self._first: dict[str | None, tuple[pa.RecordBatch, str]] = {}
+        self._count: Counter[str] = Counter()
+        self._first: dict[str, tuple[pa.RecordBatch, str]] = {}
 
-    def takes(self, lines: pa.RecordBatch, place: int, file: str | None, reason: str) -> bool:
+    def takes(self, lines: pa.RecordBatch, place: int, file: str, reason: str) -> bool:
         """True if the input at the place is one of these, and counted."""
-        if self._most is None or self._kept[file] < self._most:
-            self._kept[file] += 1
+        self._count[file] += 1
+        if self._most is None or self._count[file] <= self._most:
             return False
         if file not in self._first:
             # A copy: a slice would keep the whole batch.
-            at = {
-                name: pa.array(lines.column(name).slice(place, 1).to_pylist(), lines.column(name).type)
-                for name in PLACE.names
-            }
-            self._first[file] = pa.RecordBatch.from_pydict(at), reason
-        self._more[file] = self._more.get(file, 0) + 1
+            columns = {name: lines.column(name).take(pa.array([place])) for name in PLACE.names}
+            self._first[file] = pa.RecordBatch.from_pydict(columns), reason
         return True
 
-    def rows(self, kind: Kind) -> Batches:
-        """One row for each file that has some."""
-        for file, (at, reason) in self._first.items():
-            columns = {name: _array(name, [None]) for name in _FIELDS[kind]} | {"raw": pa.array([None], _TEXT)}
-            more = self._more[file]
-            told = f"{FAULT}{more} invalid lines after {self._most} others are not kept; the first: {reason}"
-            columns |= {"reason": pa.array([told], _TEXT)} | {name: at.column(name) for name in PLACE.names}
-            columns["file"] = pa.array([None if file is None else _plain(file)], _TEXT)
-            yield pa.RecordBatch.from_pydict(columns)
+    def told(self) -> Iterator[tuple[pa.RecordBatch, str]]:
+        """For each file that has some, the place of the first, as a batch of one row of PLACE, and what is told."""
+        for file, (place, reason) in self._first.items():
+            more = self._count[file] - (self._most or 0)
+            yield place, f"{FAULT}{more} invalid lines after {self._most} others are not kept; the first: {reason}"
 
 
 class _Rows:
@@ -178,10 +172,7 @@ class _Rows:
             except Rejected as error:
                 if given[0] is not None and self.surplus.takes(self.lines, place, self.files[place], error.reason):
                     continue
-                self.messages.append(self.empty)
-                self.raws.append(self.raw(place))
-                self.reasons.append(error.reason)
-                self.places.append(place)
+                self.reject(place, self.raw(place), error.reason)
             else:
                 self.messages.extend(messages)
                 self.places.extend([place] * len(messages))
@@ -193,10 +184,17 @@ class _Rows:
         if self.places:
             yield self.batch()
 
+    def reject(self, place: int, raw: str | None, reason: str) -> None:
+        """Add the row of a rejected input."""
+        self.messages.append(self.empty)
+        self.raws.append(raw)
+        self.reasons.append(reason)
+        self.places.append(place)
+
     @cached_property
-    def files(self) -> list[str | None]:
+    def files(self) -> list[str]:
         """The inputs' files, as URIs."""
-        found: list[str | None] = self.lines.column("file").to_pylist()
+        found: list[str] = self.lines.column("file").to_pylist()
         return found
 
     def refuse_late(self, messages: Sequence[Message], place: int) -> None:

@@ -148,26 +148,39 @@ def _places(store: OperatorTables, asked: Asked, queues: Collection[int]) -> set
 
 
 def rows_at(
-    store: OperatorTables, name: str, offset: str, places: Iterable[Place], columns: Sequence[str] | None = None
+    store: OperatorTables,
+    name: str,
+    offset: str,
+    places: Iterable[Place],
+    columns: Sequence[str] | None = None,
+    queue: str = "queue_id",
 ) -> list[tuple[Place, Row]]:
     """The rows of a table at these places, one queue at a time, which allows file skipping."""
     by_queue: dict[int, list[int]] = {}
     for place in places:
         by_queue.setdefault(place.queue_id, []).append(place.queue_offset)
     return [
-        (Place(row["queue_id"], row[offset]), row)
+        (Place(row[queue], row[offset]), row)
         for queue_id, offsets in by_queue.items()
-        for row in store.rows(name, {"queue_id": [queue_id], offset: offsets}, columns).to_pylist()
+        for row in store.rows(name, {queue: [queue_id], offset: offsets}, columns).to_pylist()
     ]
 
 
 def own_rows_at(
-    store: OperatorTables, name: str, found: Mapping[Place, Transaction], columns: Sequence[str] | None = None
+    store: OperatorTables,
+    name: str,
+    found: Mapping[Place, Transaction],
+    columns: Sequence[str] | None = None,
+    at: tuple[str, str] = ("queue_id", "queue_offset"),
 ) -> list[tuple[Place, Row]]:
-    """The rows about these half messages; another may have had the offset before `half` was restored to older state."""
+    """The rows about these half messages; another may have had the offset before `half` was restored to older state.
+
+    ``at``: the columns of the place.
+    """
+    queue, offset = at
     return [
         (place, row)
-        for place, row in rows_at(store, name, "queue_offset", found, columns)
+        for place, row in rows_at(store, name, offset, found, columns, queue)
         if row["transaction_id"] in (None, found[place].transaction_id)
         and row["producer_group"] in (None, found[place].producer_group)
     ]
@@ -219,7 +232,10 @@ def _with_outcomes(store: OperatorTables, found: dict[Place, Transaction]) -> li
     }
     due = {place: row["deliver_at"] for place, row in decided if row["deliver_at"] is not None}
     delivered = {place: row["delivered_at"] for place, row in own_rows_at(store, "deliveries", found)}
-    parked = _parked(store, {place: found[place] for place in delivered})
+    came_due = {place: found[place] for place in delivered}
+    columns = ("half_queue_id", "half_queue_offset", "transaction_id", "producer_group", "reason")
+    rows = own_rows_at(store, "unpublished", came_due, columns, at=("half_queue_id", "half_queue_offset"))
+    parked = {place: row["reason"] for place, row in rows}
     checks: dict[Place, int] = {}
     for place, row in own_rows_at(store, "check_requests", found, [*_KEY, _TIMES]):
         checks[place] = max(checks.get(place, 0), row[_TIMES] or 0)
@@ -242,18 +258,6 @@ def _with_outcomes(store: OperatorTables, found: dict[Place, Transaction]) -> li
         )
         for place, transaction in sorted(found.items())
     ]
-
-
-def _parked(store: OperatorTables, found: Mapping[Place, Transaction]) -> dict[Place, str]:
-    """Why these half messages are in `unpublished`, if they are."""
-    wanted = {
-        "half_queue_id": {place.queue_id for place in found},
-        "half_queue_offset": {place.queue_offset for place in found},
-    }
-    rows = store.rows("unpublished", wanted, [*wanted, "transaction_id", "reason"]).to_pylist()
-    at = {Place(row["half_queue_id"], row["half_queue_offset"]): row for row in rows}
-    own = (place for place in at.keys() & found if at[place]["transaction_id"] in (None, found[place].transaction_id))
-    return {place: at[place]["reason"] for place in own}
 
 
 def _rejected(store: OperatorTables, offsets: Sequence[int]) -> list[Row]:

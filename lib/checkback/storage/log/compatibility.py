@@ -13,7 +13,7 @@ from deltalake import Schema
 from checkback.storage.schemas import delta_schema, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from deltalake import DeltaTable, Metadata
 
@@ -40,9 +40,9 @@ def is_plain(table: DeltaTable) -> bool:
     return table.protocol().min_reader_version == 1 and not table.metadata().partition_columns
 
 
-def allows_files(writer_version: int, features: set[str]) -> bool:
-    """True if a table of this protocol can be appended to by adding plain files."""
-    return writer_version <= 2 or (writer_version == 7 and features <= _PLAIN_FEATURES)
+def allows_files(writer_version: int, features: Collection[str], plain: frozenset[str] = _PLAIN_FEATURES) -> bool:
+    """True if a table of this protocol can be appended to by adding plain files; ``plain``: features that allow it."""
+    return writer_version <= 2 or (writer_version == 7 and plain.issuperset(features))
 
 
 def takes_files(table: DeltaTable, name: str) -> bool:
@@ -59,8 +59,7 @@ def takes_files(table: DeltaTable, name: str) -> bool:
 
 def delta_takes_files(metadata: Mapping[str, Any], protocol: Mapping[str, Any], name: str) -> bool:
     """As `takes_files`, for Delta's own transaction in the JVM. ``metadata``, ``protocol``: as their actions."""
-    version, features = protocol["minWriterVersion"], protocol.get("writerFeatures") or ()
-    allowed = version <= 2 or (version == 7 and _DELTA_FEATURES.issuperset(features))
+    allowed = allows_files(protocol["minWriterVersion"], protocol.get("writerFeatures") or (), _DELTA_FEATURES)
     return allowed and not metadata["partitionColumns"] and _fits(Schema.from_json(metadata["schemaString"]), name)
 
 
