@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from dataclasses import replace
 from functools import partial
-from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from checkback.consumer.process_queue import ProcessQueue
 from checkback.consumer.process_queues import log, now_ms
 from checkback.consumer.reading import PAUSE_S
 from checkback.consumer.retry import not_later
+from checkback.producer.daemon_threads import DaemonThreads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from concurrent.futures import Future
 
     from checkback.consumer.dead_letters import DeadLetters
     from checkback.consumer.group.group_state import MessageQueue, QueueState
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
     from checkback.consumer.retry import DeadLetter
     from checkback.consumer.sql_positions import KeptState, SqlPositions
     from checkback.consumer.topic_reader import TopicReader
-
-    _Work = tuple[Future[KeptState], Callable[[], KeptState]]
+    from checkback.producer.daemon_threads import Outcome
 
 #: positions that are loaded from a database at once
 LOADS = 4
@@ -59,9 +59,8 @@ class Coordinator:
         self._kept: dict[MessageQueue, QueueState] = {}
         #: Loads of positions from a database, by queue and epoch. In threads of their own: one that waits for a
         #: connection, or for a database that does not answer, keeps the member from no beat.
-        self._loads: dict[tuple[MessageQueue, int], Future[KeptState]] = {}
-        self._waiting: SimpleQueue[_Work | None] = SimpleQueue()
-        self._loaders: list[threading.Thread] = []
+        self._loads: dict[tuple[MessageQueue, int], Future[Outcome[KeptState]]] = {}
+        self._loaders = DaemonThreads(LOADS, f"consumer-load-{hand.group}")
         #: when each queue was last tried to be taken over, or to have its dead letters appended (monotonic, s)
         self._tried: dict[tuple[str, MessageQueue], float] = {}
         #: the listener's calls have returned: nothing is left to be kept alive for
@@ -127,8 +126,6 @@ class Coordinator:
             self._hand.note(error)
         with self._hand.changed:
             states = {queue: each.state(self._member.name) for queue, each in self._hand.queues.items()}
-        for _ in self._loaders:
-            self._waiting.put(None)
         self._member.leave(states)
 
     def adopt(self) -> None:
@@ -194,7 +191,7 @@ class Coordinator:
         if not load.done():
             return None
         del self._loads[queue, state.epoch]
-        kept = load.result()
+        kept = load.result().value()
         self._state_ids[queue] = kept.state_id
         return ProcessQueue.of(queue, self._due(kept.state), self._hand.orderly, state.epoch, kept.version)
 
@@ -202,21 +199,13 @@ class Coordinator:
         """Begin to load the positions of these queues, and wait for those that have just begun."""
         if self._positions is None:
             return
-        if states and not self._loaders:
-            name = f"consumer-load-{self._hand.group}"
-            self._loaders = [
-                threading.Thread(target=_work, args=(self._waiting,), name=name, daemon=True) for _ in range(LOADS)
-            ]
-            for thread in self._loaders:
-                thread.start()
         wanted = {(queue, state.epoch) for queue, state in states.items()}
         for key in self._loads.keys() - wanted:
             self._loads.pop(key).cancel()
         new = wanted - self._loads.keys()
         for queue, epoch in new:
-            load: Future[KeptState] = Future()
-            self._loads[queue, epoch] = load
-            self._waiting.put((load, partial(self._positions.load, self._hand.group, queue, states[queue])))
+            work = partial(self._positions.load, self._hand.group, queue, states[queue])
+            self._loads[queue, epoch] = self._loaders.submit(work)
         wait([self._loads[key] for key in new], max(0.0, until - time.monotonic()))
 
     def _due(self, state: QueueState) -> QueueState:
@@ -245,15 +234,3 @@ class Coordinator:
                 each.buried, each.dead_letters = max(dead), max(each.dead_letters, last)
 
         return self._try_each(bury, unburied, until)
-
-
-def _work(waiting: SimpleQueue[_Work | None]) -> None:
-    """Do what waits, until there is None."""
-    while (next_one := waiting.get()) is not None:
-        future, call = next_one
-        if future.set_running_or_notify_cancel():
-            try:
-                future.set_result(call())
-            except BaseException as error:  # noqa: BLE001 - for who waits for it
-                future.set_exception(error)
-        del next_one, future, call

@@ -1,4 +1,4 @@
-"""Threads for calls of a service's code from asyncio: one that hangs holds up neither the others nor the exit."""
+"""Threads for calls of a service's code or database: one that hangs holds up neither the others nor the exit."""
 
 from __future__ import annotations
 
@@ -51,20 +51,24 @@ class DaemonThreads:
 
     async def run(self, call: Callable[[], T]) -> Outcome[T]:
         """Make the call in a thread. If this is cancelled before the call has begun, it is not made."""
+        future = self.submit(call)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            with self._changed, suppress(StopIteration):
+                self._waiting.remove(next(one for one in self._waiting if one[0] is future))
+            raise
+
+    def submit(self, call: Callable[[], T]) -> Future[Outcome[T]]:
+        """Make the call in a thread. If the future is cancelled before the call has begun, it is not made."""
         future: Future[Outcome[T]] = Future()
-        waiting = future, copy_context().run, call
         with self._changed:
             if len(self._waiting) >= self._idle and self._threads < self._most:
                 threading.Thread(target=self._run, name=self._name, daemon=True).start()
                 self._threads += 1
-            self._waiting.append(waiting)
+            self._waiting.append((future, copy_context().run, call))
             self._changed.notify()
-        try:
-            return await asyncio.wrap_future(future)
-        except asyncio.CancelledError:
-            with self._changed, suppress(ValueError):
-                self._waiting.remove(waiting)
-            raise
+        return future
 
     def _begin(self) -> None:
         """At first, and in the child of a fork, which has none of the threads."""
