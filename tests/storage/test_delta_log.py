@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,7 @@ from deltalake import DeltaTable, Field, Schema
 from deltalake.schema import PrimitiveType
 
 from checkback.errors import CheckbackError, FencedError, StorageError
+from checkback.storage.files.object_store import options_of
 from checkback.storage.log.delta_log import AlteredError, DeltaLog
 from checkback.storage.log.log_tail import LogTail
 from checkback.storage.log.optimistic_transaction import OptimisticTransaction
@@ -22,6 +25,8 @@ from checkback.storage.schemas import SCHEMAS, arrow_schema, properties_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from checkback.storage.tables import Tables
 
 
 def _file(root: Path, number: int = 0, name: str = "op") -> ParquetFile:
@@ -50,6 +55,22 @@ def test_table_has_its_columns_and_properties(tmp_path: Path, name: str) -> None
     assert [field.name for field in table.schema().fields] == arrow_schema(name).names
     assert all("comment" in field.metadata for field in table.schema().fields)
     assert table.metadata().configuration == properties_of(name)
+
+
+def test_table_is_created_once_by_several_at_once(tables: Tables) -> None:
+    """All have the same table: with a second one's id a group would count its dead letters anew."""
+    count, rounds, together = 4, 10, threading.Barrier(4)
+
+    def create(name: str) -> str:
+        together.wait()
+        return DeltaLog.created(name, tables.location(name), tables.sync).table_id()
+
+    with ThreadPoolExecutor(count) as pool:
+        for name in (f"topics/{number}" for number in range(rounds)):
+            ids = set(pool.map(create, [name] * count))
+            place = tables.location(name)
+            table = DeltaTable(place, storage_options=options_of(place) or None)
+            assert (ids, table.version()) == ({table.metadata().id}, 0)
 
 
 _NOTE = Field("note", PrimitiveType("string"))

@@ -63,9 +63,19 @@ class Caller:
                     taken = self._take_from(list(hand.queues.values()), stopping)
                     if taken is not None:
                         return taken
-                if stopping:
+                if stopping and self._ends():
                     return None
                 hand.changed.wait(0.1)
+
+    def _ends(self) -> bool:
+        """True if a thread that finds no messages when the consumer stops has none to wait for. Under the lock.
+
+        A member that could not beat for a while holds again with its next heartbeat: ending now, what is to be finished
+        would be consumed twice.
+        """
+        if self._member.holds() or self._member.may_be_replaced():
+            return True
+        return all(each.idle or each.lost for each in self._hand.queues.values())
 
     def _take_from(self, queues: list[ProcessQueue], stopping: bool) -> Slice | None:
         now, size = now_ms(), self._listening.slice_size()

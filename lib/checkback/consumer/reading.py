@@ -101,6 +101,8 @@ class Reader:
         batches = self._log.batches[first : first + count]
         run = Run([batch.key for batch in batches])
         with hand.changed:
+            # One that is given back meanwhile has dropped messages before this run, which its position must not pass.
+            mine = [each for each in mine if each.has_room]
             for each in mine:
                 each.begin(run)
             wanted = {each.queue.queue_id: each.fetched for each in mine}

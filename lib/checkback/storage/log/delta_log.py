@@ -121,6 +121,8 @@ class DeltaLog:
                 mode="ignore",
                 configuration=properties_of(name),
                 storage_options=options_of(place) or None,
+                # Retried, it becomes a later version beside another process's creation: the table with another id.
+                commit_properties=CommitProperties(max_commit_retries=0),
             )
         except DELTA_ERRORS as error:
             if not cls.exists(place):  # else another process was faster
