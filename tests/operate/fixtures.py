@@ -13,7 +13,7 @@ from checkback.operate.action import Outcome, act
 from checkback.operate.ending import ending
 from checkback.operate.operator_signature import OperatorSignature
 from checkback.operate.resume import resuming
-from checkback.operate.tables import FileStore
+from checkback.operate.tables import NONE, FileStore
 from checkback.operate.transaction import Asked, Place
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.parquet.parquet_files import FileWriter
@@ -52,9 +52,12 @@ class Watched:
     def last_version(self, name: str, app: str) -> int | None:
         return self._store.last_version(name, app)
 
-    def append(self, name: str, rows: pa.Table, app: str, first: int) -> bool:
+    def operators_queues(self) -> set[int]:
+        return self._store.operators_queues()
+
+    def append(self, name: str, rows: pa.Table, app: str, first: int, each: Mapping[str, int] = NONE) -> bool:
         self.turn(name, appends=True)
-        return self._store.append(name, rows, app, first)
+        return self._store.append(name, rows, app, first, each)
 
     def append_each(self, name: str, rows: pa.Table, apps: Sequence[str]) -> bool:
         self.turn(name, appends=True)

@@ -228,7 +228,7 @@ class CheckBatches:
 
     def _asked(self, spark: SparkSession, requests: pa.Table, batch_id: int) -> pa.Table:
         # The number of partitions is the number of tasks that send checks concurrently.
-        wanted = self._with_body, self._resumed_queues(spark, requests)
+        wanted = self._with_body, self._resumed_queues(spark)
         worker = replace(self._worker, resumed_queues=wanted[1])
         if wanting(requests, *wanted).num_rows:
             rows = with_messages(spark, self._tables, requests, *wanted).coalesce(self._tasks)
@@ -245,16 +245,15 @@ class CheckBatches:
         schema = arrow_schema("check_answers")
         return found.append_column("batch_id", batch_ids).select(schema.names).cast(schema)
 
-    def _resumed_queues(self, spark: SparkSession, requests: pa.Table) -> frozenset[int]:
-        """The queues of resumed messages, at least those of ``requests``: operator.queue may have been another one.
+    def _resumed_queues(self, spark: SparkSession) -> frozenset[int]:
+        """The queues of resumed messages: operator.queue may have been another one.
 
         `half` tells, whose log names its queues' owners; if only Spark reads that, the operators' ledger does.
         """
         found = {self._operators_queue}
         self._half = self._half or log_of_half(self._tables)
         if self._half is not None:
-            queues = requests.column("queue_id").drop_null().unique().to_pylist()
-            found |= operators_queues(self._half, queues)
+            found |= operators_queues(self._half)
         elif self._tables.exists(spark, "operations"):
             ledger = self._tables.read(spark, "operations")
             found.update(ledger.agg(F.collect_set("new_queue_id")).collect()[0][0])

@@ -64,8 +64,9 @@ def find(store: OperatorTables, asked: Asked, queue: int) -> Found:
     of `half` is searched for the transaction id. Raises SettingsError if there are too many half messages.
     """
     ledger = store.rows("operations", {"transaction_id": [asked.transaction_id]}, _LEDGER).to_pylist()
-    queues = {queue} | {row["new_queue_id"] for row in ledger if row["new_queue_id"] is not None}
+    queues = _operators_queues(store, queue, ledger)
     halves = _first_of_each(rows_at(store, "half", "queue_offset", _places(store, asked, queues), _HALF))
+    queues |= store.operators_queues()  # of half messages that have landed since
     found = {
         place: _transaction(row, place.queue_id in queues)
         for place, row in halves.items()
@@ -94,7 +95,7 @@ def find_at(store: OperatorTables, wanted: Collection[Key], queue: int) -> list[
 def resumed_messages(store: OperatorTables, queue: int) -> Resumed:
     """Those of all groups. ``queue``: that of resumed messages."""
     ledger = store.rows("operations", {"action": [RESUME]}, _LEDGER).to_pylist()
-    queues = {queue} | {row["new_queue_id"] for row in ledger if row["new_queue_id"] is not None}
+    queues = _operators_queues(store, queue, ledger)
     halves = store.rows("half", {"queue_id": queues}, [*_KEY, "properties"]).to_pylist()
     newest = {}
     for row in sorted(halves, key=lambda row: row["queue_offset"]):
@@ -102,6 +103,15 @@ def resumed_messages(store: OperatorTables, queue: int) -> Resumed:
         if origin is not None:
             newest[own._replace(place=origin)] = own.place
     return Resumed(newest, queues, set(map(_new_place, ledger)))
+
+
+def _operators_queues(store: OperatorTables, queue: int, ledger: Iterable[Row]) -> set[int]:
+    """The queues of resumed messages: ``queue``, and those from before operator.queue was changed.
+
+    Not by the ledger alone, which may lack the last action; it is all there is if only Spark reads the log of `half`.
+    """
+    recorded = {row["new_queue_id"] for row in ledger if row["new_queue_id"] is not None}
+    return {queue} | recorded | store.operators_queues()
 
 
 def is_recorded(store: OperatorTables, one: Operation) -> bool:

@@ -15,7 +15,7 @@ from checkback.operate.rules import RefusedError, judge_resume
 from checkback.operate.transaction import Place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
 
     from checkback.operate.operator_signature import OperatorSignature
@@ -29,25 +29,49 @@ def resuming(queue: int, signed: OperatorSignature, clock: Callable[[], datetime
     The queue is an application id of Delta's transaction identifiers, ``operator/<queue>``, the offset its version: of
     two concurrent operators, one finds the offset taken and retries with the next. The last version counts as well as
     the rows: those are gone from a table that was restored to an older version, and their offsets are not used again.
+    The message has an application of its own beside it: another operator may use another queue.
     """
+    own: dict[str, int] = {}
 
-    def next_offset(store: OperatorTables, _: Transaction | None) -> int:
+    def next_offset(store: OperatorTables, refused: Transaction | None) -> int:
+        if refused is not None:
+            own.update(next_versions(store, [refused]))
         committed = store.last_version("half", f"operator/{queue}")
         last = pc.max(store.rows("half", {"queue_id": [queue]}, ["queue_offset"]).column("queue_offset")).as_py()
         return max(-1 if one is None else int(one) for one in (committed, last)) + 1
 
     def attempt(store: OperatorTables, transaction: Transaction, version: int) -> Operation | None:
-        done = resume_at(store, [transaction], Place(queue, version), signed, clock())
+        done = resume_at(store, [transaction], Place(queue, version), signed, clock(), own)
         return None if done is None else done[0]
 
     return Action(RESUME, judge_resume, next_offset, attempt)
 
 
+def next_versions(store: OperatorTables, some: Iterable[Transaction]) -> dict[str, int]:
+    """The next version of each message's application in `half`.
+
+    It is read before the message is looked up once more: one that is taken may be that of a half message that is gone
+    since `half` was restored to an older version.
+    """
+    last = {app: store.last_version("half", app) for app in map(_application, some)}
+    return {app: 0 if version is None else version + 1 for app, version in last.items()}
+
+
+def _application(one: Transaction) -> str:
+    return f"operator/{RESUME}/{one.key}"
+
+
 def resume_at(
-    store: OperatorTables, some: Sequence[Transaction], first: Place, signed: OperatorSignature, now: datetime
+    store: OperatorTables,
+    some: Sequence[Transaction],
+    first: Place,
+    signed: OperatorSignature,
+    now: datetime,
+    versions: Mapping[str, int],
 ) -> list[Operation] | None:
     """Append their messages as half messages, from the place ``first`` on. None if another operator was first.
 
+    ``versions``: of the messages' applications, 0 where nothing is known (`next_versions`).
     Raises RefusedError if one of the messages is not in `discarded`.
     """
     messages = dict(own_rows_at(store, "discarded", {one.place: one for one in some}))
@@ -61,6 +85,7 @@ def resume_at(
                 "run `checkback reconcile`, which finishes its last batch, then again",
             )
         rows.append(half_row(messages[one.place], place, signed, now, again=one.resumed_from is not None))
-    if not store.append("half", pa.concat_tables(rows), f"operator/{first.queue_id}", first.queue_offset):
+    each = {app: versions.get(app, 0) for app in map(_application, some)}
+    if not store.append("half", pa.concat_tables(rows), f"operator/{first.queue_id}", first.queue_offset, each):
         return None
     return [Operation.on(one, now, RESUME, signed, place) for one, place in zip(some, places, strict=True)]

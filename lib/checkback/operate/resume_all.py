@@ -15,7 +15,7 @@ import pyarrow as pa
 from checkback.errors import CheckbackError, FencedError, SettingsError
 from checkback.operate.action import TRIES, Outcome, act, record
 from checkback.operate.lookup import find_at, resumed_messages
-from checkback.operate.resume import resume_at, resuming
+from checkback.operate.resume import next_versions, resume_at, resuming
 from checkback.operate.rows import operation_row
 from checkback.operate.rules import RefusedError
 from checkback.operate.transaction import Asked, Key, Place
@@ -89,13 +89,15 @@ def resume_some(
     action = resuming(queue, signed, clock)
     late = {one.key: _alone(store, one.key, queue, action) for one in some if one.unrecorded}
     wanted = [one.key for one in some if not one.unrecorded]
+    versions: dict[str, int] = {}
     for _ in range(TRIES):
         offset = action.version(store, None)
         found = {one.key: one for one in find_at(store, wanted, queue)}
         refused = {key: why for key in wanted if (why := _refused(found.get(key), key.place, action)) is not None}
         ready = [found[key] for key in wanted if key not in refused]
-        done = resume_at(store, ready, Place(queue, offset), signed, clock()) if ready else []
+        done = resume_at(store, ready, Place(queue, offset), signed, clock(), versions) if ready else []
         if done is None:
+            versions = next_versions(store, ready)
             continue
         apps = [one.application for one in done]
         if done and not store.append_each("operations", pa.concat_tables(map(operation_row, done)), apps):

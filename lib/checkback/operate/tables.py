@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import contextmanager
 from functools import reduce
 from operator import and_
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import pyarrow as pa
@@ -16,17 +18,19 @@ from checkback.storage.files.object_store import concurrently
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.parquet.parquet_reader import read_rows
+from checkback.storage.queue_owners import log_of_half, operators_queues
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
 from checkback.storage.valid_texts import python_values
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
     from checkback.settings import Settings
 
+NONE: Mapping[str, int] = MappingProxyType({})
 #: Column -> accepted values, as a conjunction.
 Equal: TypeAlias = "Mapping[str, Collection[Any]]"
 _WRITTEN = ("half", "op", "operations")
@@ -57,11 +61,15 @@ class OperatorTables(Protocol):
     #: rows that `append` and `append_each` take at a time
     at_once: int
 
-    def append(self, name: str, rows: pa.Table, app: str, first: int) -> bool:
+    def operators_queues(self) -> set[int]:
+        """The half queues that have had resumed messages, as the log of `half` tells; none if only Spark reads it."""
+
+    def append(self, name: str, rows: pa.Table, app: str, first: int, each: Mapping[str, int] = NONE) -> bool:
         """Append the rows, with versions from ``first`` on. False, and nothing appended, if one of these is committed.
 
         (app, version) is a Delta transaction identifier: of two concurrent appends one gets True. Creates the table if
-        needed.
+        needed. ``each``: versions of further applications, which the same commit sets, and which must not be committed
+        either; where Spark writes the table they are not kept.
         """
 
     def append_each(self, name: str, rows: pa.Table, apps: Sequence[str]) -> bool:
@@ -118,9 +126,13 @@ class FileStore:
         """As OperatorTables."""
         return self._tables.log(name).versions([app])[app] if self.has(name) else None
 
-    def append(self, name: str, rows: pa.Table, app: str, first: int) -> bool:
+    def operators_queues(self) -> set[int]:
         """As OperatorTables."""
-        return self._append(name, rows, {app: first}, {app: first + rows.num_rows - 1})
+        return operators_queues(self._tables.log("half")) if self.has("half") else set()
+
+    def append(self, name: str, rows: pa.Table, app: str, first: int, each: Mapping[str, int] = NONE) -> bool:
+        """As OperatorTables."""
+        return self._append(name, rows, {app: first, **each}, {app: first + rows.num_rows - 1, **each})
 
     def append_each(self, name: str, rows: pa.Table, apps: Sequence[str]) -> bool:
         """As OperatorTables."""
@@ -176,7 +188,19 @@ class SparkStore:
         """As OperatorTables. In a catalog only that of a recent commit is known."""
         return self._tables.last_version(self._spark, name, app) if self.has(name) else None
 
-    def append(self, name: str, rows: pa.Table, app: str, first: int) -> bool:
+    def operators_queues(self) -> set[int]:
+        """As OperatorTables."""
+        half = log_of_half(self._tables)
+        return set() if half is None else operators_queues(half)
+
+    def append(
+        self,
+        name: str,
+        rows: pa.Table,
+        app: str,
+        first: int,
+        each: Mapping[str, int] = NONE,  # noqa: ARG002 - Spark's write has one application
+    ) -> bool:
         """As OperatorTables. Spark silently skips a committed version: reading the row back tells who was first."""
         from delta.exceptions import ConcurrentTransactionException
 

@@ -131,10 +131,10 @@ def owners_of(versions: Mapping[str, int | None]) -> dict[int, QueueOwner]:
     return found
 
 
-def operators_queues(log: DeltaLog, queues: Iterable[int]) -> set[int]:
-    """Those of the queues that hold resumed messages. Raises StorageError."""
-    owners = owners_of(versions_of(log, queues))
-    return {queue for queue, owner in owners.items() if owner is QueueOwner.OPERATOR}
+def operators_queues(log: DeltaLog) -> set[int]:
+    """The queues that hold resumed messages. Raises StorageError."""
+    found = (app.partition("/") for app in log.applications())
+    return {int(queue) for owner, _, queue in found if owner == QueueOwner.OPERATOR.value and queue.isdecimal()}
 
 
 def refuse_foreign(

@@ -294,6 +294,14 @@ class DeltaLog:
             raise StorageError(f"{_FORGETS} is set: nobody can tell what was committed", self._place, fix)
         return found
 
+    def applications(self) -> Mapping[str, int]:
+        """The last version of each application, by name. Raises StorageError.
+
+        Empty if only a Delta reader can tell (`TransactionVersions.at`).
+        """
+        self._update()
+        return self._tail.transactions.at(self._tail.version) or {}
+
     def commit_after(
         self, files: Sequence[ParquetFile], expected: Mapping[str, int | None], versions: Mapping[str, int]
     ) -> None:
