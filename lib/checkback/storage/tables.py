@@ -193,10 +193,15 @@ class Tables:
             return
         properties = properties_of(name)
         topic = name.removeprefix(TOPIC_PREFIX)
-        if self.catalog and topic != name and not is_plain(topic):
+        hashed = self.catalog and topic != name and not is_plain(topic)
+        if hashed:
             properties[TOPIC_PROPERTY] = topic
         spark_log.create(spark, self.in_sql(name), name, properties)
         self._own_folder(name)
+        whose = spark_log.properties(spark, self.in_sql(name)).get(TOPIC_PROPERTY, topic) if hashed else topic
+        if whose != topic:
+            what = f"the names of the topics {topic} and {whose} have the same hash, and the table is the latter's"
+            raise StorageError(what, self.location(name), "rename one of the topics")
 
     def _own_folder(self, name: str) -> None:
         """Check that the topic table's folder is not another topic's (names that differ in case only).

@@ -16,13 +16,15 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-#: Spark's and Delta's error conditions for a missing table
+#: Spark's and Delta's error conditions for a missing table; a view, or a table of another format, is none of ours
 _MISSING = frozenset(
     {
         "DELTA_MISSING_DELTA_TABLE",
+        "DELTA_ONLY_OPERATION",
         "DELTA_PATH_DOES_NOT_EXIST",
         "DELTA_TABLE_ONLY_OPERATION",
         "DELTA_TABLE_NOT_FOUND",
+        "EXPECT_TABLE_NOT_VIEW",
         "PATH_NOT_FOUND",
         "SCHEMA_NOT_FOUND",
         "TABLE_OR_VIEW_NOT_FOUND",
@@ -90,7 +92,7 @@ def history_if_any(spark: SparkSession, table: str, commits: int) -> list[Commit
     try:
         return history(spark, table, commits)
     except AnalysisException as error:
-        if error.getCondition() in _MISSING:
+        if (error.getCondition() or "").partition(".")[0] in _MISSING:
             return None
         raise
 
