@@ -20,6 +20,7 @@ from checkback.storage.schemas import SCHEMAS
 from checkback.storage.tables import Tables
 from dashboard.hostile import HOSTILE, TOKEN, message
 from dashboard.visitors import SAME, as_sent, client, form_of, signed_in
+from operate.fixtures import Lakehouse
 from support.inspect_times import append
 
 if TYPE_CHECKING:
@@ -51,6 +52,30 @@ def test_an_operator_resolves_a_transaction_after_a_preview(root: Path) -> None:
     story = browser.get(f"/transactions/0/{offset}.json").json()
     assert {"OP", "OPERATION"} <= {event["event"] for event in story["events"]}
     assert json.dumps(story).count("ann") >= 1
+
+
+def test_preview_says_when_a_message_with_a_delay_is_delivered(tmp_path: Path) -> None:
+    """As the command."""
+    Lakehouse(tmp_path).half(5, delay_ms=3_600_000)
+    browser = signed_in(tmp_path)
+    form = form_of(browser.get("/transactions/0/5").text, action="commit", transaction_id="tx")
+    preview = browser.post("/actions", data=form, headers=SAME)
+    assert "schedules the message, which is published in topics/payments 1h later, not before 2" in preview.text
+    assert "Nothing undoes it" not in preview.text
+
+
+def test_action_that_is_refused_once_it_is_confirmed_completes_the_ledger(tmp_path: Path) -> None:
+    """Another operator's command has died in between."""
+    lake = Lakehouse(tmp_path)
+    place = lake.half(5)
+    browser = signed_in(tmp_path)
+    form = form_of(browser.get("/transactions/0/5").text, action="rollback", transaction_id="tx")
+    preview = browser.post("/actions", data=form, headers=SAME)
+    lake.op(place, "COMMIT", source="operator", remark="bob: before the crash")
+    assert browser.post("/actions", data=form, headers=SAME).status_code == 409
+    assert lake.rows("operations") == []
+    assert browser.post("/actions", data=as_sent(preview.text), headers=SAME).status_code == 409
+    assert [(row["action"], row["actor"]) for row in lake.rows("operations")] == [("RESOLVE_COMMIT", "bob")]
 
 
 #: that browsers alter, and that look like what stands for these

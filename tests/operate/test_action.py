@@ -13,8 +13,10 @@ from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from checkback.errors import CheckbackError
+from checkback.errors import CheckbackError, SettingsError
 from checkback.messages.half import FIRST_PLACE, RESUMED_BY, RESUMED_FROM
+from checkback.operate.action import act
+from checkback.operate.ending import ending
 from checkback.operate.lookup import find
 from checkback.operate.resume_all import resumable
 from checkback.operate.rules import RefusedError
@@ -229,6 +231,36 @@ def test_action_that_is_refused_completes_the_ledger(lake: Lakehouse) -> None:
     with pytest.raises(RefusedError):
         lake.resolve("ROLLBACK", signed=BOB)
     assert [(row["actor"], row["action"]) for row in lake.rows("operations")] == [("alice", "RESOLVE_COMMIT")]
+
+
+@pytest.mark.parametrize(
+    ("now", "done"),
+    [
+        ({}, True),
+        ({"delay_ms": 60_000}, False),
+        ({"real_topic": "refunds"}, False),
+        ({"group": "pay"}, False),
+        ({"offset": 13}, False),
+    ],
+)
+def test_what_was_confirmed_is_done_as_it_was_shown_or_not_at_all(
+    lake: Lakehouse, now: dict[str, Any], done: bool
+) -> None:
+    """Since then `half` was restored to an older state, and another message sent; a check more changes nothing."""
+    lake.half(12)
+    (shown,) = find(lake.store(), Asked("tx"), QUEUE).transactions
+    if now:
+        lake.remove("half")
+        lake.half(**{"offset": 12} | now)
+    else:
+        lake.check(shown.place, 1, "UNKNOWN")
+    action = ending("COMMIT", ALICE, lake.clock)
+    if done:
+        assert act(lake.store(), Asked("tx"), QUEUE, action, shown).operation.place == shown.place
+    else:
+        with pytest.raises((RefusedError, SettingsError), match=r"has changed since it was shown|no half message at"):
+            act(lake.store(), Asked("tx"), QUEUE, action, shown)
+    assert len(lake.rows("op")) == done
 
 
 @pytest.mark.parametrize("before", ["op", "half"])

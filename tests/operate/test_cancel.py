@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from functools import partial
 
@@ -9,7 +10,8 @@ import pytest
 
 from checkback.cli import main
 from checkback.operate.rules import RefusedError
-from checkback.operate.transaction import Asked
+from checkback.operate.transaction import Asked, Place
+from checkback.storage.timestamps import ms_of
 from operate.fixtures import BOB, T0, Lakehouse
 
 pytestmark = pytest.mark.slow
@@ -55,6 +57,36 @@ def test_what_is_not_scheduled_is_not_cancelled(lake: Lakehouse) -> None:
     lake.deliver(later)
     assert main(["cancel", "later", "--actor", "a", "--reason", "b", "--set", f"storage.root={lake.root}"]) == 1
     assert lake.versions()["op"] == before["op"]
+
+
+def reject(lake: Lakehouse, place: Place) -> None:
+    """`reconcile` puts the newest op of the place, which finds nothing scheduled, into `rejected`."""
+    row = next(row for row in reversed(lake.rows("op")) if (row["queue_id"], row["half_offset"]) == place)
+    told = {name: row[name] for name in ("queue_id", "half_offset", "transaction_id", "producer_group", "state")}
+    raw = json.dumps(told | {"born_timestamp": ms_of(row["born_timestamp"])}, separators=(",", ":"))
+    lake._append("rejected", {"source": "op", "raw": raw, "reason": "not scheduled", "rejected_at": lake.clock()})
+
+
+def test_cancel_that_was_rejected_is_in_the_ledger_once_and_counts_as_undone(lake: Lakehouse) -> None:
+    """Also if its command died before: the next completes it. Another may be given, and is recorded as well."""
+    place = lake.half(12)
+    lake.decide(place, "COMMIT", deliver_at=DUE)
+    for actor in ("alice", "bob"):
+        lake.op(place, "CANCEL", source="operator", remark=f"{actor}: before the crash")
+        reject(lake, place)
+        with pytest.raises(RefusedError, match="is not discarded but decided"):
+            lake.resume()
+    assert [(row["action"], row["actor"]) for row in lake.rows("operations")] == [
+        ("CANCEL", "alice"),
+        ("CANCEL", "bob"),
+    ]
+    assert not lake.cancel().repeated
+    reject(lake, place)
+    lake.deliver(place)
+    for _ in range(2):
+        with pytest.raises(RefusedError, match="was published at"):
+            lake.cancel()
+    assert [row["actor"] for row in lake.rows("operations")] == ["alice", "bob", "alice"]
 
 
 def test_message_that_waits_for_its_topics_table_is_not_called_published(lake: Lakehouse) -> None:

@@ -7,12 +7,16 @@ import os
 import pty
 import subprocess
 import sys
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from checkback.cli import main
-from operate.fixtures import QUEUE, Lakehouse
+from checkback.operate.transaction import Place
+from operate.fixtures import BOB, QUEUE, T0, Lakehouse
 
 SIGNED = ("--actor", "alice", "--reason", "the database says so")
 
@@ -161,6 +165,74 @@ def test_ledger_that_lacks_an_action_is_shown_and_completed(lake: Lakehouse, cap
     assert len(lake.rows("op")) == 1
 
 
+@pytest.mark.parametrize("command", [("resolve", "--rollback"), ("cancel",), ("resume",)])
+def test_ledger_is_completed_by_a_command_that_is_refused_if_it_was_confirmed(lake: Lakehouse, command: Any) -> None:
+    """Without --yes nothing is written."""
+    lake.op(lake.half(12), "COMMIT", source="operator", remark="bob: before the crash")
+    lake.half(13, "tx", "pay")
+    assert main([*command, "tx", "--group", "orders", *SIGNED]) == 1
+    assert lake.rows("operations") == []
+    assert main([*command, "tx", "--group", "orders", *SIGNED, "--yes"]) == 1
+    assert [(row["action"], row["actor"]) for row in lake.rows("operations")] == [("RESOLVE_COMMIT", "bob")]
+    assert len(lake.rows("op")) == 1
+
+
+def test_ledger_is_completed_by_a_command_that_names_several(lake: Lakehouse) -> None:
+    lake.op(lake.half(12), "COMMIT", source="operator", remark="bob: before the crash")
+    lake.half(13, "tx", "pay")
+    assert main(["resolve", "tx", "--commit", *SIGNED, "--yes"]) == 2
+    assert [row["actor"] for row in lake.rows("operations")] == ["bob"]
+
+
+_FAR = datetime(2999, 1, 1, tzinfo=timezone.utc)
+
+
+@pytest.mark.parametrize(
+    ("delay", "told"),
+    [
+        ({"delay_ms": 5_400_000}, "is published in topics/payments 90m later, not before 2"),
+        ({"delay_ms": 2**63 - 1}, "is published in topics/payments 36500d later, not before 2"),
+        ({"deliver_at": _FAR}, "is published in topics/payments, not before 2999-01-01 00:00:00 UTC; no further"),
+    ],
+)
+def test_preview_of_a_commit_with_a_delay(
+    lake: Lakehouse, capfd: pytest.CaptureFixture[str], delay: dict[str, Any], told: str
+) -> None:
+    """It is scheduled, and may be cancelled until its time."""
+    lake.half(12, **delay)
+    assert main(["resolve", "tx", "--commit", *SIGNED]) == 0
+    shown = capfd.readouterr().out
+    assert told in shown
+    assert "Until then `cancel` ends it; nothing else undoes it." in shown
+    before = datetime.now(timezone.utc)
+    assert main(["resolve", "tx", "--commit", *SIGNED, "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert told in found["follows"]
+    least = delay.get("deliver_at") or before + timedelta(milliseconds=5_400_000 - 1)
+    assert datetime.fromisoformat(found["deliver_at"].replace("Z", "+00:00")) >= least
+
+
+@pytest.mark.parametrize(
+    ("state", "delay"),
+    [
+        ("commit", {}),
+        ("commit", {"deliver_at": T0}),
+        ("commit", {"delay_ms": 0}),
+        ("commit", {"delay_ms": -1}),
+        ("rollback", {"delay_ms": 5_400_000}),
+    ],
+)
+def test_preview_of_what_is_final(
+    lake: Lakehouse, capfd: pytest.CaptureFixture[str], state: str, delay: dict[str, Any]
+) -> None:
+    """There is no delay, it has passed, or the message is never delivered."""
+    lake.half(12, **delay)
+    assert main(["resolve", "tx", f"--{state}", *SIGNED, "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert "Nothing undoes it." in found["follows"]
+    assert found["deliver_at"] is None
+
+
 @pytest.mark.slow
 def test_commands_without_spark(lake: Lakehouse, tmp_path: Path) -> None:
     """In local folders no JVM is started: there need not be one."""
@@ -177,8 +249,11 @@ def test_commands_without_spark(lake: Lakehouse, tmp_path: Path) -> None:
     assert len(lake.rows("op")) == 1
 
 
-def on_a_terminal(answer: str, *arguments: str) -> tuple[int, str]:
-    """Runs a command whose stdin and stdout are a terminal; types the answer when asked. The code, and the text."""
+def on_a_terminal(answer: str, *arguments: str, meanwhile: Callable[[], object] = lambda: None) -> tuple[int, str]:
+    """Runs a command whose stdin and stdout are a terminal; types the answer when asked. The code, and the text.
+
+    ``meanwhile``: what happens before the answer.
+    """
     keyboard, terminal = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "checkback", *arguments], stdin=terminal, stdout=terminal, stderr=terminal
@@ -191,6 +266,7 @@ def on_a_terminal(answer: str, *arguments: str) -> tuple[int, str]:
         except OSError:  # the other end is closed
             break
         if answer and b"[y/N]" in said:
+            meanwhile()
             os.write(keyboard, answer.encode() + b"\n")
             answer = ""
     os.close(keyboard)
@@ -206,6 +282,22 @@ def test_on_a_terminal_it_asks(lake: Lakehouse, answer: str, ops: int) -> None:
     assert "Do it? [y/N]" in said
     assert ("Nothing was done." in said) == (ops == 0)
     assert len(lake.rows("op")) == ops
+
+
+@pytest.mark.slow
+def test_on_a_terminal_what_was_shown_is_done_or_nothing(lake: Lakehouse) -> None:
+    """Another operator has resumed it before the answer, and cancelled the new one: that one was not shown."""
+    lake.discarded()
+
+    def bob() -> None:
+        lake.resume(signed=BOB)
+        lake.decide(Place(QUEUE, 0), "CANCEL", "operator")
+
+    code, said = on_a_terminal("y", "resume", "tx", *SIGNED, meanwhile=bob)
+    assert code == 1
+    assert "transaction 0/12: was discarded, and resumed as 2000000000/0; that one goes on" in said
+    assert [row["queue_id"] for row in lake.rows("half")] == [0, QUEUE]
+    assert [row["actor"] for row in lake.rows("operations")] == ["bob"]
 
 
 def test_control_characters_of_a_producer_are_shown_and_never_obeyed(

@@ -20,7 +20,7 @@ from checkback.inspect.status.screen import span
 from checkback.operate.action import act, look
 from checkback.operate.command import Request as Operation
 from checkback.operate.operations import CANCEL
-from checkback.operate.preview import consequence, missing, outcome_text, transaction_card
+from checkback.operate.preview import follows, outcome_text, transaction_card
 from checkback.operate.tables import open_tables
 from checkback.storage.queue_owners import QueueOwner, log_of_half, refuse_foreign
 from checkback.storage.tables import Tables
@@ -150,7 +150,7 @@ def _operate(pages: Pages, form: Mapping[str, str], name: str, do: bool) -> Prev
     with open_tables(settings) as store:
         if state is None:
             refuse_foreign(log_of_half(Tables.of(settings.storage)), [queue], QueueOwner.OPERATOR, "operator.queue")
-        view = look(store, asked.asked, queue, action)
+        view = look(store, asked.asked, queue, action, confirmed=do)
         now = _now()
         age = span(view.transaction.age_s(now))
         card = [(name, age if name == "age" else value) for name, value in transaction_card(view.transaction, now)]
@@ -160,7 +160,7 @@ def _operate(pages: Pages, form: Mapping[str, str], name: str, do: bool) -> Prev
             names = {"transaction_id": key.transaction_id, "producer_group": key.producer_group}
             new = None if at is None else {"queue_id": at.queue_id, "queue_offset": at.queue_offset} | names
             return Preview(action.name, card, outcome_text(outcome), done=True, new=new)
-        what = consequence(action.name, view.transaction, queue) if view.done is None else missing(view.done)
+        what = follows(view, action.name, queue, now)
         in_vain = "" if state is not None or view.transaction.committed else _doubt(pages, view.transaction)
         return Preview(action.name, card, what, warning=in_vain)
 

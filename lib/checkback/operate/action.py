@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from checkback.errors import FencedError
+from checkback.errors import CheckbackError, FencedError
 from checkback.operate.lookup import find, is_recorded
 from checkback.operate.operations import operations_of
 from checkback.operate.rows import operation_row
 from checkback.operate.rules import RefusedError
-from checkback.operate.transaction import chosen
+from checkback.operate.transaction import Asked, chosen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from checkback.operate.operations import Operation
     from checkback.operate.tables import OperatorTables
-    from checkback.operate.transaction import Asked, Transaction
+    from checkback.operate.transaction import Transaction
 
 #: each attempt lost to a conflict means that another operator's succeeded.
 TRIES = 50
@@ -56,19 +57,33 @@ class Outcome:
     repeated: bool
 
 
-def look(store: OperatorTables, asked: Asked, queue: int, action: Action) -> View:
-    """What the action would affect. Read-only. ``queue``: that of resumed messages.
+def look(store: OperatorTables, asked: Asked, queue: int, action: Action, *, confirmed: bool = False) -> View:
+    """What the action would affect. ``queue``: that of resumed messages.
 
+    Read-only, unless it is refused although it is ``confirmed``: then the ledger is completed first, as by `act`.
     Raises RefusedError if the action is not allowed, SettingsError if the half message is missing or ambiguous.
     """
     family, missing = _find(store, asked, queue)
-    return _judged(chosen(family, asked), missing, action)
+    try:
+        return _judged(chosen(family, asked), missing, action)
+    except CheckbackError:
+        if confirmed:
+            record(store, missing)
+        raise
 
 
 def _find(store: OperatorTables, asked: Asked, queue: int) -> tuple[list[Transaction], list[Operation]]:
-    """The half messages of the transaction id, and what the ledger lacks of them."""
+    """The half messages of the transaction id, and what the ledger lacks of them.
+
+    One whose op was rejected and one after it differ in their time alone.
+    """
     found = find(store, asked, queue)
-    return found.transactions, [one for one in operations_of(found.transactions) if one.name not in found.recorded]
+    done = operations_of(found.transactions)
+    alike = Counter(one.name for one in done)
+    missing = [
+        one for one in done if one.name not in found.recorded or (alike[one.name] > 1 and not is_recorded(store, one))
+    ]
+    return found.transactions, missing
 
 
 def _judged(transaction: Transaction, missing: Sequence[Operation], action: Action) -> View:
@@ -77,27 +92,31 @@ def _judged(transaction: Transaction, missing: Sequence[Operation], action: Acti
     except RefusedError:
         place, group = transaction.place, transaction.producer_group
         mine = [one for one in missing if one.producer_group == group and place in (one.place, one.new_place)]
-        own = [one for one in mine if one.action == action.name]
+        own = [one for one in mine if one.action == action.name and not one.in_vain]
         if not own:
             raise
         return View(transaction, missing, own[-1])
     return View(transaction, missing, None)
 
 
-def act(store: OperatorTables, asked: Asked, queue: int, action: Action) -> Outcome:
+def act(store: OperatorTables, asked: Asked, queue: int, action: Action, shown: Transaction | None = None) -> Outcome:
     """Perform the action: first the op or half message, then the ledger, which must not record what was not done.
 
-    Raises what ``look`` raises, and StorageError. After a crash in between, the same command completes the ledger, and
-    so does any other action on the transaction id, also one that is refused.
+    ``shown``: what was confirmed. By now the selection may mean another half message: it is done to this one, and
+    refused if it has changed. Raises what ``look`` raises, and StorageError. After a crash in between, the same command
+    completes the ledger, and so does any other action on the transaction id, also one that is refused.
     """
+    meant = asked if shown is None else Asked(shown.transaction_id, shown.producer_group, shown.place)
     refused: Transaction | None = None
     for _ in range(TRIES):
         version = action.version(store, refused)
         family, missing = _find(store, asked, queue)
         record(store, missing)
-        view = _judged(chosen(family, asked), missing, action)
+        view = _judged(chosen(family, meant), missing, action)
         if view.done is not None:
             return Outcome(view.transaction, view.done, repeated=True)
+        if shown is not None and _unasked(shown) != _unasked(view.transaction):
+            raise RefusedError("has changed since it was shown", f"transaction {shown.place}", "look at it again")
         if refused is not None and refused.key != view.transaction.key:
             refused = None  # the version is of another transaction
             continue
@@ -107,6 +126,11 @@ def act(store: OperatorTables, asked: Asked, queue: int, action: Action) -> Outc
             return Outcome(view.transaction, operation, repeated=False)
         refused = view.transaction
     raise FencedError("too many concurrent operator ops", f"transaction {asked.transaction_id}", "run it again")
+
+
+def _unasked(transaction: Transaction) -> Transaction:
+    """It without its checks: one that is sent or answered changes no action's consequences."""
+    return replace(transaction, check_times=0, last_outcome=None, last_error=None)
 
 
 def record(store: OperatorTables, operations: Iterable[Operation]) -> None:

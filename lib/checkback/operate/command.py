@@ -18,11 +18,10 @@ from checkback.operate.operations import RESUME
 from checkback.operate.operator_signature import OperatorSignature
 from checkback.operate.preview import (
     DISCARDS,
-    consequence,
     consequence_for_all,
     discards,
+    follows,
     messages,
-    missing,
     outcome_json,
     outcome_text,
     transaction_card,
@@ -140,12 +139,15 @@ def run(settings: Settings, request: Request | RequestForAll, yes: bool, as_json
 def _run(
     store: OperatorTables, asked: Asked, queue: int, action: Action, yes: bool, as_json: bool, table: Print
 ) -> None:
+    shown = None
     if not (yes and as_json):
-        view = look(store, asked, queue, action)
+        view = look(store, asked, queue, action, confirmed=yes)
         _show(view, action.name, queue, as_json, table)
-        if not yes and not confirmed(as_json):
-            return
-    outcome = act(store, asked, queue, action)
+        if not yes:
+            if not confirmed(as_json):
+                return
+            shown = view.transaction
+    outcome = act(store, asked, queue, action, shown)
     print(json.dumps(outcome_json(outcome, _now())) if as_json else printable(outcome_text(outcome)))
 
 
@@ -189,8 +191,7 @@ def _show(view: View, action: str, queue: int, as_json: bool, table: Print) -> N
         print(json.dumps(view_json(view, action, queue, _now())))
         return
     table(("", ""), transaction_card(view.transaction, _now()))
-    what = consequence(action, view.transaction, queue) if view.done is None else missing(view.done)
-    print(printable(f"{action}: {what}"))
+    print(printable(f"{action}: {follows(view, action, queue, _now())}"))
 
 
 def _show_all(transactions: Sequence[Transaction], as_json: bool, table: Print) -> None:

@@ -34,6 +34,8 @@ _HALF = (
     "store_timestamp",
     "check_immunity_s",
     "committed",
+    "delay_ms",
+    "deliver_at",
 )
 _LEDGER = (*_KEY, "action", "new_queue_id", "new_queue_offset")
 Row = dict[str, Any]
@@ -216,6 +218,8 @@ def _transaction(row: Row, resumable: bool) -> Transaction:
         stored=_time(row),
         check_immunity_s=row["check_immunity_s"],
         committed=bool(row["committed"]),
+        delay_ms=row["delay_ms"],
+        not_before=row["deliver_at"],
         resumed_from=Place.parse(properties.get(RESUMED_FROM)),
         resumed_by=properties.get(RESUMED_BY),
     )
@@ -225,16 +229,18 @@ def _with_outcomes(store: OperatorTables, found: dict[Place, Transaction]) -> li
     """The transactions with their ops, decisions and checks."""
     ops: dict[Place, list[Row]] = {}
     cancels: dict[Place, list[Row]] = {}
+    in_vain: dict[Place, list[Row]] = {}
     landed = rows_at(store, "op", "half_offset", found)
     rejected = RejectedOps(_rejected(store, sorted({place.queue_offset for place, _ in landed})))
     for place, row in landed:
-        if row in rejected:
-            continue
         whose = found[place].producer_group, found[place].transaction_id
-        if is_own(row, *whose):
-            ops.setdefault(place, []).append(row)
-        elif _is_cancel(row) and misfit(row["producer_group"], row["transaction_id"], *whose) is None:
-            cancels.setdefault(place, []).append(row)
+        own = is_own(row, *whose)
+        if not own and not (_is_cancel(row) and misfit(row["producer_group"], row["transaction_id"], *whose) is None):
+            continue
+        if row not in rejected:
+            (ops if own else cancels).setdefault(place, []).append(row)
+        elif row["source"] == OPERATOR:
+            in_vain.setdefault(place, []).append(row)
     decided = own_rows_at(store, "decisions", found)
     decisions = {
         place: Decision(row["state"], row["source"], row["reason"], row[_TIMES] or 0, row["decided_at"] or EPOCH)
@@ -265,6 +271,7 @@ def _with_outcomes(store: OperatorTables, found: dict[Place, Transaction]) -> li
             delivered_at=delivered.get(place),
             parked=parked.get(place),
             cancels=tuple(_landed(row) for row in sorted(cancels.get(place, ()), key=turn)),
+            in_vain=tuple(_landed(row) for row in sorted(in_vain.get(place, ()), key=turn)),
         )
         for place, transaction in sorted(found.items())
     ]

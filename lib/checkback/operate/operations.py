@@ -26,7 +26,10 @@ ACTIONS = {"COMMIT": "RESOLVE_COMMIT", "ROLLBACK": "RESOLVE_ROLLBACK", CANCEL: C
 
 @dataclass(frozen=True)
 class Operation:
-    """One operator action. ``place``: the transaction acted on, ``new_place``: the resumed message."""
+    """One operator action. ``place``: the transaction acted on, ``new_place``: the resumed message.
+
+    ``in_vain``: its op was rejected, and another may be given.
+    """
 
     at: datetime
     action: str
@@ -36,6 +39,7 @@ class Operation:
     producer_group: str
     real_topic: str
     new_place: Place | None = None
+    in_vain: bool = False
 
     @classmethod
     def on(
@@ -68,8 +72,8 @@ def operations_of(family: Iterable[Transaction]) -> list[Operation]:
         if one.resumed_from is not None:
             origin, signed = replace(one, place=one.resumed_from), OperatorSignature.parse(one.resumed_by)
             found.append(Operation.on(origin, one.stored, RESUME, signed, one.place))
-        for op in (one.operators_op, *one.cancels[:1]):
+        for op in (one.operators_op, *one.cancels[:1], *one.in_vain):
             if op is not None:
                 action, signed = ACTIONS[op.state], OperatorSignature.parse(op.remark)
-                found.append(Operation.on(one, op.stored, action, signed))
+                found.append(replace(Operation.on(one, op.stored, action, signed), in_vain=op in one.in_vain))
     return sorted(found, key=lambda operation: operation.at)

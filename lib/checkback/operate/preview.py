@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from checkback.operate.operations import CANCEL, RESUME
+from checkback.messages.durations import format_duration
+from checkback.operate.operations import ACTIONS, CANCEL, RESUME
 from checkback.operate.transaction import readable
 from checkback.storage.timestamps import iso
 
@@ -40,8 +41,8 @@ def transaction_card(transaction: Transaction, now: datetime) -> list[tuple[str,
     return rows
 
 
-def consequence(action: str, transaction: Transaction, queue: int) -> str:
-    """What the action will do, and its consequences."""
+def consequence(action: str, transaction: Transaction, queue: int, now: datetime) -> str:
+    """What the action will do, and its consequences, if it is done now."""
     if action == RESUME:
         state = "DISCARD" if transaction.decision is None else transaction.decision.state
         if transaction.committed:
@@ -60,12 +61,24 @@ def consequence(action: str, transaction: Transaction, queue: int) -> str:
             "Your CANCEL is appended to `op`. When `checkback reconcile` next runs, before it publishes "
             "what is due, the message is moved to `discarded`, and never published. It may be resumed."
         )
-    state = action.rpartition("_")[2]
+    state, due = action.rpartition("_")[2], _due(action, transaction, now)
+    if due is not None:
+        later = "" if transaction.delay is None else f" {format_duration(transaction.delay)} later"
+        return (
+            f"Your {state} is appended to `op`. When `checkback reconcile` next runs, it decides by it and schedules "
+            f"the message, which is published in topics/{transaction.real_topic}{later}, not before {readable(due)}; "
+            "no further check is sent. Until then `cancel` ends it; nothing else undoes it."
+        )
     fate = f"publishes the message in topics/{transaction.real_topic}" if state == "COMMIT" else "never publishes it"
     return (
         f"Your {state} is appended to `op`. When `checkback reconcile` next runs, it decides by it and "
         f"{fate}; no further check is sent. Nothing undoes it."
     )
+
+
+def _due(action: str, transaction: Transaction, now: datetime) -> datetime | None:
+    """When the message is delivered at the earliest if the action, done now, schedules it; None: it does not."""
+    return transaction.due(now) if action == ACTIONS["COMMIT"] else None
 
 
 def outcome_text(outcome: Outcome) -> str:
@@ -104,12 +117,17 @@ def transaction_json(transaction: Transaction, now: datetime) -> Json:
 
 
 def view_json(view: View, action: str, queue: int, now: datetime) -> Json:
-    """What would be done, to which transaction, and the consequences."""
+    """What would be done, to which transaction, and the consequences.
+
+    ``deliver_at``: when the message is delivered at the earliest if it is scheduled by the action, else null.
+    """
+    due = _due(action, view.transaction, now) if view.done is None else None
     return {
         "done": False,
         "action": action,
         "transaction": transaction_json(view.transaction, now),
-        "follows": consequence(action, view.transaction, queue) if view.done is None else missing(view.done),
+        "follows": follows(view, action, queue, now),
+        "deliver_at": None if due is None else iso(due),
     }
 
 
@@ -127,6 +145,11 @@ def outcome_json(outcome: Outcome, now: datetime) -> Json:
         "new_queue_id": None if one.new_place is None else one.new_place.queue_id,
         "new_queue_offset": None if one.new_place is None else one.new_place.queue_offset,
     }
+
+
+def follows(view: View, action: str, queue: int, now: datetime) -> str:
+    """`consequence`, or `missing` if it is done already."""
+    return consequence(action, view.transaction, queue, now) if view.done is None else missing(view.done)
 
 
 def missing(done: Operation) -> str:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checkback.errors import SettingsError
+from checkback.messages.durations import LONGEST
 from checkback.messages.half import parse_place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 OPERATOR = "operator"
+_MS = timedelta(milliseconds=1)
 
 
 class Place(NamedTuple):
@@ -76,7 +78,8 @@ class Transaction:
     ``resumed_from``, ``resumed_by``: of a resumed message, its discarded original, and "ACTOR: REASON". ``resumed_as``:
     of a discarded message that was resumed, the new half message. ``deliver_at``: of a COMMIT that has scheduled it;
     ``delivered_at``: when it was published then, or put into `unpublished` with the reason ``parked``. ``cancels``: ops
-    CANCEL of operators. ``committed``: a message without a transaction.
+    CANCEL of operators. ``in_vain``: operators' ops that `reconcile` has rejected. ``committed``: a message without a
+    transaction. ``delay_ms``, ``not_before``: the half message's own delay_ms and deliver_at.
     """
 
     place: Place
@@ -98,7 +101,10 @@ class Transaction:
     delivered_at: datetime | None = None
     parked: str | None = None
     cancels: tuple[LandedOp, ...] = ()
+    in_vain: tuple[LandedOp, ...] = ()
     committed: bool = False
+    delay_ms: int | None = None
+    not_before: datetime | None = None
 
     @property
     def key(self) -> Key:
@@ -113,6 +119,18 @@ class Transaction:
     def age_s(self, now: datetime) -> float:
         """Seconds since birth; a born_timestamp later than the store_timestamp counts as that (rule 4)."""
         return (now - min(self.born, self.stored)).total_seconds()
+
+    @property
+    def delay(self) -> timedelta | None:
+        """From COMMIT to delivery; None: there is none, or the time of delivery is given."""
+        if self.not_before is not None or not self.delay_ms or self.delay_ms < 0:
+            return None
+        return min(self.delay_ms, LONGEST // _MS) * _MS
+
+    def due(self, committed: datetime) -> datetime | None:
+        """When it is delivered if a COMMIT decides at that time (rule 10 of docs/protocol.md); None = at once."""
+        at = self.not_before if self.delay is None else committed + self.delay
+        return None if at is None or at <= committed else at
 
     def state(self) -> str:
         """Its state or decision, in words."""
