@@ -98,6 +98,7 @@ NO_ANSWERS = {
         "over 4 KiB",
     ),
     "gzip": (reply(gzip.compress(says("COMMIT")), Content_Encoding="gzip"), "not JSON"),
+    "status of four digits": (reply(says("COMMIT"), "2000 OK"), "not HTTP"),
     "not HTTP": (b"SSH-2.0-OpenSSH_9.6 " + SECRET_WORD + b"\r\n", "not HTTP"),
     "endless header": (b"HTTP/1.1 200 OK\r\nX: " + SECRET_WORD * 4000 + b"\r\n\r\n", "not HTTP"),
     "bad chunk": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz" + SECRET_WORD, "answer cut short"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -324,6 +325,18 @@ def test_every_error_is_a_problem(gateway: Gateway) -> None:
     problem(send(url, json=half(), headers={"Host": "evil.example"}, timeout=30), 421, "wrong_host")
     problem(send(url, json=half(), headers={f"x-{n}": "y" for n in range(70)}, timeout=30), 431, "headers_too_large")
     problem(send(url, json=half(), headers={"x": "y" * 33000}, timeout=30), 431, "headers_too_large")
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "gzip, identity", "zstd, br, x", "IDENTITY"])
+def test_encoded_body_is_refused_unread(gateway: Gateway, encoding: str) -> None:
+    """Also one that is not what its header says."""
+    for body in (gzip.compress(json.dumps(half(encoding)).encode()), json.dumps(half(encoding)).encode()):
+        headers = {"Content-Type": "application/json", "Content-Encoding": encoding}
+        answer = gateway.session.post(f"{gateway.url}/v1/half", data=body, headers=headers, timeout=30)
+        if encoding == "IDENTITY":
+            assert answer.status_code == (200 if body.startswith(b"{") else 400)
+        else:
+            assert "Content-Encoding" in problem(answer, 415, "unsupported_media_type")["detail"]
 
 
 def test_a_problem_never_shows_the_body(gateway: Gateway) -> None:

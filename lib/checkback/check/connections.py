@@ -6,6 +6,7 @@ whole try: DNS lookup, connecting, TLS, sending, and the response up to its last
 
 from __future__ import annotations
 
+import re
 import ssl
 import time
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 #: identifies a POST to its caller
 Key = TypeVar("Key")
 
+#: libcurl takes the first three digits of more for the status
+_LONG_STATUS = re.compile(rb"HTTP/\S+ \d{3}\w", re.IGNORECASE)
 _LONGEST_WAIT_S = 1.0
 _NAP_S = 0.001
 
@@ -125,6 +128,8 @@ class Handle:
         """The received response. ``code``, ``message``: libcurl's error; 0 = none."""
         status: int = self.curl.getinfo(pycurl.RESPONSE_CODE)
         body = b"".join(self.body)
+        if not code and any(map(_LONG_STATUS.match, self.headers)):
+            return Response(0, error="not HTTP")
         if not code and status == 200:
             return Response(status, body)
         too_long = code == pycurl.E_FILESIZE_EXCEEDED

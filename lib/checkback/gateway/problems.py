@@ -18,7 +18,7 @@ CODES: dict[str, tuple[int, str]] = {
     "too_slow": (408, "The request took too long to arrive"),
     "contradiction": (409, "It contradicts what came first"),
     "body_too_large": (413, "The request's body is too large"),
-    "unsupported_media_type": (415, "The body's media type is not one of this route"),
+    "unsupported_media_type": (415, "The body's media type is not one of this route, or it is encoded"),
     "wrong_host": (421, "The request is for another host"),
     "unfit": (422, "A field is not fit"),
     "wrong_group": (422, "The half message is another group's"),

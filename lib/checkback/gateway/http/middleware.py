@@ -111,7 +111,7 @@ class RequestMiddleware:
         """The handler of the body's media type, None without a ``route``, or the problem of the headers."""
         headers: list[tuple[bytes, bytes]] = scope["headers"]
         size = len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"")
-        kind = host = b""
+        kind = host = encoding = b""
         for name, value in headers:
             size += len(name) + len(value) + 4
             if name == b"content-type":
@@ -120,6 +120,8 @@ class RequestMiddleware:
                 return too_large(self._max_body)
             elif name == b"host":
                 host = value
+            elif name == b"content-encoding" and value.strip().lower() != b"identity":
+                encoding = value
         if len(headers) > HEADERS_MAX or size > self._max_headers:
             limits = f"at most {HEADERS_MAX} of them, {self._max_headers} bytes with the path"
             return Problem("headers_too_large", limits)
@@ -127,6 +129,8 @@ class RequestMiddleware:
             return Problem("wrong_host", "without tokens only requests for localhost are taken")
         if route is None:
             return None
+        if encoding:
+            return Problem("unsupported_media_type", "no Content-Encoding is taken: send the body as it is")
         direct = route.get(kind) or route.get(kind.partition(b";")[0].strip().lower())
         kinds = " or ".join(kind.decode() for kind in route)
         return direct or Problem("unsupported_media_type", f"send Content-Type: {kinds}")
