@@ -12,11 +12,14 @@ from sqlalchemy import create_engine
 
 from checkback.cli import main
 from checkback.consumer import PushConsumer, SqlPositions
+from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.reconsume_command import Request, act, look
 from consumer.heard import Heard, until
 from consumer.test_push_consumer import dead_letters, start
 
 if TYPE_CHECKING:
+    from checkback.consumer.group.group_state import MessageQueue, QueueState
+    from checkback.consumer.sql_positions import KeptState
     from consumer.published import Published
 
 pytestmark = pytest.mark.slow
@@ -73,3 +76,39 @@ def test_a_dead_letter_is_consumed_again_once(
     assert again.offsets == [4]
     total = heard.times if running_meanwhile else first.times + heard.times
     assert total == Counter([0, 1, 1, 2, 3])
+
+
+def test_resumed_while_the_position_is_loaded(lake: Published, running: list[PushConsumer], tmp_path: Path) -> None:
+    """The member beats after the operator has added the retry, and before it has the position."""
+    positions = SqlPositions(create_engine(f"sqlite:///{tmp_path / 'p.db'}"))
+    lake.publish({"pay": [lake.messages(3)]})
+    first = Heard({1: 1})
+    start(lake, running, first, max_reconsume_times=0, positions=positions)
+    first.wait_for(0, 1, 2)
+    until(lambda: dead_letters(lake))
+    running.pop().shutdown()
+    loads = []
+
+    class Slow(SqlPositions):
+        def load(self, group: str, queue: MessageQueue, start: QueueState) -> KeptState:
+            kept = super().load(group, queue, start)
+            if queue.queue_id == 0:
+                loads.append(kept)
+                if len(loads) == 1:
+                    resume(lake)
+                    beats = _beats(lake)
+                    until(lambda: _beats(lake) > beats)
+            return kept
+
+    again = Heard()
+    start(lake, running, again, positions=Slow(positions.engine), session=1.0)
+    again.wait_for(1)
+    assert not loads[0].state.retries
+    lake.publish({"pay": [lake.messages(1)]})
+    again.wait_for(3)
+    assert again.offsets == [1, 3]
+
+
+def _beats(lake: Published) -> list[int]:
+    """The heartbeats of the group's only member."""
+    return [each.heartbeat for each in GroupTable(lake.tables, "g").state.members.values()]

@@ -168,6 +168,64 @@ def test_members_whose_positions_take_longer_than_a_session_share_the_queues(
     assert max(each.epoch for each in state.queues.values()) <= 2
 
 
+@pytest.mark.parametrize(("fails", "given_up"), [({0: 1, 1: 9}, 1), ({0: 9}, 0)])
+def test_a_dead_letter_that_only_the_group_has_kept_is_not_buried(
+    lake: Published, running: list[PushConsumer], engine: Engine, fails: dict[int, int], given_up: int
+) -> None:
+    """The first message's failure is kept by the group, and not by the database, which is locked.
+
+    The next message that is given up has its number: another one, or itself again.
+    """
+    other = create_engine(engine.url)
+    failures: list[tuple[int, ...]] = []
+
+    class Locked(SqlPositions):
+        def keep(self, connection: Connection, *arguments: Any) -> None:
+            if arguments[-1].dead and not failures:
+                assert coordinator is not None
+                coordinator.step(True)
+                state = GroupTable(lake.tables, "g").state.queues[QUEUE]
+                failures.append(tuple(letter.message.half_queue_offset for _, letter in state.dead))
+                with other.connect() as lock:
+                    lock.exec_driver_sql("BEGIN IMMEDIATE")
+                    connection.exec_driver_sql("PRAGMA busy_timeout = 0")
+                    try:
+                        super().keep(connection, *arguments)
+                    finally:
+                        connection.exec_driver_sql("PRAGMA busy_timeout = 30000")
+            super().keep(connection, *arguments)
+
+    def listen(message: Any, connection: Connection) -> ConsumeResult:
+        assert ready.wait(30)
+        return heard(message, connection)
+
+    def applied() -> bool:
+        assert coordinator is not None
+        coordinator.step(False)
+        return len(effects(engine)) == 2
+
+    lake.publish({"pay": [lake.messages(3)]})
+    heard, ready = Heard(fails.copy(), also=apply), threading.Event()
+    options: dict[str, Any] = {"positions": Locked(engine), "max_reconsume_times": 0, "threads": 1, "session": 3600.0}
+    consumer = start(lake, running, listen, **options)
+    coordinator = consumer._coordinator
+    assert coordinator is not None
+    coordinator.ended.set()  # from here on the test takes its steps
+    consumer._threads[-1].join()
+    ready.set()
+    until(applied)
+    coordinator.step(False)
+    assert failures == [(0,)]
+    consumer.shutdown()
+    lake.publish({"pay": [lake.messages(1)]})
+    again = Heard(also=apply)
+    start(lake, running, again, positions=SqlPositions(engine))
+    again.wait_for(3)
+    running.pop().shutdown()
+    assert [row["half_queue_offset"] for row in dead_letters(lake)] == [given_up]
+    assert effects(engine) == Counter({0, 1, 2, 3} - {given_up})
+
+
 KEYS = st.builds(
     MessageKey, st.builds(BatchKey, st.text(max_size=3), st.integers(0), st.integers(0)), st.integers(0), st.integers(0)
 )

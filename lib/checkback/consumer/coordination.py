@@ -184,7 +184,7 @@ class Coordinator:
         return errors
 
     def _take_over(self, queue: MessageQueue, state: QueueState) -> ProcessQueue | None:
-        """The queue, ready to be consumed; None if its position is being loaded."""
+        """The queue, ready to be consumed; None if its position is being loaded, or is to be loaded again."""
         if self._positions is None:
             return ProcessQueue.of(queue, self._due(state), self._hand.orderly, state.epoch)
         load = self._loads[queue, state.epoch]
@@ -192,6 +192,8 @@ class Coordinator:
             return None
         del self._loads[queue, state.epoch]
         kept = load.result().value()
+        if kept.state.with_resumed(state.retries) != kept.state:  # an operator has added some during the load
+            return None
         self._state_ids[queue] = kept.state_id
         return ProcessQueue.of(queue, self._due(kept.state), self._hand.orderly, state.epoch, kept.version)
 
@@ -221,10 +223,12 @@ class Coordinator:
                 each = self._hand.queues.get(queue)
             if each is None or each.epoch != state.epoch:
                 continue
-            kept = each.kept_dead if each.sequential else state.dead_letters
-            dead = {number: letter for number, letter in state.dead if each.buried < number <= kept}
-            if dead:
-                unburied[queue] = each, dead
+            # With SqlPositions those that both have: the group's table may have one that no transaction has kept, whose
+            # number is then another message's; an operator's `reconsume` judges by the group's table.
+            kept = set(each.kept_dead if each.sequential else state.dead)
+            new = [one for one in state.dead if one[0] > each.buried and one in kept]
+            if new:
+                unburied[queue] = each, dict(new)
 
         def bury(queue: MessageQueue) -> None:
             each, dead = unburied[queue]

@@ -1,7 +1,8 @@
 """The table `dead_letters`: messages that a group could not consume, appended once each.
 
-Each given-up message has a number in its queue, kept in the group's state before it is appended. The append has the
-highest number as Delta's application version: after a crash it is known which ones are in the table.
+Each given-up message has a number in its queue, kept in the group's state before it is appended, with SqlPositions also
+in the queue's row. The append has the highest number as Delta's application version: after a crash it is known which
+ones are in the table.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ class ProcessQueue:
     that hold it up until ``held_until`` (ms). ``dead``: given up, by number, until ``consumed`` has passed them and
     they are in `dead_letters`, as those up to number ``buried`` are. ``skip``: settled by a former owner, though behind
     ``consumed``. ``sequential``: one slice after the other; ``version``: of its row in SqlPositions, which has the dead
-    letters up to number ``kept_dead``. ``ahead``: how many retries wait for the position, as of the last `advance`.
+    letters ``kept_dead``. ``ahead``: how many retries wait for the position, as of the last `advance`.
     ``stuck``: it is not read until something of it is consumed. ``count``: messages in hand; ``size``: bytes of those
     that are not taken yet, ``retry_size``: of retries that are not consumed yet.
     """
@@ -132,7 +132,7 @@ class ProcessQueue:
     ordered: bool = False
     sequential: bool = False
     version: int = 0
-    kept_dead: int = 0
+    kept_dead: tuple[tuple[int, DeadLetter], ...] = ()
     buried: int = 0
     skip: frozenset[MessageKey] = frozenset()
     ahead: int = 0
@@ -165,7 +165,7 @@ class ProcessQueue:
         dead = dict(state.dead)
         found = cls(queue, epoch, position, position, retries, dead, state.dead_letters, ordered)
         found.held_until, found.sequential = held_until, version is not None
-        found.version, found.kept_dead = version or 0, state.dead_letters
+        found.version, found.kept_dead = version or 0, state.dead
         found.resumed_until = state.resumed_until
         given_up = {letter.message for letter in dead.values()}
         found.skip = frozenset(given_up if ordered else given_up.union(retries))

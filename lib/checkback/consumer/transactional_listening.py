@@ -84,15 +84,15 @@ class TransactionalListening:
         queue, state = taken.queue, self._state(taken, 0)
         with self._positions.engine.begin() as connection:
             self._keep(connection, queue, state)
-        queue.version += 1
-        queue.kept_dead = state.dead_letters
+        queue.version, queue.kept_dead = queue.version + 1, state.dead
 
     def _apply(self, taken: Slice, count: int, argument: Any) -> str | None:
         """None if the messages are applied and committed, else why the listener did not succeed."""
         queue = taken.queue
         try:
             with self._positions.engine.begin() as connection:
-                self._keep(connection, queue, self._state(taken, count))
+                state = self._state(taken, count)
+                self._keep(connection, queue, state)
                 self._succeed(queue, connection, outcome_of(self._listener, argument, connection))
         except Exception as error:
             failed = _failed_in(error)
@@ -104,7 +104,7 @@ class TransactionalListening:
             reason = error_summary(error)
             _log.warning("the listener's transaction was refused: %s", reason)
             return reason
-        queue.version += 1
+        queue.version, queue.kept_dead = queue.version + 1, state.dead
         return None
 
     def _succeed(self, queue: ProcessQueue, connection: Connection, reason: str | None) -> None:
