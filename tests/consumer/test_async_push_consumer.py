@@ -15,6 +15,8 @@ from consumer.heard import Heard, raising, until
 from consumer.test_push_consumer import FAST, dead_letters, start
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from consumer.published import Published
 
 pytestmark = pytest.mark.slow
@@ -38,6 +40,35 @@ def test_a_coroutine_may_shut_its_consumer_down(lake: Published) -> None:
 
     asyncio.run(run())
     assert GroupTable(lake.tables, "g").state.members == {}
+
+
+@pytest.mark.parametrize("how", [asyncio.create_task, asyncio.gather])
+def test_a_coroutine_may_shut_its_consumer_down_in_another_task(lake: Published, how: Callable[..., Any]) -> None:
+    """As `wait_for` does before Python 3.12. What the call leaves behind waits for the end, as any other task."""
+    lake.publish({"pay": [lake.messages(1)]})
+
+    async def run() -> None:
+        heard: asyncio.Future[asyncio.Task[None]] = asyncio.get_running_loop().create_future()
+        returned = asyncio.Event()
+
+        async def later() -> None:
+            await returned.wait()
+            await consumer.shutdown()
+            assert GroupTable(lake.tables, "g").state.members == {}
+
+        async def listen(_: Any) -> ConsumeResult:
+            await how(consumer.shutdown())
+            heard.set_result(asyncio.create_task(later()))
+            return ConsumeResult.SUCCESS
+
+        consumer = AsyncPushConsumer("g", lake.tables.root, listen, **FAST | {"session": 60.0}).subscribe("pay")
+        await consumer.start()
+        behind = await asyncio.wait_for(heard, 30)
+        await asyncio.to_thread(until, lambda: consumer.consumer.consumed)
+        returned.set()
+        await behind
+
+    asyncio.run(run())
 
 
 def test_coroutines_are_awaited_and_failed_ones_again(lake: Published) -> None:
@@ -87,6 +118,69 @@ def test_coroutines_whose_loop_has_ended_have_not_failed(lake: Published, runnin
     other = Heard()
     start(lake, running, other)
     other.wait_for(3, 4)
+
+
+def _cancelled() -> None:
+    raise asyncio.CancelledError
+
+
+def _failed() -> None:
+    raise OSError("the connection was closed")
+
+
+@pytest.mark.parametrize("then", [_cancelled, _failed])
+def test_coroutines_cancelled_as_their_loop_ends_have_not_failed(
+    lake: Published, running: list[PushConsumer], then: Callable[[], None]
+) -> None:
+    """By the service's own error. Whatever the listener makes of it, the messages are left to another member."""
+    lake.publish({"pay": [lake.messages(3)]})
+    made: list[AsyncPushConsumer] = []
+
+    async def run() -> None:
+        called = asyncio.Event()
+
+        async def listen(_: Any) -> ConsumeResult:
+            called.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                then()
+            return ConsumeResult.SUCCESS
+
+        made.append(AsyncPushConsumer("g", lake.tables.root, listen, **FAST | {"max_reconsume_times": 0}))
+        await made[0].subscribe("pay").start()
+        await called.wait()
+        raise RuntimeError("the service's own")
+
+    with pytest.raises(RuntimeError, match="own"):
+        asyncio.run(run())
+    until(lambda: made[0].consumer.stopping)
+    made[0].consumer.shutdown(20)
+    assert (made[0].consumer.failed, dead_letters(lake)) == (0, [])
+    other = Heard()
+    start(lake, running, other)
+    other.wait_for(0, 1, 2)
+    assert {message.reconsume_times for message in other.messages} == {0}
+
+
+def test_a_coroutine_that_cancels_itself_has_failed(lake: Published) -> None:
+    lake.publish({"pay": [lake.messages(2)]})
+    heard = Heard()
+
+    async def listen(message: Any) -> ConsumeResult:
+        if message.half_queue_offset == 0 and not message.reconsume_times:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(0)
+        return heard(message)
+
+    async def run() -> None:
+        async with AsyncPushConsumer("g", lake.tables.root, listen, **FAST).subscribe("pay") as consumer:
+            await asyncio.to_thread(heard.wait_for, 0, 1)
+            assert consumer.consumer.failed == 1
+
+    asyncio.run(run())
 
 
 def test_a_start_that_was_cancelled_leaves_no_member(lake: Published) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import wait
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from checkback.consumer.listening import ListenerGoneError
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 #: time between looks whether the event loop is still there (s)
 _LOOK_S = 1.0
+#: the listener's call that this code runs in, itself or in tasks that it has begun
+_CALL: ContextVar[asyncio.Task[Any] | None] = ContextVar("_CALL", default=None)
 
 
 class AsyncPushConsumer:
@@ -63,7 +66,7 @@ class AsyncPushConsumer:
 
         Called by the listener it returns at once, and the rest is done when the calls have returned.
         """
-        if asyncio.current_task() in self._calls:
+        if _CALL.get() in self._calls:
             self._ending = asyncio.create_task(asyncio.to_thread(self.consumer.shutdown, timeout))
         else:
             await asyncio.to_thread(self.consumer.shutdown, timeout)
@@ -85,7 +88,7 @@ class AsyncPushConsumer:
         await self.shutdown()
 
     def _listen(self, argument: Any) -> Any:
-        """Await the listener in the event loop; if that has ended, the message is left to another member."""
+        """Await the listener in the event loop; if that ends, the message is left to another member."""
         loop = self._loop
         if loop is None or loop.is_closed():
             self.consumer.shutdown()
@@ -96,14 +99,34 @@ class AsyncPushConsumer:
                 call.cancel()
                 self.consumer.shutdown()
                 raise ListenerGoneError
+        if call.cancelled():
+            raise ListenerGoneError
         return call.result().value()
 
     async def _call(self, argument: Any) -> Outcome[Any]:
+        """The listener's call, in a task of its own.
+
+        Nobody knows this one: it is cancelled only with all others, as the event loop ends. What the call then raises
+        is no failure of the message.
+        """
+        listening = asyncio.create_task(self._awaited(argument))
+        try:
+            await asyncio.wait([listening])
+        except asyncio.CancelledError:
+            listening.cancel()
+            if (await listening).error is not None:
+                raise
+        return Outcome(None, asyncio.CancelledError()) if listening.cancelled() else listening.result()
+
+    async def _awaited(self, argument: Any) -> Outcome[Any]:
         task = asyncio.current_task()
+        _CALL.set(task)
         self._calls.add(task)
         try:
             return Outcome(await self._listener(argument), None)
-        except SystemExit as error:  # in a task it would end the service's event loop
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a SystemExit would end the service's event loop
             return Outcome(None, error)
         finally:
             self._calls.discard(task)

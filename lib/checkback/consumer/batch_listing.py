@@ -25,6 +25,9 @@ class ListedBatch(NamedTuple):
 class BatchListing:
     """Batches in order; only appended to. ``latest``: the latest time up to each batch of its run.
 
+    One thread appends while others read: whoever sees a batch in ``batches`` finds all else of it. The other members
+    may have one batch more.
+
     Index 0 stands for the messages before the first batch, of a release that had no table `batches`.
 
     ``needed``: by table the indices of batches and the least version of the table that these and all later ones name,
@@ -36,6 +39,7 @@ class BatchListing:
         self.index: dict[BatchKey, int] = {}
         self.begins: list[int] = []
         self.latest: list[int] = []
+        self.finished: list[int] = []
         self.needed: dict[str, tuple[array[int], array[int]]] = {}
 
     def append(self, batch: ListedBatch) -> None:
@@ -48,15 +52,16 @@ class BatchListing:
             time = max(time, self.latest[-1])
         self.index[batch.key] = at
         self.latest.append(time)
-        self.batches.append(batch._replace(versions=()))
+        self.finished.append(batch.finished_at)
         for name, version in batch.versions:
             places, versions = self.needed.get(name) or (array("q"), array("q"))
             kept = bisect_right(versions, version)
             if kept < len(versions):  # copies: another thread may read them
                 places, versions = places[:kept], versions[:kept]
-            places.append(at)
             versions.append(version)
+            places.append(at)  # last: as many of both count
             self.needed[name] = places, versions
+        self.batches.append(batch._replace(versions=()))
 
     def extend(self, found: Iterable[ListedBatch]) -> None:
         """Append those that are new, application by application."""
@@ -76,8 +81,11 @@ class BatchListing:
 
     def runs(self) -> Iterator[tuple[str, int, int]]:
         """Consecutive batches of one application: that, the first index, and the last one + 1."""
-        for first, end in zip(self.begins, [*self.begins[1:], len(self.batches)], strict=False):
-            yield self.batches[first].key.application, first, end
+        count = len(self.batches)  # before the begins: they may have one more
+        begins = self.begins
+        for first, end in zip(begins, [*begins[1:], count], strict=False):
+            if first < count:
+                yield self.batches[first].key.application, first, min(end, count)
 
     def end(self, batch_id: int, first: int, end: int) -> int:
         """Behind the batches of a run with ids up to this one."""
@@ -94,9 +102,10 @@ class BatchListing:
         matter, nor does where a batch's version is not known.
         """
         places, versions = self.needed.get(table) or (array("q"), array("q"))
-        old = bisect_left(places, created_at, key=lambda at: self.batches[at].finished_at)
-        at = max(old, bisect_right(versions, version))
-        return None if at >= len(places) else (places[at - 1] + 1 if at else 0, versions[at])
+        count = len(places)
+        old = bisect_left(places, created_at, 0, count, key=self.finished.__getitem__)
+        at = max(old, bisect_right(versions, version, 0, count))
+        return None if at >= count else (places[at - 1] + 1 if at else 0, versions[at])
 
     def consumed_before(self, index: int) -> Position:
         """The position before the batch with this index: all earlier ones are consumed."""
@@ -165,12 +174,12 @@ class BatchListing:
         """
         if self.batches and time < self.batches[0].key.batch_time:
             return 0
-        return next(
-            (at for at, batch in enumerate(self.batches) if at and batch.key.batch_time >= time), len(self.batches)
-        )
+        count = len(self.batches)
+        return next((at for at in range(1, count) if self.batches[at].key.batch_time >= time), count)
 
     def first_unconsumed(self, position: Position) -> int:
         """Index of the first batch that is not consumed whole; the number of batches if there is none."""
+        end = 0
         for application, first, end in self.runs():
             last, until = position.consumed.get(application), position.times.get(application)
             if last is None:
@@ -180,4 +189,4 @@ class BatchListing:
                 at = bisect_right(self.latest, until, first, at)
             if at < end:
                 return at
-        return len(self.batches)
+        return end

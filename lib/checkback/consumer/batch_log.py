@@ -141,10 +141,13 @@ class BatchLog:
     def _listed_anew(self, found: Sequence[ListedBatch]) -> None:
         """All batches that there are now."""
         there = {batch.key for batch in found}
-        if any(batch.key not in there for batch in self.batches[1:]):
-            self.listed = BatchListing()
-            self.listing += 1
-        self.listed.extend(found)
+        if all(batch.key in there for batch in self.batches[1:]):
+            self.listed.extend(found)
+            return
+        listed = BatchListing()
+        listed.extend(found)
+        self.listed = listed  # no other thread sees a part of it
+        self.listing += 1
 
     def _rows(self, files: Sequence[tuple[str, int]]) -> list[ListedBatch]:
         """Those of files, paths and sizes in bytes."""

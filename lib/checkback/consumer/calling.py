@@ -45,7 +45,7 @@ class Caller:
             done, failed = taken.done, taken.failed
             try:
                 self._listening.consume(taken, self)
-            except BaseException as error:  # noqa: BLE001 - the thread must go on
+            except BaseException as error:  # noqa: BLE001 - the thread must go on; a panic of delta-rs is no Exception
                 self._hand.note(error)
                 self._hand.stopping.wait(PAUSE_S)
             with self._hand.changed:

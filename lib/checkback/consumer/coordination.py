@@ -14,6 +14,7 @@ from checkback.consumer.process_queues import log, now_ms
 from checkback.consumer.reading import PAUSE_S
 from checkback.consumer.retry import not_later
 from checkback.producer.daemon_threads import DaemonThreads
+from checkback.storage.own_failure import is_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -78,7 +79,7 @@ class Coordinator:
     def _attempt(self, commit: bool) -> bool:
         try:
             self.step(commit)
-        except Exception as error:  # noqa: BLE001 - the thread must go on
+        except BaseException as error:  # noqa: BLE001 - the thread must go on; a panic of delta-rs is no Exception
             self._hand.note(error)
             self.ended.wait(min(PAUSE_S, self._member.beat_s))
             return False
@@ -122,7 +123,9 @@ class Coordinator:
         """Keep everything, and leave the group. Raises StorageError."""
         try:
             self.step(True)
-        except Exception as error:  # noqa: BLE001 - what could be kept is
+        except BaseException as error:  # what could be kept is
+            if not is_error(error):
+                raise
             self._hand.note(error)
         with self._hand.changed:
             states = {queue: each.state(self._member.name) for queue, each in self._hand.queues.items()}
@@ -133,7 +136,7 @@ class Coordinator:
         for error in self._adopt(time.monotonic() + self._member.beat_s)[:1]:
             self._hand.note(error)
 
-    def _adopt(self, until: float) -> list[Exception]:
+    def _adopt(self, until: float) -> list[BaseException]:
         """Bring the queues in hand in line with those that this member owns."""
         hand, owned = self._hand, self._member.owned()
         with hand.changed:
@@ -167,17 +170,19 @@ class Coordinator:
 
     def _try_each(
         self, work: Callable[[MessageQueue], None], queues: Iterable[MessageQueue], until: float
-    ) -> list[Exception]:
+    ) -> list[BaseException]:
         """Do it for each queue; the rest at the next step if there is no time left: the member must beat.
 
         The errors are returned: that of one queue holds up no other.
         """
-        errors = []
+        errors: list[BaseException] = []
         for queue in sorted(queues, key=lambda queue: self._tried.get((work.__name__, queue), 0.0)):
             try:
                 work(queue)
-            except Exception as error:  # noqa: BLE001 - for the caller to raise
-                errors.append(error)
+            except BaseException as error:
+                if not is_error(error):
+                    raise
+                errors.append(error)  # for the caller to raise
             now = self._tried[work.__name__, queue] = time.monotonic()
             if now >= until:
                 break
@@ -215,7 +220,7 @@ class Coordinator:
         now = now_ms()
         return replace(state, retries=tuple(not_later(each, now, self._levels) for each in state.retries))
 
-    def _bury(self, until: float) -> list[Exception]:
+    def _bury(self, until: float) -> list[BaseException]:
         """Append the dead letters that are kept by now to the table."""
         unburied: dict[MessageQueue, tuple[ProcessQueue, dict[int, DeadLetter]]] = {}
         for queue, state in self._member.owned().items():

@@ -32,6 +32,7 @@ from checkback.errors import SettingsError
 from checkback.filter import MessageSelector
 from checkback.messages.names import is_consumer_group, is_group, is_topic, not_a_folder
 from checkback.storage.files.object_store import is_registered
+from checkback.storage.own_failure import is_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -194,7 +195,9 @@ class PushConsumer:
                 threads[-1].join()
                 try:
                     coordinator.leave()
-                except Exception as error:  # noqa: BLE001 - its queues are taken over after the session
+                except BaseException as error:  # its queues are taken over after the session
+                    if not is_error(error):
+                        raise
                     self._hand.note(error)
             self._threads = [thread for thread in self._threads if thread.is_alive()]
 

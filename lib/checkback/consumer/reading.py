@@ -69,7 +69,7 @@ class Reader:
             return False
         try:
             return work(topic)
-        except Exception as error:  # noqa: BLE001 - the thread must go on
+        except BaseException as error:  # noqa: BLE001 - the thread must go on; a panic of delta-rs is no Exception
             self._hand.note(error)
             self._paused_until[what] = time.monotonic() + PAUSE_S
             return False
@@ -190,7 +190,7 @@ class Reader:
                     if hand.full:
                         chosen.clear()  # the others are read later
                         break
-        except Exception:
+        except BaseException:
             hand.unreadable.add(topic)
             raise
         hand.unreadable.discard(topic)

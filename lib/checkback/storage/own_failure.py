@@ -38,6 +38,11 @@ def own_failure(error: BaseException) -> str:
     return as_reason(next(telling, type(error).__name__))
 
 
+def is_error(error: BaseException) -> bool:
+    """False for what ends the process, as Ctrl-C. A panic of delta-rs is an error, though no Exception."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
 def is_damage(error: BaseException) -> bool:
     """True if an error in reading a file is due to its content, which may make a reader raise anything.
 
@@ -58,7 +63,7 @@ def reading(
     try:
         yield
     except BaseException as error:
-        if isinstance(error, (CheckbackError, MemoryError, *but)) or not _is_error(error):
+        if isinstance(error, (CheckbackError, MemoryError, *but)) or not is_error(error):
             raise
         raise (told or file_unreadable)(place, error) from error
 
@@ -74,13 +79,8 @@ def as_reason(line: str) -> str:
     return text if len(text) <= _LONGEST_REASON else f"{text[: _LONGEST_REASON - 3]}..."
 
 
-def _is_error(error: BaseException) -> bool:
-    """False for what ends the process, as Ctrl-C. A panic of delta-rs is an error, though no Exception."""
-    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
-
-
 def _is_own(error: BaseException) -> bool:
-    if not _is_error(error) or isinstance(error, (FencedError, StateError, ConnectionError)) or of_machine(error):
+    if not is_error(error) or isinstance(error, (FencedError, StateError, ConnectionError)) or of_machine(error):
         return False
     return not any(map(said_by_machine, all_lines(error))) and not _OTHERS.search(_classes(error))
 
