@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -165,6 +166,19 @@ def test_running_session_is_taken_changed_and_left_running(spark: SparkSession) 
         spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
+def test_running_session_is_left_running_by_another_thread(spark: SparkSession) -> None:
+    """In which Spark has no active session. Several may use it at a time."""
+
+    def use() -> int:
+        with running_session(settings(reconcile={"partitions": 2})) as same:
+            return same.range(3).count()
+
+    with ThreadPoolExecutor(1) as pool, running_session(settings(reconcile={"partitions": 2})) as same:
+        assert pool.submit(use).result() == 3
+        assert same.range(3).count() == 3
+    assert spark.range(1).count() == 1
+
+
 def test_frame_of_a_batch_leaves_the_active_session_alone(spark: SparkSession) -> None:
     spark.createDataFrame(pa.table({"id": [1]})).count()  # makes it the active one
     clone = spark.newSession()
@@ -230,6 +244,35 @@ def test_start_that_fails_is_one_line(tmp_path: Path, own: dict[str, str], told:
     assert run.stdout == ""
     assert run.stderr.count("\n") == 1, run.stderr
     assert told in run.stderr
+
+
+_IN_TWO_THREADS = """
+from concurrent.futures import ThreadPoolExecutor
+from checkback.settings import Settings
+from checkback.spark import session
+
+def use():
+    with session.running_session(Settings(), short=True) as spark:
+        return spark.range(3).count()
+
+with ThreadPoolExecutor(1) as pool:
+    with session.running_session(Settings(), short=True) as spark:
+        session._PATIENCE_S = 0
+        print(pool.submit(use).exception(), flush=True)
+        session._PATIENCE_S = 60
+        later = pool.submit(use)
+        print(spark.range(3).count())
+    print(later.result())
+"""
+
+
+@pytest.mark.spark
+def test_of_two_threads_one_has_a_session_at_a_time(tmp_path: Path) -> None:
+    run = [sys.executable, "-c", _IN_TWO_THREADS]
+    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    told = "Spark is at work for something else in this process; try again when it is done"
+    assert done.stdout.splitlines() == [told, "3", "3"]
 
 
 def test_what_a_child_says_is_held_then_passed_on(capfd: pytest.CaptureFixture[str]) -> None:

@@ -110,9 +110,12 @@ def _shown(pages: Pages, show: Show) -> Callable[[Request], Awaitable[Response]]
     return page
 
 
-async def _answered(pages: Pages, request: Request, answer: Callable[[], Response]) -> Response:
+async def _answered(
+    pages: Pages, request: Request, answer: Callable[[], Response], *, acting: bool = False
+) -> Response:
     try:
-        return await run_in_threadpool(answer)
+        async with pages.turn(acting=acting):
+            return await run_in_threadpool(answer)
     except BusyError as error:
         return pages.error(request, 503, str(error))
     except SettingsError as error:
@@ -135,7 +138,7 @@ def _action(pages: Pages) -> Callable[[Request], Awaitable[Response]]:
         same = is_same_origin(request.headers.get("origin"), request.headers.get("host", ""))
         if not same or not pages.access.is_session(cookie) or not pages.access.is_csrf(cookie, form.get("csrf", "")):
             return pages.error(request, 403, "the form is not of this session: open the page again")
-        return await _answered(pages, request, lambda: _acted(pages, request, form))
+        return await _answered(pages, request, lambda: _acted(pages, request, form), acting=True)
 
     return action
 
@@ -143,8 +146,6 @@ def _action(pages: Pages) -> Callable[[Request], Awaitable[Response]]:
 def _acted(pages: Pages, request: Request, form: dict[str, str]) -> Response:
     try:
         return actions.handle(pages, request, form)
-    except BusyError:
-        raise
     except CheckbackError as error:
         return actions.refused(pages, request, form, error)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta, timezone
-from threading import BoundedSemaphore
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -22,7 +22,8 @@ from checkback.messages.limits import TRANSACTION_ID_MAX
 from checkback.storage.timestamps import time_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from starlette.requests import Request
     from starlette.responses import Response
@@ -33,9 +34,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("checkback.dashboard")
 #: rows of a page, characters of a text in a table, and stops of the time slider: the newest batches, and older ones
 ROWS, CUT, NEAR, FAR = 50, 120, 100, 100
-#: questions that are answered at a time: each may need hundreds of MiB
-_AT_ONCE = 2
-_PATIENCE_S = 30.0
+#: requests that are answered at a time: each may need hundreds of MiB; and how long others wait
+_AT_ONCE, _PATIENCE_S = 2, 30.0
 _Read = TypeVar("_Read")
 _ALTERED, _ESCAPED = re.compile(r"[\x00-\x1f%]"), re.compile(r"%([01][0-9A-F]|25)")
 #: what of a page's query is the time that it shows
@@ -43,7 +43,7 @@ _TIME = ("as_of", "batch")
 
 
 class BusyError(CheckbackError):
-    """Too many questions wait to be answered."""
+    """Others are being answered, for longer than a request waits."""
 
 
 class Pages:
@@ -53,7 +53,7 @@ class Pages:
         self.settings = settings
         self.access = access
         self._answers = Answers(settings, say=_log.warning)
-        self._turn = BoundedSemaphore(_AT_ONCE)
+        self._turns, self._acting = asyncio.Semaphore(_AT_ONCE), asyncio.Semaphore(1)
         self._templates = Environment(
             loader=PackageLoader("checkback.dashboard"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
         )
@@ -69,19 +69,29 @@ class Pages:
         """End the questions that are being answered: the dashboard ends."""
         self._answers.stop(StorageError("the dashboard ends", "", "start it again"))
 
-    @contextmanager
-    def asking(self, *, pending: bool = False) -> Iterator[Answers]:
-        """The answers for a page, of one moment, when it is its turn. Raises BusyError.
+    @asynccontextmanager
+    async def turn(self, *, acting: bool = False) -> AsyncIterator[None]:
+        """The turn of a request that has just come. Raises BusyError after `_PATIENCE_S`.
 
-        ``pending``: several of its questions are about what is pending.
+        Those that wait hold no thread. ``acting``: an action, of which one is done at a time; the next one waits before
+        it has a turn.
         """
-        if not self._turn.acquire(timeout=_PATIENCE_S):
-            raise BusyError("other questions are being answered", "", "ask again")
-        try:
-            with self._answers.together(pending=pending) as answers:
-                yield answers
-        finally:
-            self._turn.release()
+        clock = asyncio.get_running_loop().time
+        until = clock() + _PATIENCE_S
+        action = (self._acting, BusyError("another action is running", "", "try again when it is done"))
+        question = (self._turns, BusyError("other questions are being answered", "", "ask again"))
+        async with AsyncExitStack() as stack:
+            for turns, busy in [action, question] if acting else [question]:
+                try:
+                    await asyncio.wait_for(turns.acquire(), until - clock())
+                except asyncio.TimeoutError:
+                    raise busy from None
+                stack.callback(turns.release)
+            yield
+
+    def asking(self, *, pending: bool = False) -> AbstractContextManager[Answers]:
+        """The answers for a page, of one moment. ``pending``: several of its questions are about what is pending."""
+        return self._answers.together(pending=pending)
 
     def as_of(self, request: Request, answers: Answers) -> tuple[datetime | None, dict[str, Any]]:
         """The time that a page is asked for: ``as_of``, or that of ``batch``, the number of a stop counted back.

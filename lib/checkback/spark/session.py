@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from threading import RLock
 from typing import TYPE_CHECKING
 
 import checkback
@@ -114,6 +115,9 @@ _LISTS = ("spark.sql.extensions", "spark.jars.packages")
 # Spark 4.2's driver worker prints these whatever the log level is, in every batch.
 _CHATTER = "(Starting )?Streaming TransformWithState[a-zA-Z]* Python worker"
 
+#: held while a session of our own runs: the process has one at a time, and whoever opened it stops it
+_own, _PATIENCE_S = RLock(), 30.0
+
 _log = logging.getLogger(__name__)
 
 
@@ -188,7 +192,7 @@ def open_session(settings: Settings, app: str = "checkback", kafka: bool = False
 
     from checkback.spark import jars
 
-    running, server = SparkSession.getActiveSession(), server_of(settings)
+    running, server = _running(), server_of(settings)
     if running is None and server is not None:
         running = _connected(server, settings)
     if running is None and "DATABRICKS_RUNTIME_VERSION" in os.environ:
@@ -218,6 +222,20 @@ def open_session(settings: Settings, app: str = "checkback", kafka: bool = False
         if started:
             jars.remember(conf, spark)
         return spark
+
+
+def _running() -> SparkSession | None:
+    """The session that runs in this process, whichever thread opened it; None = there is none."""
+    try:
+        from pyspark.errors import PySparkRuntimeError
+        from pyspark.sql import SparkSession
+    except ImportError:  # `open_session` says so
+        return None
+    try:
+        found = SparkSession.active()
+    except PySparkRuntimeError:
+        return None
+    return found if is_connect(found) or found.sparkContext._jsc is not None else None
 
 
 def _hush() -> None:
@@ -260,16 +278,21 @@ def _show_workers_the_package(spark: SparkSession) -> None:
 def running_session(
     settings: Settings, app: str = "checkback", kafka: bool = False, short: bool = False
 ) -> Iterator[SparkSession]:
-    """The session of ``open_session``; stopped at the end if it was opened here."""
-    from pyspark.sql import SparkSession
+    """The session of ``open_session``; stopped at the end if it was opened here.
 
-    borrowed = SparkSession.getActiveSession() is not None or "DATABRICKS_RUNTIME_VERSION" in os.environ
-    spark = open_session(settings, app, kafka, short)
-    try:
-        yield spark
-    finally:
+    While it is, other threads wait for its end, up to `_PATIENCE_S`: then CheckbackError is raised.
+    """
+    with contextlib.ExitStack() as stack:
+        if not _own.acquire(timeout=_PATIENCE_S):
+            raise CheckbackError("Spark is at work for something else in this process", fix="try again when it is done")
+        stack.callback(_own.release)
+        borrowed = _running() is not None or "DATABRICKS_RUNTIME_VERSION" in os.environ
+        if borrowed:
+            stack.close()  # several threads may use it
+        spark = open_session(settings, app, kafka, short)
         if not borrowed:
-            spark.stop()
+            stack.callback(spark.stop)
+        yield spark
 
 
 def _joined(ours: str, theirs: str) -> str:
