@@ -1,7 +1,8 @@
-"""Caller's threads while a member that stops could not beat: what it has begun is finished if it still can be."""
+"""Caller's threads while a member stops, pauses, or gives queues back: what it has begun is finished if it can be."""
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,11 @@ import pytest
 from checkback.consumer import ConsumeResult
 from checkback.consumer.batch_log import BatchLog
 from checkback.consumer.calling import Caller
+from checkback.consumer.coordination import Coordinator
+from checkback.consumer.dead_letters import DeadLetters
 from checkback.consumer.group.group_state import MessageQueue, QueueState
+from checkback.consumer.group.group_table import GroupTable
+from checkback.consumer.group.membership import Membership
 from checkback.consumer.listening import Listening
 from checkback.consumer.options import ConsumerOptions
 from checkback.consumer.position import Position
@@ -18,9 +23,11 @@ from checkback.consumer.process_queue import ProcessQueue, Run
 from checkback.consumer.process_queues import ProcessQueues
 from checkback.consumer.topic_reader import TopicReader
 from consumer.heard import PATIENCE_S
-from consumer.test_membership import Clock, idle, member
+from consumer.test_membership import Clock, at_start, idle, member
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
     from checkback.consumer import MessageExt
     from consumer.published import Published
 
@@ -44,12 +51,31 @@ def with_two_runs(lake: Published) -> ProcessQueue:
     return queue
 
 
-@pytest.mark.parametrize(("late", "finished"), [(9.0, [0, 1, 2]), (10.0, [0, 2])])
-def test_a_member_that_stops_and_could_not_beat(lake: Published, late: float, finished: list[int]) -> None:
-    """If its next heartbeat comes before another member may take its queues, 1 is finished: else 2 is repeated."""
+def coordinator_of(lake: Published, hand: ProcessQueues, one: Membership) -> Coordinator:
+    return Coordinator(hand, one, DeadLetters(lake.tables, "g"), {}, "id", None, OPTIONS.levels_ms)
+
+
+def running(*targets: Callable[[], None]) -> list[threading.Thread]:
+    threads = [threading.Thread(target=target, daemon=True) for target in targets]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+@pytest.mark.parametrize(
+    ("late", "then", "finished"),
+    [
+        (9.0, "it beats", [0, 1, 2]),
+        (11.0, "it beats", [0, 1, 2]),
+        (11.0, "it was taken for dead", [0, 2]),
+        (11.0, "the store is away", [0, 2]),
+    ],
+)
+def test_a_member_that_stops_and_could_not_beat(lake: Published, late: float, then: str, finished: list[int]) -> None:
+    """If it is still a member with its next heartbeat, however late, 1 is finished: else 2 is repeated."""
     clock, hand, both = Clock(), ProcessQueues("g", orderly=False), threading.Barrier(2)
     one, heard = member(lake, "a", clock), list[int]()
-    hand.queues = {QUEUE: with_two_runs(lake)}
+    queue = hand.queues[QUEUE] = with_two_runs(lake)
 
     def listener(message: MessageExt) -> ConsumeResult:
         if message.half_queue_offset != 1:
@@ -62,15 +88,102 @@ def test_a_member_that_stops_and_could_not_beat(lake: Published, late: float, fi
         heard.append(message.half_queue_offset)
         return ConsumeResult.SUCCESS
 
-    caller = Caller(hand, Listening(listener, None), one, OPTIONS)
-    threads = [threading.Thread(target=caller.run) for _ in range(2)]
-    for thread in threads:
-        thread.start()
+    caller, coordinator = Caller(hand, Listening(listener, None), one, OPTIONS), coordinator_of(lake, hand, one)
+    threads = running(caller.run, caller.run)
     with hand.changed:
-        assert hand.changed.wait_for(lambda: hand.queues[QUEUE].at_rest and len(heard) == 2, PATIENCE_S)
-    if not one.may_be_replaced():
-        assert idle(one)
+        assert hand.changed.wait_for(lambda: queue.at_rest and len(heard) == 2, PATIENCE_S)
+    if then == "it was taken for dead":
+        watch = Clock()
+        two = member(lake, "b", watch)
+        idle(two)
+        watch.now += 10.1
+        idle(two)
+    elif then == "the store is away":
+        os.rename(lake.tables.location("consumer_groups/g"), f"{lake.tables.root}/aside")
+    [group] = running(lambda: coordinator.run(0.01, 1.0))
     for thread in threads:
         thread.join(PATIENCE_S)
+    assert not any(thread.is_alive() for thread in threads)
     assert sorted(heard) == finished
-    assert hand.queues[QUEUE].idle == (1 in heard)
+    assert queue.idle == (1 in heard)
+    coordinator.ended.set()
+    group.join(PATIENCE_S)
+
+
+def test_a_call_that_returns_after_the_member_has_left_is_the_last(lake: Published) -> None:
+    """Though 1 is before 2, which was consumed: both are the next owner's."""
+    hand, heard, go_on = ProcessQueues("g", orderly=False), list[int](), threading.Event()
+    one, queue = member(lake, "a", Clock()), with_two_runs(lake)
+    hand.queues[QUEUE] = queue
+
+    def listener(message: MessageExt) -> ConsumeResult:
+        if message.half_queue_offset == 0:
+            assert go_on.wait(PATIENCE_S)
+        heard.append(message.half_queue_offset)
+        return ConsumeResult.SUCCESS
+
+    caller = Caller(hand, Listening(listener, None), one, OPTIONS)
+    threads = running(caller.run, caller.run)
+    with hand.changed:
+        assert hand.changed.wait_for(lambda: heard == [2], PATIENCE_S)
+    hand.stopping.set()
+    coordinator_of(lake, hand, one).leave()
+    go_on.set()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert heard == [2, 0]
+
+
+class Interrupted(Membership):
+    """Something happens before its next step is written."""
+
+    before: Callable[[], None]
+
+    def step(
+        self,
+        states: Mapping[MessageQueue, QueueState],
+        given_back: Collection[MessageQueue],
+        commit: bool,
+        last_error: str | None,
+    ) -> bool:
+        self.before()
+        return super().step(states, given_back, commit, last_error)
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_paused_member_gives_a_queue_back(lake: Published, stops: bool) -> None:
+    """What it has not finished is the next owner's, also if it goes on, or stops, before that is written."""
+    hand, heard = ProcessQueues("g", orderly=False), list[int]()
+    one = Interrupted(GroupTable(lake.tables, "g"), "b", ["pay"], 10.0, at_start, Clock())
+    one.join()
+    member(lake, "a", Clock())
+    queue = hand.queues[QUEUE] = with_two_runs(lake)
+    first, second = queue.take(2, 0), queue.take(2, 0)
+    assert first is not None
+    assert second is not None
+    first.done = second.done = 1
+    queue.put_back(first)
+    queue.put_back(second)
+    hand.paused = True
+
+    def listener(message: MessageExt) -> ConsumeResult:
+        heard.append(message.half_queue_offset)
+        return ConsumeResult.SUCCESS
+
+    def goes_on() -> None:
+        hand.paused = False
+        if stops:
+            hand.stopping.set()
+            Caller(hand, Listening(listener, None), one, OPTIONS).run()
+        else:
+            assert queue.take(2, 0) is None
+
+    coordinator = coordinator_of(lake, hand, one)
+    one.before = lambda: None
+    coordinator.step(True)
+    assert not queue.leaving  # it learns of the other member
+    one.before = goes_on
+    coordinator.step(True)
+    assert heard == []
+    assert QUEUE not in hand.queues
+    assert one.state.queues[QUEUE].owner is None

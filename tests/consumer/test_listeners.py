@@ -88,10 +88,16 @@ class SlowlyStarted(PushConsumer):
 
     heard_one = threading.Event()
 
-    def _run(self, name: str, target: Any, *arguments: float) -> None:
-        super()._run(name, target, *arguments)
-        if name == "0":
-            assert self.heard_one.wait(20)
+    def _thread(self, name: str, target: Any, *arguments: float) -> threading.Thread:
+        return (Second if name == "1" else threading.Thread)(target=target, args=arguments, name=f"{name}-slow")
+
+
+class Second(threading.Thread):
+    """It is not started before the first one has called the listener."""
+
+    def start(self) -> None:
+        assert SlowlyStarted.heard_one.wait(20)
+        super().start()
 
 
 def test_a_listener_may_shut_its_consumer_down_while_it_starts(lake: Published) -> None:

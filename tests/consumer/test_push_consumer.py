@@ -248,6 +248,7 @@ def test_shutdown_finishes_the_call_in_progress(lake: Published, running: list[P
     assert began.wait(10)
     ending = threading.Thread(target=consumer.shutdown)
     ending.start()
+    until(lambda: consumer.stopping)
     go_on.set()
     ending.join()
     assert heard.offsets == [0]

@@ -38,7 +38,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "a queue is given back while its messages are consumed": Fault(
         "coordination.py",
-        "for queue, each in leaving.items() if each.idle or (hand.paused and each.at_rest)}",
+        "for queue, each in leaving.items() if each.lost or each.is_done(hand.paused)}",
         "for queue, each in leaving.items()}",
         "",
     ),

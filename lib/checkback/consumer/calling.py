@@ -59,23 +59,22 @@ class Caller:
         with hand.changed:
             while True:
                 stopping = hand.stopping.is_set()
-                if (not hand.paused or stopping) and self._member.holds():
+                holds = self._member.holds()
+                if holds and (stopping or not hand.paused):
                     taken = self._take_from(list(hand.queues.values()), stopping)
                     if taken is not None:
                         return taken
-                if stopping and self._ends():
+                if stopping and (holds or self._gives_up()):
                     return None
                 hand.changed.wait(0.1)
 
-    def _ends(self) -> bool:
-        """True if a thread that finds no messages when the consumer stops has none to wait for. Under the lock.
+    def _gives_up(self) -> bool:
+        """True if a member that stops, and does not hold its queues, has nothing to wait for. Under the lock.
 
-        A member that could not beat for a while holds again with its next heartbeat: ending now, what is to be finished
-        would be consumed twice.
+        It may hold them again with its next heartbeat, however late: ending now, what is to be finished would be
+        consumed twice. The group tells, unless it is out of reach.
         """
-        if self._member.holds() or self._member.may_be_replaced():
-            return True
-        return all(each.idle or each.lost for each in self._hand.queues.values())
+        return self._hand.cut_off or all(each.idle or each.lost for each in self._hand.queues.values())
 
     def _take_from(self, queues: list[ProcessQueue], stopping: bool) -> Slice | None:
         now, size = now_ms(), self._listening.slice_size()

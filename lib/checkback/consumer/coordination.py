@@ -68,21 +68,29 @@ class Coordinator:
         self.ended = threading.Event()
 
     def run(self, poll_s: float, commit_s: float) -> None:
-        """Until `ended`: while calls are in progress the member must beat."""
+        """Until `ended`, for while calls are in progress the member must beat; then it leaves the group."""
         kept_at = float("-inf")
         while not self.ended.wait(min(poll_s, commit_s)):
             now = time.monotonic()
             commit = now >= kept_at + commit_s
             if self._attempt(commit) and commit:
                 kept_at = now
+        try:
+            self.leave()
+        except BaseException as error:  # its queues are taken over after the session
+            if not is_error(error):
+                raise
+            self._hand.note(error)
 
     def _attempt(self, commit: bool) -> bool:
         try:
             self.step(commit)
         except BaseException as error:  # noqa: BLE001 - the thread must go on; a panic of delta-rs is no Exception
             self._hand.note(error)
+            self._hand.cut_off = not self._member.holds()
             self.ended.wait(min(PAUSE_S, self._member.beat_s))
             return False
+        self._hand.cut_off = False
         return True
 
     def step(self, commit: bool) -> None:
@@ -100,7 +108,9 @@ class Coordinator:
                 each.advance()
             states = {queue: each.state(member.name) for queue, each in hand.queues.items()}
             leaving = {queue: each for queue, each in hand.queues.items() if each.leaving}
-            done = {queue for queue, each in leaving.items() if each.idle or (hand.paused and each.at_rest)}
+            done = {queue for queue, each in leaving.items() if each.lost or each.is_done(hand.paused)}
+            for queue in done:  # from here on its next owner's: whatever happens until that is written
+                leaving[queue].lost = True
             for queue in give_back - hand.queues.keys():  # not taken over yet
                 if queue in owned and not hand.is_busy(queue):
                     states[queue] = owned[queue]
@@ -129,6 +139,8 @@ class Coordinator:
             self._hand.note(error)
         with self._hand.changed:
             states = {queue: each.state(self._member.name) for queue, each in self._hand.queues.items()}
+            for each in list(self._hand.queues.values()):  # a call that hangs may return
+                self._hand.drop(each)
         self._member.leave(states)
 
     def adopt(self) -> None:

@@ -225,6 +225,10 @@ class ProcessQueue:
         """True if no message of it is being consumed, or is to be finished."""
         return not self._busy and not any(map(self.must_finish, self._again))
 
+    def is_done(self, paused: bool) -> bool:
+        """True if it may be given back; ``paused``: whatever is to be finished, for the listener is not called."""
+        return self.idle or (paused and self.at_rest)
+
     def must_finish(self, taken: Slice) -> bool:
         """True if messages behind it are or are being consumed: given back now, they would be consumed twice."""
         if taken.retries is not None or taken not in self._slices:
@@ -294,6 +298,8 @@ class ProcessQueue:
 
     def take_to_finish(self) -> Slice | None:
         """What a thread has to finish of a queue that is being given back; None if there is nothing."""
+        if self.lost:
+            return None
         taken = next(filter(self.must_finish, self._again), None)
         if taken is not None:
             self._again.remove(taken)

@@ -38,6 +38,8 @@ class ProcessQueues:
         self.dropped: list[ProcessQueue] = []
         self.stopping = threading.Event()
         self.paused = False
+        #: a step of the group's thread has failed since the member stopped to hold its queues
+        self.cut_off = False
         self.last_error: str | None = None
         self.consumed, self.failed, self.dead = 0, 0, 0
 

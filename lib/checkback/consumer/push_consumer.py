@@ -32,7 +32,6 @@ from checkback.errors import SettingsError
 from checkback.filter import MessageSelector
 from checkback.messages.names import is_consumer_group, is_group, is_topic, not_a_folder
 from checkback.storage.files.object_store import is_registered
-from checkback.storage.own_failure import is_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -105,8 +104,8 @@ class PushConsumer:
         self._hand = ProcessQueues(group, orderly)
         self._threads: list[threading.Thread] = []
         self._coordinator: Coordinator | None = None
-        #: held while the threads are started, and while they end
-        self._changing = threading.Lock()
+        #: held while it starts; `shutdown` takes no lock, for a signal's handler may call it anywhere
+        self._starting = threading.Lock()
 
     def subscribe(self, topic: str, selector: MessageSelector | str = "*") -> PushConsumer:
         """Consume the messages of a topic that the selector (text: tags) matches. Before `start`. Returns itself."""
@@ -124,11 +123,15 @@ class PushConsumer:
 
     def start(self) -> PushConsumer:
         """Join the group and begin to consume. Raises SettingsError, StorageError. Returns itself."""
+        with self._starting:
+            if self.stopping:
+                raise _shut_down(self.group)
+            if not self._threads:
+                self._start()
+        return self
+
+    def _start(self) -> None:
         hand, options = self._hand, self._options
-        if hand.stopping.is_set():
-            raise _shut_down(self.group)
-        if self._threads:
-            return self
         if not self._selectors or self._listener is None:
             raise SettingsError("nothing to consume", self.group, "call subscribe(topic) and give a listener")
         listening: Listening | TransactionalListening = Listening(self._listener, options.batch)
@@ -159,47 +162,52 @@ class PushConsumer:
         member.join()
         coordinator.adopt()
         caller = Caller(hand, listening, member, options)
-        with self._changing:  # the first message's listener may shut the consumer down
-            if not hand.stopping.is_set():
-                self._coordinator = coordinator
-                self._run("reader", reader.run)
-                for number in range(options.threads):
-                    self._run(str(number), caller.run)
-                self._run("group", coordinator.run, 2 * poll_s, options.commit_interval)
-                return self
-        coordinator.leave()
-        raise _shut_down(self.group)
+        targets = [("reader", reader.run), *((str(number), caller.run) for number in range(options.threads))]
+        group = self._thread("group", coordinator.run, 2 * poll_s, options.commit_interval)
+        self._threads = [group, *(self._thread(*target) for target in targets)]
+        self._coordinator = coordinator  # from here on `shutdown` ends it
+        if self.stopping:
+            coordinator.leave()
+            raise _shut_down(self.group)
+        for thread in self._threads:  # the first message's listener may shut the consumer down: the group's first
+            thread.start()
 
     def shutdown(self, timeout: float | None = None) -> None:
-        """Finish the listener's calls in progress, keep the positions, leave the group. ``timeout``: s to wait.
+        """Finish the calls in progress, keep the positions, leave the group. ``timeout``: s to wait for calls.
 
-        Called by the listener it returns at once, and the rest is done when the calls have returned.
+        Called by the listener it returns at once, and the rest is done when the calls have returned. Called again, also
+        by a signal's handler or after an interrupt, it waits for the same end.
         """
+        called = threading.current_thread() in self._threads
+        ending = threading.Thread(
+            target=self._end, args=(timeout,), name=f"consumer-end-{self.group}", daemon=not called
+        )
+        try:
+            ending.start()
+        except RuntimeError:  # the interpreter is ending
+            if called:
+                raise
+            self._end(timeout)
+            return
+        if called:
+            self._hand.stopping.wait()
+        else:
+            ending.join()
+
+    def _end(self, timeout: float | None) -> None:
+        """In a thread of its own, which no signal interrupts. Of two at once each waits for its time, and no longer."""
+        end = None if timeout is None else time.monotonic() + timeout
         self._hand.stopping.set()
         with self._hand.changed:
             self._hand.changed.notify_all()
-        if threading.current_thread() in self._threads:
-            threading.Thread(target=self._end, args=(timeout,), name=f"consumer-end-{self.group}").start()
-        else:
-            self._end(timeout)
-
-    def _end(self, timeout: float | None) -> None:
-        end = None if timeout is None else time.monotonic() + timeout
-        with self._changing:  # of two calls the second one waits, and finds nothing to do
-            coordinator, self._coordinator = self._coordinator, None
-            threads = self._threads
-            for thread in threads if coordinator is None else threads[:-1]:  # the last one is the coordinator's
-                thread.join(None if end is None else max(0.0, end - time.monotonic()))
-            if coordinator is not None and threads:
-                coordinator.ended.set()
-                threads[-1].join()
-                try:
-                    coordinator.leave()
-                except BaseException as error:  # its queues are taken over after the session
-                    if not is_error(error):
-                        raise
-                    self._hand.note(error)
-            self._threads = [thread for thread in self._threads if thread.is_alive()]
+        coordinator = self._coordinator
+        if coordinator is None:  # if it is starting it finds that it is to stop
+            return
+        group, *others = self._threads
+        for thread in others:
+            _join(thread, None if end is None else max(0.0, end - time.monotonic()))
+        coordinator.ended.set()
+        _join(group, None)
 
     def pause(self) -> None:
         """Call the listener no more until `resume`; the member stays in the group."""
@@ -267,11 +275,14 @@ class PushConsumer:
         everything = not selector.columns and selector.matches()
         return TopicReader(self._tables, topic, batches, None if everything else selector)
 
-    def _run(self, name: str, target: Callable[..., None], *arguments: float) -> None:
-        thread = threading.Thread(target=target, args=arguments, name=f"consumer-{name}-{self.group}", daemon=True)
-        self._threads.append(thread)
-        thread.start()
+    def _thread(self, name: str, target: Callable[..., None], *arguments: float) -> threading.Thread:
+        return threading.Thread(target=target, args=arguments, name=f"consumer-{name}-{self.group}", daemon=True)
 
 
 def _shut_down(group: str) -> SettingsError:
     return SettingsError("the consumer was shut down", group, "make a new one")
+
+
+def _join(thread: threading.Thread, timeout: float | None) -> None:
+    if thread.is_alive():  # one that is started after `shutdown` ends at once
+        thread.join(timeout)

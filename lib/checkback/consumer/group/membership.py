@@ -26,7 +26,7 @@ _HOLDS, _BEATS = 0.8, 3
 
 
 class Membership:
-    """One member of a group. Not thread-safe, except `holds` and `may_be_replaced`."""
+    """One member of a group. Not thread-safe, except `holds`."""
 
     def __init__(
         self,
@@ -60,10 +60,6 @@ class Membership:
     def holds(self) -> bool:
         """True while no other member can have taken this one for dead."""
         return self._clock() < self._beat_at + _HOLDS * self._session
-
-    def may_be_replaced(self) -> bool:
-        """True once another member may have taken this one for dead; before, the next heartbeat has it hold again."""
-        return self._clock() >= self._beat_at + self._session
 
     def join(self) -> None:
         """Become a member, with the queues that are free. Raises StorageError."""
