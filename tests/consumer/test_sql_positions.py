@@ -213,6 +213,7 @@ def test_a_dead_letter_that_only_the_group_has_kept_is_not_buried(
     coordinator.ended.set()  # from here on the test takes its steps
     consumer._threads[-1].join()
     ready.set()
+    until(lambda: failures)  # the last step that is not this thread's: a Coordinator is one thread's
     until(applied)
     coordinator.step(False)
     assert failures == [(0,)]
