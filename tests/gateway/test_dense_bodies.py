@@ -16,7 +16,7 @@ from checkback.gateway.http.message_routes import message_routes
 from checkback.gateway.http.middleware import JSON
 from checkback.gateway.problems import Problem
 from checkback.gateway.requests import dense_decoder, json_decoder
-from checkback.gateway.requests.names import NAMES, VALUES, is_dense
+from checkback.gateway.requests.dense_decoder import NAMES, VALUES, is_dense
 from gateway.contents import HALF, OP
 from gateway.process import half, op, rows
 from gateway.services import SlowHistory, code, with_service

@@ -13,7 +13,6 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from checkback.check.signature import webhook_id
-from checkback.messages.fields import object_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -179,9 +178,9 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = object_once(pairs)
-    if fields is None:
-        raise ValueError("a duplicate name")
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("a duplicate name")  # {"state": "ROLLBACK", "state": "COMMIT"} is ambiguous
     return fields
 
 

@@ -64,12 +64,6 @@ def fields_of(line: bytes) -> dict[str, Any]:
     return value
 
 
-def object_once(pairs: list[tuple[str, Any]]) -> dict[str, Any] | None:
-    """The members of a JSON object, or None if a name is there twice: {"state": "ROLLBACK", "state": "COMMIT"}."""
-    fields = dict(pairs)
-    return fields if len(fields) == len(pairs) else None
-
-
 def _refuse_lone_surrogates(fields: dict[str, Any]) -> None:
     for name, value in fields.items():
         if not _is_text((name, value)):

@@ -9,9 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
-import orjson
 
-from checkback.gateway.requests.names import VALUES, is_dense, may_repeat, names_in, names_of, repeated, repeated_in
 from checkback.messages import delay
 from checkback.messages.half import IMMUNITY_PROPERTY, Half
 from checkback.messages.limits import BODY_MAX, INT_MAX, LONG_MAX, MS_MAX, PROPERTIES_MAX, TRANSACTION_ID_MAX
@@ -88,8 +86,7 @@ def halves(body: bytes, now: int, committed: bool | None = None) -> list[Half] |
         messages = _HALVES.decode(body).messages
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    taken = _taken(messages, now, committed) if 1 <= len(messages) <= BATCH_MAX else None
-    return taken if taken and _each_once(body, 1 + _names(messages), "messages") else None
+    return _taken(messages, now, committed) if 1 <= len(messages) <= BATCH_MAX else None
 
 
 def half(body: bytes, now: int, committed: bool | None = None) -> Half | None:
@@ -101,7 +98,7 @@ def half(body: bytes, now: int, committed: bool | None = None) -> Half | None:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     taken = _taken([message], now, committed)
-    return taken[0] if taken and _each_once(body, _names([message]), None) else None
+    return taken[0] if taken else None
 
 
 def _taken(messages: Sequence[_Half], now: int, committed: bool | None) -> list[Half] | None:
@@ -153,7 +150,6 @@ def ops(body: bytes, now: int) -> list[RemarkedOp] | None:
         return None
     groups: set[str] = set()
     taken = []
-    names = 1
     for one in messages:
         born = now if one.born_timestamp is None else one.born_timestamp
         if not (
@@ -168,37 +164,7 @@ def ops(body: bytes, now: int) -> list[RemarkedOp] | None:
             return None
         op = Op(one.queue_id, one.half_offset, one.transaction_id, one.producer_group, one.state, born)
         taken.append((op, one.remark))
-        names += 5 + (one.born_timestamp is not None) + (one.remark is not None)
-    return taken if _each_once(body, names, "ops") else None
-
-
-def _names(messages: Sequence[_Half]) -> int:
-    """The names of half messages and their properties, at least: a null counts as missing."""
-    names = 4 * len(messages)
-    for one in messages:
-        names += (
-            (one.real_queue_id is not None)
-            + (one.tags is not None)
-            + (one.keys is not None)
-            + (one.born_timestamp is not None)
-            + (0 if one.properties is None else 1 + len(one.properties))
-        )
-    return names
-
-
-def _each_once(body: bytes, names: int, items: str | None) -> bool:
-    """Is each name of an object there once? ``names``: those found; ``items``: the list of a batch."""
-    if not may_repeat(body, names):
-        return True
-    if is_dense(body, VALUES):
-        return False
-    try:
-        fields = orjson.loads(body)  # with the names of nulls and of unknown members
-    except orjson.JSONDecodeError:
-        return False
-    if items is None:
-        return not may_repeat(body, names_in(fields)) or not repeated(body)
-    return not may_repeat(body, names_of(fields, items)) or not repeated_in(body, items)
+    return taken
 
 
 def _new(name: str, known: set[str], fits: Callable[[str], bool]) -> bool:

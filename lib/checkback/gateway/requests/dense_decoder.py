@@ -16,16 +16,21 @@ from msgspec import Raw
 
 from checkback.gateway.problems import Problem
 from checkback.gateway.requests.batch_decoder import BATCH_MAX, HALF_FIELDS, OP_FIELDS, is_utf8
-from checkback.gateway.requests.names import TWICE, may_repeat, names_in, repeated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+#: bytes of a body that is decoded in one go, whatever it is
+_SMALL = 256 << 10
+#: values of a larger one that is
+_VALUES_MAX = 50_000
 #: Bytes of the properties as JSON. Those of a valid message have fewer, even if each character is an escape sequence,
 #: unless names are repeated or there is white space.
 _PROPERTIES_MAX = 256 << 10
 #: bytes of messages that are decoded in one go
 _PART = 128 << 10
+#: what precedes a value in an object; and in an array or object
+NAMES, VALUES = b":", b",[{"
 
 
 class _Fields(Protocol):
@@ -43,10 +48,17 @@ _Items: Any = msgspec.defstruct("Items", [(f"i{n}", Raw, Raw()) for n in range(B
 _ITEMS = {
     name: msgspec.json.Decoder(msgspec.defstruct("Body", [(name, _Items | None, None)])) for name in ("messages", "ops")
 }
-_LISTS = {name: _fields_of((name,)) for name in _ITEMS}
 _HALF, _OP = _fields_of(HALF_FIELDS), _fields_of(OP_FIELDS)
 _PROPERTIES = msgspec.json.Decoder(dict[str, Raw])
 _TEXTS = msgspec.json.Decoder(dict[str, str])
+
+
+def is_dense(body: bytes, marks: bytes) -> bool:
+    """Has a body so many of the ``marks``, NAMES or VALUES, that decoding all of it would take too long?"""
+    if len(body) <= _SMALL:
+        return False
+    content = np.frombuffer(body, np.uint8)
+    return sum(int(np.count_nonzero(content == mark)) for mark in marks) > _VALUES_MAX
 
 
 def items_of(body: bytes, name: str) -> list[Raw] | Problem:
@@ -55,14 +67,13 @@ def items_of(body: bytes, name: str) -> list[Raw] | Problem:
         return Problem("malformed", "not JSON: not UTF-8")
     try:
         items = getattr(_ITEMS[name].decode(body), name)
-        repeats = items is not None and _repeats_list(body, name)
     except msgspec.ValidationError:
         is_object = body.lstrip()[:1] == b"{"
         return Problem("malformed", f"{name}: not an array" if is_object else "not a JSON object")
     except (msgspec.DecodeError, RecursionError) as error:
         return _malformed(error)
-    if items is None or repeats:
-        return TWICE if repeats else Problem("malformed", f"{name}: missing")
+    if items is None:
+        return Problem("malformed", f"{name}: missing")
     found = [item for field in items.__struct_fields__ if (item := getattr(items, field)) != _NOTHING]
     if len(found) > BATCH_MAX:
         detail = f"{name}: more than {BATCH_MAX} of them; 1 to {BATCH_MAX} fit in a request"
@@ -100,14 +111,10 @@ def _known_fields(message: bytes | Raw, decoder: msgspec.json.Decoder[_Fields]) 
             raw = getattr(found, name)
             if raw != _NOTHING:
                 fields[name] = _properties(raw) if name == "properties" else _value(raw)
-        if may_repeat(message, names_in(fields)) and _repeats(message, decoder):
-            return TWICE
     except msgspec.ValidationError:  # not an object
         return []
     except _TooLarge as error:
         return Problem("unfit", str(error), {"field": "properties"})
-    except _Ambiguous:
-        return TWICE
     except (msgspec.DecodeError, orjson.JSONDecodeError, RecursionError) as error:
         return _malformed(error)
     return fields
@@ -115,33 +122,6 @@ def _known_fields(message: bytes | Raw, decoder: msgspec.json.Decoder[_Fields]) 
 
 class _TooLarge(Exception):  # noqa: N818 - what the properties are
     pass
-
-
-class _Ambiguous(Exception):  # noqa: N818 - what the properties are
-    pass
-
-
-def _repeats(message: bytes | Raw, decoder: msgspec.json.Decoder[_Fields]) -> bool:
-    """Is a name of these fields there twice? The last one of each is found; is there another without it?"""
-    content, begin = bytearray(message), _address(message)
-    found = decoder.decode(message)
-    for name in found.__struct_fields__:
-        raw = getattr(found, name)
-        if raw != _NOTHING:
-            end = content.rfind(b'"', 0, _address(raw) - begin)
-            start = content.rfind(b'"', 0, end) + 1
-            content[start:end] = b"x" * (end - start)  # no field's name
-    again = decoder.decode(content)
-    return any(getattr(again, name) != _NOTHING for name in again.__struct_fields__)
-
-
-def _repeats_list(body: bytes, name: str) -> bool:
-    """Is the list ``name`` there twice? Its text is nearly always there once, and without escapes."""
-    return (body.count(b'"%s"' % name.encode()) > 1 or b"\\u" in body) and _repeats(body, _LISTS[name])
-
-
-def _address(content: bytes | Raw) -> int:
-    return np.frombuffer(memoryview(content), np.uint8).ctypes.data
 
 
 def _value(raw: Raw) -> object:
@@ -159,14 +139,10 @@ def _properties(raw: Raw) -> object:
         return _value(raw)
     if content.nbytes > _PROPERTIES_MAX:
         raise _TooLarge(f"properties: {content.nbytes} bytes of JSON, over {_PROPERTIES_MAX >> 10} KiB")
-    properties: dict[str, Any]
     try:
-        properties = _TEXTS.decode(raw)
+        return _TEXTS.decode(raw)
     except msgspec.ValidationError:
-        properties = {name: _value(value) for name, value in _PROPERTIES.decode(raw).items()}
-    if may_repeat(raw, len(properties)) and repeated(raw):
-        raise _Ambiguous
-    return properties
+        return {name: _value(value) for name, value in _PROPERTIES.decode(raw).items()}
 
 
 def _malformed(error: Exception) -> Problem:

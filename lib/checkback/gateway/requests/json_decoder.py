@@ -9,17 +9,7 @@ import orjson
 from checkback.gateway.problems import Problem
 from checkback.gateway.requests import batch_decoder, dense_decoder
 from checkback.gateway.requests.batch_decoder import BATCH_MAX, REMARK_MAX, RemarkedOp
-from checkback.gateway.requests.names import (
-    NAMES,
-    TWICE,
-    VALUES,
-    is_dense,
-    may_repeat,
-    names_in,
-    names_of,
-    repeated,
-    repeated_in,
-)
+from checkback.gateway.requests.dense_decoder import NAMES, VALUES, is_dense
 from checkback.messages.fields import Rejected
 from checkback.messages.half import half_of
 from checkback.messages.op import op_of
@@ -31,14 +21,6 @@ if TYPE_CHECKING:
 
 
 def object_of(body: bytes) -> dict[str, Any] | Problem:
-    """The JSON object of a body, without a name twice."""
-    fields = _object_of(body)
-    if isinstance(fields, Problem) or not may_repeat(body, names_in(fields)):
-        return fields
-    return repeated(body) or fields
-
-
-def _object_of(body: bytes) -> dict[str, Any] | Problem:
     """The JSON object of a body. orjson refuses invalid UTF-8, NaN and lone surrogates."""
     try:
         value = orjson.loads(body)
@@ -50,19 +32,13 @@ def _object_of(body: bytes) -> dict[str, Any] | Problem:
 
 
 def items_of(body: bytes, name: str) -> list[Any] | Problem:
-    """The list ``name`` of a body's JSON object; of an item that has a name twice, the problem."""
-    fields = _object_of(body)
+    """The list ``name`` of a body's JSON object."""
+    fields = object_of(body)
     if isinstance(fields, Problem):
         return fields
     items = fields.get(name)
     if type(items) is not list:
         return Problem("malformed", f"{name}: {'missing' if items is None else 'not an array'}")
-    if may_repeat(body, names_of(fields, name)):
-        numbers = repeated_in(body, name)
-        if isinstance(numbers, Problem):
-            return numbers
-        for number in numbers:
-            items[number] = TWICE
     if not 1 <= len(items) <= BATCH_MAX:
         return Problem("unfit", f"{name}: {len(items)} of them; 1 to {BATCH_MAX} fit in a request", {"field": name})
     return items
