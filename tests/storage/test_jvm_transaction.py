@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import threading
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
-from checkback.errors import FencedError
+from checkback.errors import FencedError, StorageError
 from checkback.storage.log import jvm_transaction
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
@@ -110,6 +111,28 @@ def test_repeated_version_is_skipped(spark: SparkSession, tables: Tables) -> Non
     tables.append_arrow(spark, _rows(3), NAME, "a", 3)
     tables.append_arrow(spark, _rows(4), NAME, "b", 1)
     assert _offsets(spark, tables) == [1, 2, 3, 4]
+
+
+def test_versions_that_delta_forgets(spark: SparkSession, tables: Tables) -> None:
+    """A replay is refused, or skipped where the history tells; so is who was never there; without the property not."""
+    tables.append_arrow(spark, _rows(1), NAME, "a", 1)
+    table, name = tables.in_sql(NAME), "delta.setTransactionRetentionDuration"
+    spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('{name}' = 'interval 0 seconds')")
+    refused = re.escape(f"{tables.location(NAME)}: {name} is set: nobody can tell what was committed; ALTER TABLE ")
+    refused += re.escape(f"{table} UNSET TBLPROPERTIES ('{name}')")
+    for app in ("a", "b"):
+        with pytest.raises(StorageError, match=refused):
+            tables.append_arrow(spark, _rows(1), NAME, app, 1)
+    with pytest.raises(StorageError, match=refused):
+        _by_spark(spark.createDataFrame(_rows(1)), tables, "b", 1)
+    with nullcontext() if tables.catalog else pytest.raises(StorageError, match=refused):
+        _by_spark(spark.createDataFrame(_rows(1)), tables, "a", 1)
+    assert _offsets(spark, tables) == [1]
+    spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('{name}' = 'interval 30 days')")
+    tables.append_arrow(spark, _rows(1), NAME, "a", 1)
+    tables.append_arrow(spark, _rows(2), NAME, "a", 2)
+    _by_spark(spark.createDataFrame(_rows(3)), tables, "a", 3)
+    assert _offsets(spark, tables) == [1, 2, 3]
 
 
 def test_recreated_table_is_looked_up_anew(spark: SparkSession, tables: Tables) -> None:

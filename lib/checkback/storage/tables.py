@@ -25,6 +25,7 @@ from checkback.storage.files.object_store import (
 )
 from checkback.storage.files.paths import local_path
 from checkback.storage.log import spark_log
+from checkback.storage.log.delta_errors import FORGETS, forgotten
 from checkback.storage.log.delta_log import AlteredError, DeltaLog
 from checkback.storage.log.jvm_transaction import CatalogName, JvmTransactions
 from checkback.storage.log.torn_commits import refuse_torn
@@ -422,6 +423,8 @@ class Tables:
         self.guard.confirm()
         self.refuse_spark(name)
         self._transactions.forget(name)
+        if app is not None and self._committed_before(rows.sparkSession, name, app, version):
+            return
         writer = rows.write.format("delta").mode("append")
         if app is not None:
             writer = writer.option("txnAppId", app).option("txnVersion", version)
@@ -435,6 +438,18 @@ class Tables:
             writer.save(place)
         if self.sync:
             LogFlush(local_path(place) or place).with_files()
+
+    def _committed_before(self, spark: SparkSession, name: str, app: str, version: int) -> bool:
+        """True if Spark would append (app, version) again: it was committed, and the table may have expired that.
+
+        Raises StorageError if nobody can tell.
+        """
+        if FORGETS not in spark_log.properties(spark, self.in_sql(name)):
+            return False
+        last = self.last_version(spark, name, app)
+        if last is None:
+            raise forgotten(self.location(name), self.in_sql(name))
+        return last >= version
 
     def mark(self, spark: SparkSession, name: str) -> None:
         """Commit a new version without rows."""

@@ -8,6 +8,8 @@ from deltalake.exceptions import DeltaError
 
 from checkback.errors import NO_SPACE, NO_SPACE_FIX, StorageError
 
+#: table property: retention of transaction identifiers (PROTOCOL.md of delta-io/delta)
+FORGETS = "delta.setTransactionRetentionDuration"
 #: what delta-rs raises
 DELTA_ERRORS = (DeltaError, OSError)
 #: A request that the object store did not answer, or refused (as delta-rs and obstore say it).
@@ -32,6 +34,12 @@ def unreadable(place: str, error: BaseException) -> StorageError:
     """The log of the table in ``place`` cannot be read."""
     fix = read_fix(error, "restore the folder _delta_log")
     return StorageError(f"the table's log cannot be read: {_cause(error)}", place, fix)
+
+
+def forgotten(place: str, table: str) -> StorageError:
+    """The error for a table that may have dropped what an application has committed. ``table``: its name in SQL."""
+    fix = f"ALTER TABLE {table} UNSET TBLPROPERTIES ('{FORGETS}')"
+    return StorageError(f"{FORGETS} is set: nobody can tell what was committed", place, fix)
 
 
 def read_fix(error: BaseException, damaged: str) -> str:

@@ -28,7 +28,7 @@ from checkback.storage.files.object_store import is_registered, options_of
 from checkback.storage.log import compatibility
 from checkback.storage.log.checksum import write_checksum
 from checkback.storage.log.compatibility import declared_schema
-from checkback.storage.log.delta_errors import DELTA_ERRORS, storage_error, unreadable
+from checkback.storage.log.delta_errors import DELTA_ERRORS, FORGETS, forgotten, storage_error, unreadable
 from checkback.storage.log.log_tail import LogTail
 from checkback.storage.log.optimistic_transaction import HOOKS, OptimisticTransaction, alters, fenced, update
 from checkback.storage.log.snapshot_files import DataFile, SnapshotFiles, data_files, open_table
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
     from checkback.storage.parquet.parquet_files import ParquetFile
 
-#: table property: retention of transaction identifiers (PROTOCOL.md of delta-io/delta)
-_FORGETS = "delta.setTransactionRetentionDuration"
 #: files that make a folder a table's log
 _OF_LOG = re.compile(r"[0-9]{20}\.(?:json|checkpoint\..*)")
 #: tables that queries read as streams
@@ -284,14 +282,13 @@ class DeltaLog:
         Raises StorageError, also if one is missing and the table expires transaction identifiers: it may have expired.
         """
         self._update()
-        forgets = _FORGETS in self._table.metadata().configuration
+        forgets = FORGETS in self._table.metadata().configuration
         known = None if forgets else self._tail.transactions.at(self._tail.version)
         with reading(self._place, unreadable):
             look_up = self._snapshot().transaction_version if known is None else known.get
             found = {app: look_up(app) for app in apps}
         if None in found.values() and forgets:
-            fix = f"ALTER TABLE delta.`{self._place}` UNSET TBLPROPERTIES ('{_FORGETS}')"
-            raise StorageError(f"{_FORGETS} is set: nobody can tell what was committed", self._place, fix)
+            raise forgotten(self._place, f"delta.`{self._place}`")
         return found
 
     def applications(self) -> Mapping[str, int]:

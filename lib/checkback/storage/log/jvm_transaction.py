@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checkback.storage.dataframes import is_connect
 from checkback.storage.log.compatibility import delta_takes_files
+from checkback.storage.log.delta_errors import FORGETS, forgotten
+from checkback.storage.log.spark_log import quoted
 from checkback.storage.parquet.parquet_files import MOST_ROWS, FileWriter
 
 if TYPE_CHECKING:
@@ -87,8 +89,9 @@ class JvmTransactions:
         """Append rows of the table ``name`` (`schemas`) as (app, version), unless it has committed that or a later one.
 
         ``place``: a name in a catalog, or a path. ``confirm`` is called before the commit. Returns False, with nothing
-        done, if Spark has to write them. Raises ArrowInvalid, OSError, the errors of Delta's commit as pyspark has
-        them, among them ConcurrentTransactionException if another process commits for the same ``app`` meanwhile.
+        done, if Spark has to write them. Raises ArrowInvalid, OSError, StorageError if the table expires what would
+        tell, the errors of Delta's commit as pyspark has them, among them ConcurrentTransactionException if another
+        process commits for the same ``app`` meanwhile.
         """
         if self._missing or is_connect(spark) or rows.nbytes > _MOST_BYTES:
             return False
@@ -98,7 +101,7 @@ class JvmTransactions:
             begun = self._begin(spark, place, app, version)
             if begun is None or not _takes_files(name, begun.snapshot):
                 return False
-            known = _look_up(before, begun.snapshot, app)
+            known = _look_up(before, begun.snapshot, place, app)
             if known.apps[app] >= version:
                 self._known[name] = known
                 return True
@@ -135,13 +138,20 @@ class JvmTransactions:
         return None
 
 
-def _look_up(known: _Known | None, snapshot: Any, app: str) -> _Known:
-    """What is known of the snapshot. Spark reconstructs the table's state, unless ``known`` is of this version."""
-    table_id, version = str(snapshot.metadata().id()), int(snapshot.version())
+def _look_up(known: _Known | None, snapshot: Any, place: CatalogName | str, app: str) -> _Known:
+    """What is known of the snapshot. Spark reconstructs the table's state, unless ``known`` is of this version.
+
+    Raises StorageError if the application is missing and the table expires transaction identifiers.
+    """
+    metadata = snapshot.metadata()
+    table_id, version = str(metadata.id()), int(snapshot.version())
     if known is None or (known.table_id, known.version) != (table_id, version):
         known = _Known(table_id, version)
     if app not in known.apps:
         found = snapshot.transactions().get(app)
+        if not found.isDefined() and metadata.configuration().contains(FORGETS):
+            table = f"delta.{quoted(place)}" if isinstance(place, str) else ".".join(map(quoted, place))
+            raise forgotten(place if isinstance(place, str) else table, table)
         known.apps[app] = int(found.get()) if found.isDefined() else -1
     return known
 
