@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from checkback.application.rebuild import rebuild
 from checkback.application.run import reconcile
-from checkback.errors import StateError, StorageError
+from checkback.errors import CheckbackError, StateError, StorageError
 from checkback.inspect import pending
 from checkback.inspect.audit.run import audit
 from checkback.reconcile.start.start_facts import facts
@@ -170,6 +171,30 @@ def test_job_in_a_catalog(catalog: Lakehouse) -> None:
     shutil.rmtree(lake.checkpoints)
     shutil.move(lost, lake.checkpoints)
     assert "the tables belong to another checkpoint" in lake.refusal()
+
+
+def test_first_batch_whose_checkpoint_is_lost(catalog: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has published, and decided nothing yet: a new checkpoint would publish that again, a rebuild finishes it."""
+    lake, commit, published = catalog, Tables._append_in_jvm, threading.Event()
+    lake.land(0)
+    lake.end("COMMIT", 0)
+
+    def dying(self: Tables, spark: SparkSession, rows: pa.Table, name: str, app: str, version: int) -> bool:
+        if name == "topics/orders_1":
+            commit(self, spark, rows, name, app, version)
+            published.set()
+        published.wait(600)
+        raise ConnectionError("the machine is off")
+
+    with monkeypatch.context() as machine:
+        machine.setattr(Tables, "_append_in_jvm", dying)
+        with pytest.raises(CheckbackError, match="the machine is off"):
+            lake.run()
+    assert (lake.published(), lake.decisions()) == ({"orders_1": [0]}, {})
+    shutil.rmtree(lake.checkpoints)
+    assert "this checkpoint is new" in lake.refusal()
+    assert rebuild(lake.spark, lake.settings(), print) is not None
+    assert (lake.published(), lake.decisions()) == ({"orders_1": [0]}, {0: "COMMIT"})
 
 
 def test_guards_know_what_spark_wrote(folders: Lakehouse) -> None:

@@ -58,7 +58,7 @@ def decision_facts(spark: SparkSession, tables: Tables, checkpoint: Checkpoint |
     log = tables.log("decisions") if tables.readable else None
     rows = log.data_files() if log is not None else tables.read(spark, "decisions").limit(1).collect()
     if checkpoint is None:
-        return DecisionFacts(bool(rows) or (tables.readable and _first_batch_wrote(spark, tables)))
+        return DecisionFacts(bool(rows) or _first_batch_wrote(spark, tables))
     query_id = checkpoint.query_id
     with ThreadPoolExecutor() as pool:
         last = pool.map(lambda name: tables.last_version(spark, name, f"{query_id}/{name}"), WRITTEN)
@@ -78,7 +78,12 @@ def decision_facts(spark: SparkSession, tables: Tables, checkpoint: Checkpoint |
 
 
 def _first_batch_wrote(spark: SparkSession, tables: Tables) -> bool:
-    """Whether a table has rows that the very first batch wrote before `decisions`, and was interrupted."""
+    """Whether a table has rows that the very first batch wrote before `decisions`, and was interrupted.
+
+    Where only Spark reads the logs: whether it may have. There a batch claims the tables before its first commit.
+    """
+    if not tables.readable:
+        return owner_of(spark, tables, None, "").last > 0
     if any(tables.log(name).data_files() for name in ("discarded", "check_requests")):
         return True
 
