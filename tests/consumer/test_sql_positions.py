@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Column, Engine, Integer, MetaData, Table, create_engine, insert, select, update
 
 from checkback.consumer import ConsumeResult, PushConsumer, SqlPositions
+from checkback.consumer.coordination import Coordinator
 from checkback.consumer.group.group_state import MessageQueue, QueueState
 from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.position import BatchKey, MessageKey, Position
@@ -170,7 +171,12 @@ def test_members_whose_positions_take_longer_than_a_session_share_the_queues(
 
 @pytest.mark.parametrize(("fails", "given_up"), [({0: 1, 1: 9}, 1), ({0: 9}, 0)])
 def test_a_dead_letter_that_only_the_group_has_kept_is_not_buried(
-    lake: Published, running: list[PushConsumer], engine: Engine, fails: dict[int, int], given_up: int
+    lake: Published,
+    running: list[PushConsumer],
+    engine: Engine,
+    monkeypatch: pytest.MonkeyPatch,
+    fails: dict[int, int],
+    given_up: int,
 ) -> None:
     """The first message's failure is kept by the group, and not by the database, which is locked.
 
@@ -207,17 +213,18 @@ def test_a_dead_letter_that_only_the_group_has_kept_is_not_buried(
     lake.publish({"pay": [lake.messages(3)]})
     heard, ready = Heard(fails.copy(), also=apply), threading.Event()
     options: dict[str, Any] = {"positions": Locked(engine), "max_reconsume_times": 0, "threads": 1, "session": 3600.0}
-    consumer = start(lake, running, listen, **options)
+    with monkeypatch.context() as patched:
+        patched.setattr(Coordinator, "run", lambda *_: None)  # the test takes its steps
+        consumer = start(lake, running, listen, **options)
     coordinator = consumer._coordinator
     assert coordinator is not None
-    coordinator.ended.set()  # from here on the test takes its steps
-    consumer._threads[-1].join()
     ready.set()
     until(lambda: failures)  # the last step that is not this thread's: a Coordinator is one thread's
     until(applied)
     coordinator.step(False)
     assert failures == [(0,)]
     consumer.shutdown()
+    coordinator.leave()
     lake.publish({"pay": [lake.messages(1)]})
     again = Heard(also=apply)
     start(lake, running, again, positions=SqlPositions(engine))
