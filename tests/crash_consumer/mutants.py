@@ -68,13 +68,13 @@ FAULTS: dict[str, Fault] = {
     ),
     "a position is kept by a transaction of its own": Fault(
         "transactional_listening.py",
-        "                self._keep(connection, queue, self._state(taken, count))\n"
+        "                self._keep(connection, queue, state)\n"
         "                self._succeed(queue, connection, outcome_of(self._listener, argument, connection))\n",
         "                reason = outcome_of(self._listener, argument, connection)\n"
         "                if reason is not None:\n"
         "                    raise _FailedError(reason)\n"
         "            with self._positions.engine.begin() as connection:\n"
-        "                self._keep(connection, queue, self._state(taken, count))\n",
+        "                self._keep(connection, queue, state)\n",
         "exactly_once",
     ),
 }
