@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from datetime import datetime, timedelta, timezone
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from checkback.operate.action import Outcome, act
 from checkback.operate.ending import ending
 from checkback.operate.operator_signature import OperatorSignature
 from checkback.operate.resume import resuming
-from checkback.operate.tables import NONE, FileStore
+from checkback.operate.tables import FileStore
 from checkback.operate.transaction import Asked, Place
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.parquet.parquet_files import FileWriter
@@ -55,7 +56,9 @@ class Watched:
     def operators_queues(self) -> set[int]:
         return self._store.operators_queues()
 
-    def append(self, name: str, rows: pa.Table, app: str, first: int, each: Mapping[str, int] = NONE) -> bool:
+    def append(
+        self, name: str, rows: pa.Table, app: str, first: int, each: Mapping[str, int] = MappingProxyType({})
+    ) -> bool:
         self.turn(name, appends=True)
         return self._store.append(name, rows, app, first, each)
 

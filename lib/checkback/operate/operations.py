@@ -24,6 +24,11 @@ RESUME, CANCEL = "RESUME", "CANCEL"
 ACTIONS = {"COMMIT": "RESOLVE_COMMIT", "ROLLBACK": "RESOLVE_ROLLBACK", CANCEL: CANCEL}
 
 
+def application_of(action: str, key: Key) -> str:
+    """The application, of Delta's transaction identifiers, of an action on a half message."""
+    return f"operator/{action}/{key}"
+
+
 @dataclass(frozen=True)
 class Operation:
     """One operator action. ``place``: the transaction acted on, ``new_place``: the resumed message.
@@ -62,7 +67,7 @@ class Operation:
     @property
     def application(self) -> str:
         """That of its row, of Delta's transaction identifiers."""
-        return f"operator/{self.action}/{self.key}"
+        return application_of(self.action, self.key)
 
 
 def operations_of(family: Iterable[Transaction]) -> list[Operation]:

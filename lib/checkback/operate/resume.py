@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from checkback.operate.action import Action
 from checkback.operate.lookup import own_rows_at
-from checkback.operate.operations import RESUME, Operation
+from checkback.operate.operations import RESUME, Operation, application_of
 from checkback.operate.rows import half_row
 from checkback.operate.rules import RefusedError, judge_resume
 from checkback.operate.transaction import Place
@@ -58,7 +58,7 @@ def next_versions(store: OperatorTables, some: Iterable[Transaction]) -> dict[st
 
 
 def _application(one: Transaction) -> str:
-    return f"operator/{RESUME}/{one.key}"
+    return application_of(RESUME, one.key)
 
 
 def resume_at(

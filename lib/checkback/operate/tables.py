@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import contextmanager
 from functools import reduce
 from operator import and_
@@ -24,13 +23,12 @@ from checkback.storage.tables import Tables
 from checkback.storage.valid_texts import python_values
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
     from checkback.settings import Settings
 
-NONE: Mapping[str, int] = MappingProxyType({})
 #: Column -> accepted values, as a conjunction.
 Equal: TypeAlias = "Mapping[str, Collection[Any]]"
 _WRITTEN = ("half", "op", "operations")
@@ -64,7 +62,9 @@ class OperatorTables(Protocol):
     def operators_queues(self) -> set[int]:
         """The half queues that have had resumed messages, as the log of `half` tells; none if only Spark reads it."""
 
-    def append(self, name: str, rows: pa.Table, app: str, first: int, each: Mapping[str, int] = NONE) -> bool:
+    def append(
+        self, name: str, rows: pa.Table, app: str, first: int, each: Mapping[str, int] = MappingProxyType({})
+    ) -> bool:
         """Append the rows, with versions from ``first`` on. False, and nothing appended, if one of these is committed.
 
         (app, version) is a Delta transaction identifier: of two concurrent appends one gets True. Creates the table if
@@ -130,7 +130,9 @@ class FileStore:
         """As OperatorTables."""
         return operators_queues(self._tables.log("half")) if self.has("half") else set()
 
-    def append(self, name: str, rows: pa.Table, app: str, first: int, each: Mapping[str, int] = NONE) -> bool:
+    def append(
+        self, name: str, rows: pa.Table, app: str, first: int, each: Mapping[str, int] = MappingProxyType({})
+    ) -> bool:
         """As OperatorTables."""
         return self._append(name, rows, {app: first, **each}, {app: first + rows.num_rows - 1, **each})
 
@@ -199,7 +201,7 @@ class SparkStore:
         rows: pa.Table,
         app: str,
         first: int,
-        each: Mapping[str, int] = NONE,  # noqa: ARG002 - Spark's write has one application
+        each: Mapping[str, int] = MappingProxyType({}),  # noqa: ARG002 - Spark's write has one application
     ) -> bool:
         """As OperatorTables. Spark silently skips a committed version: reading the row back tells who was first."""
         from delta.exceptions import ConcurrentTransactionException
