@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,9 +16,10 @@ from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.group.membership import Membership
 from checkback.consumer.position import QUEUES, BatchKey, MessageKey, Position
 from checkback.consumer.retry import DeadLetter, Retry
+from checkback.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from consumer.published import Published
 
@@ -126,6 +128,40 @@ def test_what_an_operator_adds_is_kept_and_told(lake: Published) -> None:
         return state.with_queues({queue: QueueState(found.position, (retry,), (), 0, found.owner, found.epoch)})
 
     mine = one.owned()
+    GroupTable(lake.tables, "g").update(add)
+    assert one.step(mine, (), True, None)
+    assert one.added == {queue: [retry]}
+    assert one.owned()[queue].retries == (retry,)
+
+
+def test_what_an_operator_adds_after_a_commit_that_was_answered_with_an_error(lake: Published) -> None:
+    """By which the member has taken the queue."""
+    table = GroupTable(lake.tables, "g")
+    one = Membership(table, "a", ["pay"], 10.0, at_start, Clock())
+    one.join()
+    two = member(lake, "b", Clock())
+    for each in (one, one, two, one):
+        idle(each)
+    two.leave(two.owned())
+    update = table.update
+
+    def late(change: Callable[[GroupState], GroupState | None]) -> GroupState | None:
+        GroupTable(lake.tables, "g").update(change)
+        raise StorageError("no answer", "g")
+
+    table.update = late  # type: ignore[method-assign]
+    with pytest.raises(StorageError):
+        idle(one)
+    table.update = update  # type: ignore[method-assign]
+    idle(one)
+    mine = one.owned()
+    assert len(mine) == QUEUES
+    queue = MessageQueue("pay", 63)
+    retry = Retry(MessageKey(BatchKey("a", 1, 2), 0, 7), 1, 5, "resumed")
+
+    def add(state: GroupState) -> GroupState:
+        return state.with_queues({queue: replace(state.queues[queue], retries=(retry,))})
+
     GroupTable(lake.tables, "g").update(add)
     assert one.step(mine, (), True, None)
     assert one.added == {queue: [retry]}

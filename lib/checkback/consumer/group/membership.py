@@ -110,6 +110,8 @@ class Membership:
             return False
         takes = rebalance.take(self.state, self.name) is not self.state
         if not (commit or given_back or dead or takes or now >= self._beat_at + self.beat_s):
+            # Some may be taken by a commit that was done, and answered with an error.
+            self._known = self.owned() | self._known
             return True
 
         def change(state: GroupState) -> GroupState | None:
