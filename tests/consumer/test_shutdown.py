@@ -12,10 +12,13 @@ import pytest
 
 from checkback.consumer import ConsumeResult, PushConsumer
 from checkback.consumer.group.group_table import GroupTable
+from checkback.errors import SettingsError
 from consumer.heard import PATIENCE_S, Heard, until
 from consumer.test_push_consumer import FAST
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from consumer.published import Published
 
 
@@ -62,6 +65,75 @@ def test_a_signal_comes_while_a_call_is_waited_for(lake: Published, interrupted:
     process.join()
     assert process.exitcode == 0
     assert GroupTable(lake.tables, "g").state.members == {}
+
+
+class Signalled(threading.Condition):
+    """A lock under which a signal comes, if the main thread ever takes it."""
+
+    def __enter__(self) -> bool:
+        entered = super().__enter__()
+        if threading.current_thread() is threading.main_thread():
+            signal.raise_signal(signal.SIGTERM)
+        return entered
+
+
+def shut_down_under_the_lock(root: str, when: str) -> None:
+    """A process that is told to end in the middle of whatever takes the lock of the consumer's threads."""
+    consumer = PushConsumer("g", root, Heard(), **FAST).subscribe("pay")
+    signal.signal(signal.SIGTERM, lambda *_: consumer.shutdown())
+    if when == "it starts":
+        consumer._hand.changed = Signalled()
+        with pytest.raises(SettingsError, match="shut down"):
+            consumer.start()
+        return
+    consumer.start()
+    until(lambda: consumer.consumed == 3)
+    consumer._hand.changed.__class__ = Signalled
+    asked: object = getattr(consumer, when)
+    if callable(asked):
+        asked(*["pay"] if when == "settled_at" else [])
+    consumer.shutdown()
+
+
+@pytest.mark.parametrize("when", ["it starts", "queues", "in_hand", "settled_at", "resume"])
+def test_a_signal_comes_under_the_lock(lake: Published, when: str) -> None:
+    """Its handler's shutdown waits for threads that need the lock."""
+    lake.publish({"pay": [lake.messages(3)]})
+    process = multiprocessing.get_context("spawn").Process(
+        target=shut_down_under_the_lock, args=(lake.tables.root, when)
+    )
+    process.start()
+    process.join(PATIENCE_S)
+    process.kill()
+    process.join()
+    assert process.exitcode == 0
+    assert GroupTable(lake.tables, "g").state.members == {}
+
+
+class Threadless(PushConsumer):
+    """There is no thread for its second caller."""
+
+    def _thread(self, name: str, target: Callable[..., None], *arguments: float) -> threading.Thread:
+        thread = super()._thread(name, target, *arguments)
+        if name == "1":
+            thread.start = cannot_start  # type: ignore[method-assign]
+        return thread
+
+
+def cannot_start() -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_a_consumer_that_lacks_a_thread_does_not_start(lake: Published) -> None:
+    """It leaves the group, instead of keeping queues that it may not consume."""
+    lake.publish({"pay": [lake.messages(3)]})
+    consumer = Threadless("threadless", lake.tables.root, Heard(), **FAST).subscribe("pay")
+    with pytest.raises(RuntimeError, match="thread"):
+        consumer.start()
+    left = [thread for thread in threading.enumerate() if thread.name.endswith("-threadless")]
+    members = GroupTable(lake.tables, "threadless").state.members
+    consumer.shutdown()
+    assert (left, members) == ([], {})
 
 
 def test_the_time_to_wait_counts_while_another_shutdown_waits(lake: Published) -> None:

@@ -104,7 +104,8 @@ class PushConsumer:
         self._hand = ProcessQueues(group, orderly)
         self._threads: list[threading.Thread] = []
         self._coordinator: Coordinator | None = None
-        #: held while it starts; `shutdown` takes no lock, for a signal's handler may call it anywhere
+        #: Held while it starts. What a service calls besides takes no lock that the threads need: a signal's
+        #: handler may interrupt it anywhere, and its `shutdown` waits for them.
         self._starting = threading.Lock()
 
     def subscribe(self, topic: str, selector: MessageSelector | str = "*") -> PushConsumer:
@@ -169,8 +170,12 @@ class PushConsumer:
         if self.stopping:
             coordinator.leave()
             raise _shut_down(self.group)
-        for thread in self._threads:  # the first message's listener may shut the consumer down: the group's first
-            thread.start()
+        try:
+            for thread in self._threads:  # the first message's listener may shut the consumer down: the group's first
+                thread.start()
+        except BaseException:  # no more threads are to be had
+            self.shutdown()
+            raise
 
     def shutdown(self, timeout: float | None = None) -> None:
         """Finish the calls in progress, keep the positions, leave the group. ``timeout``: s to wait for calls.
@@ -198,8 +203,6 @@ class PushConsumer:
         """In a thread of its own, which no signal interrupts. Of two at once each waits for its time, and no longer."""
         end = None if timeout is None else time.monotonic() + timeout
         self._hand.stopping.set()
-        with self._hand.changed:
-            self._hand.changed.notify_all()
         coordinator = self._coordinator
         if coordinator is None:  # if it is starting it finds that it is to stop
             return
@@ -215,9 +218,7 @@ class PushConsumer:
 
     def resume(self) -> None:
         """Go on after `pause`."""
-        with self._hand.changed:
-            self._hand.paused = False
-            self._hand.changed.notify_all()
+        self._hand.paused = False
 
     @property
     def stopping(self) -> bool:
@@ -246,19 +247,17 @@ class PushConsumer:
 
     def queues(self) -> list[MessageQueue]:
         """The queues that this member owns."""
-        with self._hand.changed:
-            return sorted(self._hand.queues)
+        return sorted(self._hand.queues)
 
     @property
     def in_hand(self) -> int:
         """Messages that are read and not consumed yet."""
-        with self._hand.changed:
-            return sum(each.count for each in self._hand.queues.values())
+        return sum(each.count for each in self._hand.queues.copy().values())
 
     def settled_at(self, topic: str) -> int | None:
         """Batch time (ms) up to which this member's queues of the topic are consumed; None = nothing yet."""
-        with self._hand.changed:
-            times = [each.consumed.settled_at for queue, each in self._hand.queues.items() if queue.topic == topic]
+        queues = self._hand.queues.copy().items()
+        times = [each.consumed.settled_at for queue, each in queues if queue.topic == topic]
         known = [time for time in times if time is not None]
         return min(known) if known and len(known) == len(times) else None
 
