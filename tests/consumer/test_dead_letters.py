@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 def test_beyond_the_limit_of_retries_nothing_new_is_consumed(
     lake: Published, running: list[PushConsumer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("checkback.consumer.calling._MOST_RETRIES", 10)
+    monkeypatch.setattr("checkback.consumer.process_queues._MOST_RETRIES", 10)
     lake.publish({"pay": [lake.messages(500)]})
     broken = threading.Event()
 

@@ -39,7 +39,7 @@ def test_retries_ahead_of_the_position_do_not_hold_it_up(
     lake: Published, running: list[PushConsumer], monkeypatch: pytest.MonkeyPatch, orderly: bool
 ) -> None:
     """A member was killed whose first call hung, while the others failed."""
-    monkeypatch.setattr("checkback.consumer.calling._MOST_RETRIES", 10)
+    monkeypatch.setattr("checkback.consumer.process_queues._MOST_RETRIES", 10)
     start(lake, running, Heard())
     running.pop().shutdown()
     lake.publish({"pay": [lake.messages(20)]})
@@ -53,7 +53,7 @@ def test_retries_ahead_of_the_position_do_not_hold_it_up(
 def test_retries_of_a_topic_that_is_away_do_not_hold_up_another(
     lake: Published, running: list[PushConsumer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("checkback.consumer.calling._MOST_RETRIES", 10)
+    monkeypatch.setattr("checkback.consumer.process_queues._MOST_RETRIES", 10)
     lake.publish({"pay": [lake.messages(15)]})
     heard = Heard()
     start(lake, running, heard)
@@ -69,6 +69,22 @@ def test_retries_of_a_topic_that_is_away_do_not_hold_up_another(
     assert sorted(heard.offsets) == list(range(18))
     shutil.move(f"{place}.away", place)
     until(lambda: all(heard.times[offset] == 2 for offset in range(15)))
+
+
+@pytest.mark.parametrize("limit", ["reading.MOST_MESSAGES", "process_queues.MOST_BYTES"])
+def test_retries_are_read_though_there_is_no_room_for_messages(
+    lake: Published, running: list[PushConsumer], monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """Those in hand wait for the retries, and no queue is without some."""
+    monkeypatch.setattr("checkback.consumer.process_queues._MOST_RETRIES", 1)
+    monkeypatch.setattr(f"checkback.consumer.{limit}", 2)
+    monkeypatch.setattr("checkback.consumer.reading._PATIENCE_S", 0.05)
+    count = 64 * 17  # a thread takes 16 of a queue at first
+    lake.publish({"pay": [lake.messages(count, range(64))]})
+    heard = Heard(dict.fromkeys(range(count), 1))
+    start(lake, running, heard)
+    heard.wait_for_count(2 * count)
+    assert set(heard.times.values()) == {2}
 
 
 @pytest.mark.parametrize("orderly", [False, True])
@@ -106,5 +122,4 @@ def test_due_retries_are_read_as_far_as_there_is_room(
     assert least * 10_000 <= queue.retry_size < (most + 1) * 10_000
     go_on.set()
     again.wait_for(*range(100))
-    until(lambda: not consumer.in_hand)
-    assert queue.retry_size == 0
+    until(lambda: not (consumer.in_hand or queue.retry_size))

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from checkback.consumer.retry import Retry
     from checkback.consumer.transactional_listening import TransactionalListening
 
-#: retries in hand beyond which only they are consumed
-_MOST_RETRIES = 10_000
-
 
 class Caller:
     """What each of these threads runs; it is told the outcome of each call (`listening.Consuming`)."""
@@ -77,8 +74,7 @@ class Caller:
         return self._hand.cut_off or all(each.idle or each.lost for each in self._hand.queues.values())
 
     def _take_from(self, queues: list[ProcessQueue], stopping: bool) -> Slice | None:
-        now, size = now_ms(), self._listening.slice_size()
-        only_again = self._hand.retries >= _MOST_RETRIES
+        now, size, only_again = now_ms(), self._listening.slice_size(), self._hand.only_again
         for number in range(len(queues)):
             each = queues[(self._turn + number) % len(queues)]
             taken = each.take_to_finish() if stopping else each.take(size, now, only_again)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("checkback.consumer")
 #: messages of a queue, and bytes of all, in hand beyond which no more are read
 MOST_MESSAGES, MOST_BYTES = 20_000, 128 << 20
+#: retries in hand beyond which only they are read and consumed
+_MOST_RETRIES = 10_000
 
 
 class ProcessQueues:
@@ -49,10 +51,14 @@ class ProcessQueues:
         return sum(each.size + each.retry_size for each in self.queues.values()) > MOST_BYTES
 
     @property
-    def retries(self) -> int:
-        """Messages that wait for their retry alone: not for the position, nor for their topic. Under the lock."""
+    def only_again(self) -> bool:
+        """True if too many messages wait for their retry to consume others. Under the lock.
+
+        That is, for their retry alone: not for the position, nor for their topic.
+        """
         topics = self.unreadable
-        return sum(len(each.retries) - each.ahead for queue, each in self.queues.items() if queue.topic not in topics)
+        waiting = [len(each.retries) - each.ahead for queue, each in self.queues.items() if queue.topic not in topics]
+        return sum(waiting) >= _MOST_RETRIES
 
     def drop(self, queue: ProcessQueue) -> None:
         """What is in hand of the queue is worth nothing any more. Under the lock."""

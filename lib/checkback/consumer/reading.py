@@ -83,7 +83,7 @@ class Reader:
         with hand.changed:
             room = [each for queue, each in hand.queues.items() if queue.topic == topic and each.has_room]
             room = [each for each in room if each.count < MOST_MESSAGES]
-            if hand.full or not room:
+            if hand.full or hand.only_again or not room:
                 return False
             for each in room:
                 each.fetched = self._log.listed.dated(each.fetched)
@@ -145,14 +145,17 @@ class Reader:
         return []
 
     def _wait_for_room(self, mine: list[ProcessQueue]) -> None:
-        """Wait until what was read is consumed in part; if others have nothing to do, what is stuck is read later."""
+        """Wait until what was read is consumed in part.
+
+        What others are to overtake, queues without messages or due retries, is read later.
+        """
         hand = self._hand
         with hand.changed:
             began = time.monotonic()
             while not hand.stopping.is_set() and (hand.full or any(each.count > MOST_MESSAGES for each in mine)):
                 hand.changed.wait(0.05)
-                hungry = any(each.hungry for each in hand.queues.values())
-                if hungry and not hand.paused and time.monotonic() > began + _PATIENCE_S:
+                others = hand.only_again or any(each.hungry for each in hand.queues.values())
+                if others and not hand.paused and time.monotonic() > began + _PATIENCE_S:
                     for each in mine:
                         if not each.hungry:
                             each.rewind()
