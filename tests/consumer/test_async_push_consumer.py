@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from checkback.consumer import AsyncPushConsumer, ConsumeResult, PushConsumer
 from checkback.consumer.group.group_table import GroupTable
+from checkback.consumer.listening import ListenerGoneError
 from checkback.errors import SettingsError
 from consumer.heard import Heard, raising, until
 from consumer.test_push_consumer import FAST, dead_letters, start
@@ -161,6 +163,47 @@ def test_coroutines_cancelled_as_their_loop_ends_have_not_failed(
     start(lake, running, other)
     other.wait_for(0, 1, 2)
     assert {message.reconsume_times for message in other.messages} == {0}
+
+
+def test_a_loop_ends_with_a_later_message_consumed(lake: Published, running: list[PushConsumer]) -> None:
+    """The earlier one can be finished no more: the member leaves, and another one gets both."""
+    lake.publish({"pay": [lake.messages(1), lake.messages(1)]})
+    made: list[AsyncPushConsumer] = []
+
+    async def run() -> None:
+        async def listen(message: Any) -> ConsumeResult:
+            if message.half_queue_offset == 0:
+                await asyncio.Event().wait()
+            return ConsumeResult.SUCCESS
+
+        made.append(AsyncPushConsumer("g", lake.tables.root, listen, **FAST).subscribe("pay"))
+        await made[0].start()
+        await asyncio.to_thread(until, lambda: made[0].consumer.consumed)
+        raise RuntimeError("the service's own")
+
+    with pytest.raises(RuntimeError, match="own"):
+        asyncio.run(run())
+    until(lambda: made[0].consumer.stopping)
+    ending = threading.Thread(target=made[0].consumer.shutdown, daemon=True)
+    ending.start()
+    ending.join(10)
+    assert not ending.is_alive()
+    other = Heard()
+    start(lake, running, other)
+    other.wait_for(0, 1)
+
+
+def test_a_loop_that_is_closed_just_before_a_call(lake: Published) -> None:
+    class Closing(asyncio.SelectorEventLoop):
+        def call_soon_threadsafe(self, *arguments: Any, **options: Any) -> asyncio.Handle:  # type: ignore[override]
+            self.close()
+            return super().call_soon_threadsafe(*arguments, **options)
+
+    consumer = AsyncPushConsumer("g", lake.tables.root, Heard().later).subscribe("pay")
+    consumer._loop = Closing()
+    with pytest.raises(ListenerGoneError):
+        consumer._listen(None)
+    assert consumer.consumer.stopping
 
 
 def test_a_coroutine_that_cancels_itself_has_failed(lake: Published) -> None:

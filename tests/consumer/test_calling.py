@@ -13,7 +13,7 @@ from checkback.consumer.batch_log import BatchLog
 from checkback.consumer.calling import Caller
 from checkback.consumer.coordination import Coordinator
 from checkback.consumer.dead_letters import DeadLetters
-from checkback.consumer.group.group_state import MessageQueue, QueueState
+from checkback.consumer.group.group_state import GroupState, MessageQueue, QueueState
 from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.group.membership import Membership
 from checkback.consumer.listening import Listening
@@ -22,7 +22,7 @@ from checkback.consumer.position import Position
 from checkback.consumer.process_queue import ProcessQueue, Run
 from checkback.consumer.process_queues import ProcessQueues
 from checkback.consumer.topic_reader import TopicReader
-from consumer.heard import PATIENCE_S
+from consumer.heard import PATIENCE_S, until
 from consumer.test_membership import Clock, at_start, idle, member
 
 if TYPE_CHECKING:
@@ -62,6 +62,20 @@ def running(*targets: Callable[[], None]) -> list[threading.Thread]:
     return threads
 
 
+class InterruptedTable(GroupTable):
+    """Something happens before its next commits."""
+
+    before: Callable[[], object] = list
+
+    def update(self, change: Callable[[GroupState], GroupState | None]) -> GroupState | None:
+        self.before()
+        return super().update(change)
+
+
+class PanicException(BaseException):
+    """As a panic of delta-rs, which is no Exception."""
+
+
 @pytest.mark.parametrize(
     ("late", "then", "finished"),
     [
@@ -69,12 +83,15 @@ def running(*targets: Callable[[], None]) -> list[threading.Thread]:
         (11.0, "it beats", [0, 1, 2]),
         (11.0, "it was taken for dead", [0, 2]),
         (11.0, "the store is away", [0, 2]),
+        (11.0, "the store is slow", [0, 2]),
     ],
 )
 def test_a_member_that_stops_and_could_not_beat(lake: Published, late: float, then: str, finished: list[int]) -> None:
     """If it is still a member with its next heartbeat, however late, 1 is finished: else 2 is repeated."""
     clock, hand, both = Clock(), ProcessQueues("g", orderly=False), threading.Barrier(2)
-    one, heard = member(lake, "a", clock), list[int]()
+    table, heard = InterruptedTable(lake.tables, "g"), list[int]()
+    one = Membership(table, "a", ["pay"], 10.0, at_start, clock)
+    one.join()
     queue = hand.queues[QUEUE] = with_two_runs(lake)
 
     def listener(message: MessageExt) -> ConsumeResult:
@@ -100,6 +117,8 @@ def test_a_member_that_stops_and_could_not_beat(lake: Published, late: float, th
         idle(two)
     elif then == "the store is away":
         os.rename(lake.tables.location("consumer_groups/g"), f"{lake.tables.root}/aside")
+    elif then == "the store is slow":
+        table.before = lambda: setattr(clock, "now", clock.now + 9.0)
     [group] = running(lambda: coordinator.run(0.01, 1.0))
     for thread in threads:
         thread.join(PATIENCE_S)
@@ -108,6 +127,32 @@ def test_a_member_that_stops_and_could_not_beat(lake: Published, late: float, th
     assert queue.idle == (1 in heard)
     coordinator.ended.set()
     group.join(PATIENCE_S)
+
+
+@pytest.mark.parametrize("lasting", [False, True])
+def test_a_panic_in_the_group_s_thread(lake: Published, lasting: bool) -> None:
+    """It beats again after one. A member that cannot beat says so, holds its queues no more, and ends when it is to."""
+    clock, hand, table, tries = Clock(), ProcessQueues("g", orderly=False), InterruptedTable(lake.tables, "g"), [0]
+    one = Membership(table, "a", ["pay"], 10.0, at_start, clock)
+    one.join()
+
+    def panic() -> None:
+        tries[0] += 1
+        if lasting or tries[0] == 1:
+            raise PanicException
+
+    table.before = panic
+    clock.now += 9.0
+    coordinator = coordinator_of(lake, hand, one)
+    [group] = running(lambda: coordinator.run(0.01, 1.0))
+    until(lambda: tries[0] > 1)
+    until(lambda: hand.cut_off == lasting)
+    assert one.holds() != lasting
+    assert (hand.last_error or "").startswith("PanicException")
+    coordinator.ended.set()
+    group.join(PATIENCE_S)
+    assert not group.is_alive()
+    assert list(GroupTable(lake.tables, "g").state.members) == (["a"] if lasting else [])
 
 
 def test_a_call_that_returns_after_the_member_has_left_is_the_last(lake: Published) -> None:

@@ -40,7 +40,7 @@ class AsyncPushConsumer:
         if options.get("positions") is not None:
             raise SettingsError("SqlPositions needs a listener in a thread", group, "use PushConsumer")
         self._listener = listener
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: asyncio.AbstractEventLoop
         self._calls: set[asyncio.Task[Any] | None] = set()
         self._ending: asyncio.Task[None] | None = None
         self.consumer = PushConsumer(group, storage, self._listen, **options)
@@ -89,11 +89,14 @@ class AsyncPushConsumer:
 
     def _listen(self, argument: Any) -> Any:
         """Await the listener in the event loop; if that ends, the message is left to another member."""
-        loop = self._loop
-        if loop is None or loop.is_closed():
+        awaiting = self._call(argument)
+        try:
+            loop = self._loop
+            call = asyncio.run_coroutine_threadsafe(awaiting, loop)
+        except (AttributeError, RuntimeError):  # `start` was not called, or the loop is closed
+            awaiting.close()
             self.consumer.shutdown()
-            raise ListenerGoneError
-        call = asyncio.run_coroutine_threadsafe(self._call(argument), loop)
+            raise ListenerGoneError from None
         while not wait([call], _LOOK_S).done:
             if loop.is_closed() or (self.consumer.stopping and not loop.is_running()):
                 call.cancel()

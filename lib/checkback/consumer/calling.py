@@ -39,16 +39,18 @@ class Caller:
     def run(self) -> None:
         """Until the consumer stops."""
         while (taken := self._take()) is not None:
-            done, failed = taken.done, taken.failed
+            done, failed, ends = taken.done, taken.failed, False
             try:
                 self._listening.consume(taken, self)
             except BaseException as error:  # noqa: BLE001 - the thread must go on; a panic of delta-rs is no Exception
                 self._hand.note(error)
-                self._hand.stopping.wait(PAUSE_S)
+                ends = self._hand.stopping.wait(PAUSE_S)  # what it cannot consume it would take again at once
             with self._hand.changed:
                 self._hand.consumed += taken.done - done - (taken.failed - failed)
                 taken.queue.put_back(taken)
                 self._hand.changed.notify_all()
+            if ends:
+                return
 
     def _take(self) -> Slice | None:
         """The next messages for a thread; None at the end."""

@@ -87,10 +87,8 @@ class Coordinator:
             self.step(commit)
         except BaseException as error:  # noqa: BLE001 - the thread must go on; a panic of delta-rs is no Exception
             self._hand.note(error)
-            self._hand.cut_off = not self._member.holds()
             self.ended.wait(min(PAUSE_S, self._member.beat_s))
             return False
-        self._hand.cut_off = False
         return True
 
     def step(self, commit: bool) -> None:
@@ -116,7 +114,11 @@ class Coordinator:
                     states[queue] = owned[queue]
                     done.add(queue)
         commit = commit and states != self._kept
-        if not member.step(states, done, commit, hand.last_error):
+        try:
+            is_member = member.step(states, done, commit, hand.last_error)
+        finally:
+            hand.cut_off = not member.holds()
+        if not is_member:
             log.warning("group %s: another member has taken this one for dead; joining again", hand.group)
             with hand.changed:
                 for each in list(hand.queues.values()):

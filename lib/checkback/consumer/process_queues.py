@@ -40,7 +40,7 @@ class ProcessQueues:
         self.dropped: list[ProcessQueue] = []
         self.stopping = threading.Event()
         self.paused = False
-        #: a step of the group's thread has failed since the member stopped to hold its queues
+        #: the member did not hold its queues after its last step: the group is out of reach, or too slow
         self.cut_off = False
         self.last_error: str | None = None
         self.consumed, self.failed, self.dead = 0, 0, 0
