@@ -17,6 +17,8 @@ from checkback.consumer.group.membership import Membership
 from checkback.consumer.position import QUEUES, BatchKey, MessageKey, Position
 from checkback.consumer.retry import DeadLetter, Retry
 from checkback.errors import StorageError
+from checkback.settings import Storage
+from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -121,7 +123,7 @@ def test_a_late_position_is_fenced(lake: Published) -> None:
 def test_what_an_operator_adds_is_kept_and_told(lake: Published) -> None:
     one = member(lake, "a", Clock())
     queue = MessageQueue("pay", 3)
-    retry = Retry(MessageKey(BatchKey("a", 1, 2), 0, 7), 1, 5, "resumed")
+    retry = Retry(MessageKey(BatchKey("a", 1, 2), 0, 7), 1, 5, "resumed by ops")
 
     def add(state: GroupState) -> GroupState:
         found = state.queues[queue]
@@ -134,30 +136,53 @@ def test_what_an_operator_adds_is_kept_and_told(lake: Published) -> None:
     assert one.owned()[queue].retries == (retry,)
 
 
+class UnansweredTable(GroupTable):
+    """Its commits are done, and answered with an error, unless it ``answers``."""
+
+    answers = True
+
+    def update(self, change: Callable[[GroupState], GroupState | None]) -> GroupState | None:
+        if self.answers:
+            return super().update(change)
+        GroupTable(Tables.of(Storage(root=self._root, sync=False)), "g").update(change)
+        raise StorageError("no answer", "g")
+
+
+def test_a_member_s_own_retry_that_a_commit_answered_with_an_error_has_kept(lake: Published) -> None:
+    """It is consumed meanwhile, and is no operator's."""
+    table = UnansweredTable(lake.tables, "g")
+    one = Membership(table, "a", ["pay"], 10.0, at_start, Clock())
+    one.join()
+    queue = MessageQueue("pay", 3)
+    before = one.owned()[queue]
+    table.answers = False
+    failed = replace(before, retries=(Retry(MessageKey(BatchKey("a", 1, 2), 0, 7), 1, 5, "ValueError"),))
+    with pytest.raises(StorageError):
+        one.step({queue: failed}, (), True, None)
+    table.answers = True
+    assert one.step({queue: before}, (), True, None)
+    assert one.added == {}
+    assert one.owned()[queue].retries == ()
+
+
 def test_what_an_operator_adds_after_a_commit_that_was_answered_with_an_error(lake: Published) -> None:
     """By which the member has taken the queue."""
-    table = GroupTable(lake.tables, "g")
+    table = UnansweredTable(lake.tables, "g")
     one = Membership(table, "a", ["pay"], 10.0, at_start, Clock())
     one.join()
     two = member(lake, "b", Clock())
     for each in (one, one, two, one):
         idle(each)
     two.leave(two.owned())
-    update = table.update
-
-    def late(change: Callable[[GroupState], GroupState | None]) -> GroupState | None:
-        GroupTable(lake.tables, "g").update(change)
-        raise StorageError("no answer", "g")
-
-    table.update = late  # type: ignore[method-assign]
+    table.answers = False
     with pytest.raises(StorageError):
         idle(one)
-    table.update = update  # type: ignore[method-assign]
+    table.answers = True
     idle(one)
     mine = one.owned()
     assert len(mine) == QUEUES
     queue = MessageQueue("pay", 63)
-    retry = Retry(MessageKey(BatchKey("a", 1, 2), 0, 7), 1, 5, "resumed")
+    retry = Retry(MessageKey(BatchKey("a", 1, 2), 0, 7), 1, 5, "resumed by ops")
 
     def add(state: GroupState) -> GroupState:
         return state.with_queues({queue: replace(state.queues[queue], retries=(retry,))})

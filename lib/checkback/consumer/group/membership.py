@@ -151,8 +151,8 @@ class Membership:
             now = state.queues.get(queue)
             if now is not None and now.owner == self.name and now.epoch == mine.epoch:
                 known = {each.message for each in (*self._known.get(queue, now).retries, *mine.retries)}
-                # An operator has dead letters consumed again.
-                added = [each for each in now.retries if each.message not in known]
+                # An operator has dead letters consumed again. Others are of a commit that was answered with an error.
+                added = [each for each in now.retries if each.resumed and each.message not in known]
                 if added:
                     self.added[queue] = added
                 owner = None if queue in given_back else self.name
