@@ -124,6 +124,7 @@ def test_a_member_that_stops_and_could_not_beat(lake: Published, late: float, th
         thread.join(PATIENCE_S)
     assert not any(thread.is_alive() for thread in threads)
     assert sorted(heard) == finished
+    assert (then == "the store is slow") == ("a heartbeat took longer" in str(hand.last_error))
     assert queue.idle == (1 in heard)
     coordinator.ended.set()
     group.join(PATIENCE_S)

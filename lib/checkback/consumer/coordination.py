@@ -13,8 +13,10 @@ from checkback.consumer.process_queue import ProcessQueue
 from checkback.consumer.process_queues import log, now_ms
 from checkback.consumer.reading import PAUSE_S
 from checkback.consumer.retry import not_later
+from checkback.errors import StorageError
 from checkback.producer.daemon_threads import DaemonThreads
 from checkback.storage.own_failure import is_error
+from checkback.storage.schemas import GROUP_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 #: positions that are loaded from a database at once
 LOADS = 4
+_SLOW = "a heartbeat took longer than the session allows: the listener is not called"
 
 
 class Coordinator:
@@ -115,17 +118,18 @@ class Coordinator:
                     done.add(queue)
         commit = commit and states != self._kept
         try:
-            is_member = member.step(states, done, commit, hand.last_error)
+            if not member.step(states, done, commit, hand.last_error):
+                log.warning("group %s: another member has taken this one for dead; joining again", hand.group)
+                with hand.changed:
+                    for each in list(hand.queues.values()):
+                        hand.drop(each)
+                member.join()
+            elif commit:
+                self._kept = states
         finally:
             hand.cut_off = not member.holds()
-        if not is_member:
-            log.warning("group %s: another member has taken this one for dead; joining again", hand.group)
-            with hand.changed:
-                for each in list(hand.queues.values()):
-                    hand.drop(each)
-            member.join()
-        elif commit:
-            self._kept = states
+        if hand.cut_off:
+            hand.note(StorageError(_SLOW, f"{GROUP_PREFIX}{hand.group}", "raise consumer.session"))
         until = time.monotonic() + member.beat_s
         errors = [*self._adopt(until), *self._bury(until)]
         if errors:
