@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -27,10 +28,25 @@ _SECOND = timedelta(seconds=1)
 class Tables:
     """Tables of 40 transactions, each ended as its fate says, and checked as often as it must be."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, begun: datetime) -> None:
         self.root = str(root)
-        Lander(self.root).land(_NUMBER)
-        self.begun = datetime.now(timezone.utc)
+        self.begun = begun
+
+    @classmethod
+    def made(cls, root: Path) -> Tables:
+        """They are written: some hundred commits."""
+        Lander(str(root)).land(_NUMBER)
+        tables = cls(root, datetime.now(timezone.utc))
+        tables.end()
+        return tables
+
+    def copied(self, root: Path) -> Tables:
+        """A copy in another folder."""
+        shutil.copytree(self.root, root, dirs_exist_ok=True)
+        return Tables(root, self.begun)
+
+    def end(self) -> None:
+        """Have all transactions end."""
         for offset in range(_NUMBER):
             asked = CHECK_MAX if state(offset) == DISCARD else 0
             for times in range(1, asked + 1):
@@ -164,14 +180,19 @@ def _later(tables: Tables, landed: int = _NUMBER) -> Lander:
     return lander
 
 
-def test_good_books_are_good(tmp_path: Path) -> None:
-    books = audit(Tables(tmp_path).root, _SECOND, 3 * _SECOND)
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Tables:
+    return Tables.made(tmp_path_factory.mktemp("books"))
+
+
+def test_good_books_are_good(good: Tables) -> None:
+    books = audit(good.root, _SECOND, 3 * _SECOND)
     assert (books.transactions, books.lost, books.duplicated, books.faults) == (_NUMBER, [], [], [])
     assert books.good
 
 
 @pytest.mark.parametrize("fault", _FAULTS)
-def test_fault_is_found(tmp_path: Path, fault: str) -> None:
-    tables = Tables(tmp_path)
+def test_fault_is_found(good: Tables, tmp_path: Path, fault: str) -> None:
+    tables = good.copied(tmp_path)
     _FAULTS[fault](tables)
     assert not audit(tables.root, _SECOND, 3 * _SECOND).good
