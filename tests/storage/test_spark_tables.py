@@ -14,9 +14,11 @@ import pytest
 
 from checkback.application.rebuild import rebuild
 from checkback.application.run import reconcile
-from checkback.errors import CheckbackError, StateError, StorageError
+from checkback.errors import CheckbackError, FencedError, StateError, StorageError
 from checkback.inspect import pending
 from checkback.inspect.audit.run import audit
+from checkback.reconcile.checkpoint_owner import claim
+from checkback.reconcile.publish.publisher import Publisher
 from checkback.reconcile.start.start_facts import facts
 from checkback.settings import Settings
 from checkback.storage.catalog_names import TOPIC_PROPERTY
@@ -195,6 +197,26 @@ def test_first_batch_whose_checkpoint_is_lost(catalog: Lakehouse, monkeypatch: p
     assert "this checkpoint is new" in lake.refusal()
     assert rebuild(lake.spark, lake.settings(), print) is not None
     assert (lake.published(), lake.decisions()) == ({"orders_1": [0]}, {0: "COMMIT"})
+
+
+def test_another_checkpoint_takes_the_tables_while_the_first_batch_is_under_way(
+    catalog: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are new when they start, and no lock keeps them apart: who comes second to the tables writes nothing."""
+    lake, durable = catalog, Publisher._make_durable
+    lake.land(0)
+    lake.end("COMMIT", 0)
+
+    def overtaken(self: Publisher) -> None:
+        durable(self)
+        if not self._claimed:
+            claim(lake.spark, lake.tables, "another", 64)
+
+    monkeypatch.setattr(Publisher, "_make_durable", overtaken)
+    with pytest.raises(FencedError, match="the tables belong to another checkpoint"):
+        lake.run()
+    assert (lake.published(), lake.decisions()) == ({}, {})
+    assert properties(lake.spark, lake.tables.in_sql("decisions"))["checkback.checkpoint"] == "another"
 
 
 def test_guards_know_what_spark_wrote(folders: Lakehouse) -> None:

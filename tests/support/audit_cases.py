@@ -14,12 +14,12 @@ Story: TypeAlias = Callable[[Transaction], list[Row]]
 
 _LATER = timedelta(hours=10)
 _OTHER_GROUP = {"producer_group": "pay"}
-RESUMED = "one discarded message, resumed twice and published twice"
+RESUMED = "one discarded message, resumed twice, once by way of another discard, and published twice"
 
 
-def _resumed(t: Transaction, offset: int) -> list[Row]:
-    """All rows of a message that was resumed from 7/9, and committed."""
-    properties: dict[str, Any] = {"properties": [("CHECKBACK_RESUMED_FROM", "7/9")]}
+def _resumed(t: Transaction, offset: int, **places: str) -> list[Row]:
+    """All rows of a message that was resumed, and committed. ``places``: where it comes from."""
+    properties: dict[str, Any] = {"properties": [(f"CHECKBACK_{name}", place) for name, place in places.items()]}
     again, same = replace(t, offset=offset), {"transaction_id": "resumed"}
     return [
         *(again.half(**properties, **same), again.op(**same), again.decision(**same)),
@@ -457,7 +457,10 @@ BROKEN: dict[str, tuple[set[str], Story]] = {
     ),
     RESUMED: (
         {"id_published_twice", "resumed_twice"},
-        lambda t: [*_resumed(t, 0), *_resumed(t, 1)],
+        lambda t: [
+            *_resumed(t, 0, RESUMED_FROM="7/9"),
+            *_resumed(t, 1, RESUMED_FROM=f"{t.queue}/7", FIRST_PLACE="7/9"),
+        ],
     ),
 }
 #: the half queue of each

@@ -12,6 +12,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
+from checkback.errors import FencedError
 from checkback.storage.files.fsync import flush_owner
 from checkback.storage.files.paths import local_path
 from checkback.storage.log import spark_log
@@ -37,11 +38,14 @@ WRITTEN = ("decisions", "discarded", "check_requests", "rejected", "unpublished"
 _OWNER, _NUMBER, _SIZE = "checkback.checkpoint", "checkback.checkpoints", "checkback.segment_size"
 
 
-def claim(spark: SparkSession, tables: Tables, query_id: str, segment_size: int) -> None:
+def claim(
+    spark: SparkSession, tables: Tables, query_id: str, segment_size: int, *, if_unowned: bool = False
+) -> None:
     """Make this query's checkpoint the owner of the tables. Idempotent.
 
     If stored as properties, no process may append to `decisions` meanwhile: the append would fail.
-    Raises FencedError if another owner is stored concurrently, StorageError.
+    ``if_unowned``: only if no other checkpoint has ever owned them.
+    Raises FencedError if another owner is stored concurrently, or has been with ``if_unowned``, StorageError.
     """
     # a separate log: batches may use that of `tables` concurrently
     log = tables.open_log("decisions") if tables.readable else None
@@ -52,6 +56,12 @@ def claim(spark: SparkSession, tables: Tables, query_id: str, segment_size: int)
         if log is not None:
             log.flush()
         return
+    if if_unowned and found.last:
+        raise FencedError(
+            "the tables belong to another checkpoint: another `checkback reconcile` works on them",
+            tables.checkpoint(NAME),
+            "let one process work on them, with one storage.checkpoints",
+        )
     number, place = found.last + 1, local_path(tables.checkpoint(NAME))
     if log is None or not log.appendable():
         tables.refuse_spark("decisions")

@@ -19,7 +19,7 @@ from checkback.inspect.audit.promises import FINDINGS
 from checkback.inspect.audit.rules import RulesInForce, conditions
 from checkback.inspect.engines.question import Question
 from checkback.inspect.versions.batches import epochs
-from checkback.messages.half import RESUMED_FROM
+from checkback.messages.half import FIRST_PLACE, RESUMED_FROM
 from checkback.reconcile.segment import CHECKS_AT_LEAST
 from checkback.storage.checkpoints.checkpoint import Batch
 
@@ -166,7 +166,8 @@ def _repeated(
         FROM {{topics}} WHERE {twice}"""
     queues = ", ".join(map(str, _resumed_queues(fixed, settings)))
     origins = f"""
-        SELECT half_queue_id AS queue_id, half_queue_offset AS queue_offset, properties['{RESUMED_FROM}'] AS who
+        SELECT half_queue_id AS queue_id, half_queue_offset AS queue_offset,
+            coalesce(properties['{FIRST_PLACE}'], properties['{RESUMED_FROM}']) AS who
         FROM {{topics}} WHERE half_queue_id IN ({queues}) AND properties['{RESUMED_FROM}'] IS NOT NULL"""
     sql = f"{_several(ids, 'id_published_twice')} UNION ALL {_several(origins, 'resumed_twice')}"
     return Question(sql, _ORDER)

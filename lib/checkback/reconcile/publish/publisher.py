@@ -132,7 +132,8 @@ class Publisher:
         """
         if not self._claimed:
             self._make_durable()
-            claim(spark, self._tables, app, self._size)
+            # In a catalog no lock keeps checkpoints in different folders apart: one may have claimed since the start.
+            claim(spark, self._tables, app, self._size, if_unowned=not self._tables.readable)
             self._claimed = True
         # Step 1
         late: list[str] = []
