@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+import sys
+import tempfile
 import threading
+import time
 from contextlib import nullcontext, suppress
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from py4j.java_gateway import JavaObject
+from py4j.protocol import Py4JError
 
 from checkback.errors import FencedError, StorageError
+from checkback.storage import tables as tables_module
 from checkback.storage.log import jvm_transaction
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
@@ -135,6 +144,59 @@ def test_versions_that_delta_forgets(spark: SparkSession, tables: Tables) -> Non
     assert _offsets(spark, tables) == [1, 2, 3]
 
 
+def test_last_version_of_long_ago(spark: SparkSession, tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not sought in the latest commits, and a RESTORE, which removes its rows, leaves it."""
+    monkeypatch.setattr(tables_module, "_RECENT", 2)
+    tables.append_arrow(spark, _rows(1), NAME, "a", 7)
+    for version in (1, 2, 3):
+        tables.append_arrow(spark, _rows(10 + version), NAME, "b", version)
+    assert [tables.last_version(spark, NAME, app) for app in ("a", "b", "c")] == [7, 3, None]
+    spark.sql(f"RESTORE TABLE {tables.in_sql(NAME)} TO VERSION AS OF 0")
+    tables.forget(NAME)
+    assert [tables.last_version(spark, NAME, app) for app in ("a", "b", "c")] == [7, 3, None]
+    spark.sql(f"ALTER TABLE {tables.in_sql(NAME)} ADD CONSTRAINT few CHECK (half_queue_offset < 100)")
+    assert tables.last_version(spark, NAME, "a") == 7
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before the commit", "as it commits"])
+def test_table_made_anew_meanwhile(
+    spark: SparkSession, tables: Tables, late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new one has the first version only, and the commit would be its fifth: it is refused, or told of."""
+    for version in (1, 2, 3):
+        tables.append_arrow(spark, _rows(version), NAME, "a", version)
+    left = [1]
+
+    def anew() -> None:
+        if left.pop():
+            left.append(0)
+            if tables.catalog:
+                spark.sql(f"DROP TABLE {tables.in_sql(NAME)}")
+            else:
+                shutil.rmtree(tables.location(NAME))
+            Tables(**{key: vars(tables)[key] for key in ("root", "catalog", "schema")}).create(spark, NAME)
+
+    if late:
+        found = jvm_transaction._refuse_other
+
+        def looked_at(*given: Any) -> None:
+            found(*given)
+            anew()
+
+        monkeypatch.setattr(jvm_transaction, "_refuse_other", looked_at)
+    else:
+        tables.guard.confirm = anew
+    told = re.escape(tables.location(NAME)) + ": somebody has dropped the table and made it anew"
+    with pytest.raises(StorageError, match=f"{told}.*lacks the versions before 4" if late else told):
+        tables.append_arrow(spark, _rows(4), NAME, "a", 4)
+    left[:] = [0]
+    if not late:
+        assert _offsets(spark, tables) == []
+        tables.append_arrow(spark, _rows(4), NAME, "a", 4)
+        assert _offsets(spark, tables) == [4]
+        assert _operations(spark, tables) == ["CREATE TABLE", "STREAMING UPDATE"]
+
+
 def test_recreated_table_is_looked_up_anew(spark: SparkSession, tables: Tables) -> None:
     """It has the version that the table before had, but not its rows."""
     tables.append_arrow(spark, _rows(1), NAME, "a", 1)
@@ -248,3 +310,50 @@ def test_spark_writes_where_delta_is_another(
     assert asked == [1]
     assert _operations(spark, tables) == ["CREATE TABLE", "WRITE", "WRITE"]
     assert _offsets(spark, tables) == [1, 2]
+
+
+def test_a_failed_call_does_not_say_that_delta_is_another(
+    spark: SparkSession, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """py4j's errors have no cause in Java if the JVM has given up an object either: that one append fails."""
+    gateway: Any = spark.sparkContext._gateway
+    with monkeypatch.context() as once:
+        once.setattr(jvm_transaction, "_started", lambda *_: JavaObject("o999999999", gateway._gateway_client))
+        with pytest.raises(Py4JError, match="Target Object ID does not exist"):
+            tables.append_arrow(spark, _rows(1), NAME, "a", 1)
+    tables.append_arrow(spark, _rows(1), NAME, "a", 1)
+    assert _operations(spark, tables) == ["CREATE TABLE", "STREAMING UPDATE"]
+
+
+def test_a_table_of_another_format_is_no_other_delta(spark: SparkSession, tables: Tables, tmp_path: Path) -> None:
+    """It cannot be appended to; the other tables still are, without a job."""
+    if tables.catalog:
+        spark.sql(f"CREATE TABLE spark_catalog.{SCHEMA}.topic_raw (n INT) USING parquet")
+    else:
+        (tmp_path / "topics/raw").mkdir(parents=True)
+        (tmp_path / "topics/raw/file.parquet").write_bytes(b"")
+    with pytest.raises(Exception, match="raw"):
+        tables.append_arrow(spark, _rows(1), "topics/raw", "a", 1)
+    tables.append_arrow(spark, _rows(1), NAME, "a", 1)
+    assert _operations(spark, tables) == ["CREATE TABLE", "STREAMING UPDATE"]
+
+
+def test_files_of_a_process_that_was_killed_are_removed(
+    spark: SparkSession, tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A day later, unless it lives; what is younger may be that of a process in another container."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    there = tmp_path / "temporary"
+    monkeypatch.setattr(tempfile, "tempdir", str(there))
+    old = time.time() - 2 * 86400
+    for pid, at in ((ended.pid, old), (ended.pid, None), (os.getpid(), old)):
+        folder = there / f"checkback-append-{pid}-{at is None}"
+        folder.mkdir(parents=True)
+        (folder / "file").touch()
+        if at is not None:
+            os.utime(folder, (at, at))
+    jvm_transaction._remove_left.cache_clear()
+    tables.append_arrow(spark, _rows(1), NAME, "a", 1)
+    left = {folder.name for folder in there.iterdir()}
+    assert left == {f"checkback-append-{ended.pid}-True", f"checkback-append-{os.getpid()}-False"}

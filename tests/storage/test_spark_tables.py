@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlparse
 
 import pyarrow as pa
 import pytest
@@ -17,6 +18,7 @@ from checkback.application.run import reconcile
 from checkback.errors import CheckbackError, FencedError, StateError, StorageError
 from checkback.inspect import pending
 from checkback.inspect.audit.run import audit
+from checkback.maintain.spark_maintenance import maintain_by_spark
 from checkback.reconcile.checkpoint_owner import claim
 from checkback.reconcile.publish.publisher import Publisher
 from checkback.reconcile.start.start_facts import facts
@@ -27,9 +29,10 @@ from checkback.storage.parquet.parquet_files import MOST_ROWS
 from checkback.storage.schemas import ADDED, SCHEMAS, arrow_schema, properties_of
 from checkback.storage.spark_schemas import TOPIC, schema_of
 from checkback.storage.tables import Tables
+from maintain.fixtures import Quiet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
 
@@ -217,6 +220,59 @@ def test_another_checkpoint_takes_the_tables_while_the_first_batch_is_under_way(
         lake.run()
     assert (lake.published(), lake.decisions()) == ({}, {})
     assert properties(lake.spark, lake.tables.in_sql("decisions"))["checkback.checkpoint"] == "another"
+
+
+def _damaged(lake: Lakehouse, *names: str) -> Callable[[], object]:
+    """Damage the tables' logs; call what is returned to put them back."""
+    jvm: Any = lake.spark._jvm
+    before: dict[Path, bytes] = {}
+    for name in names:
+        place = lake.spark.sql(f"DESCRIBE DETAIL {lake.tables.in_sql(name)}").select("location").collect()[0][0]
+        files = [path for path in (Path(urlparse(place).path) / "_delta_log").iterdir() if path.is_file()]
+        before |= {path: path.read_bytes() for path in files}
+        for path in files:
+            path.write_text("{what is this?")
+
+    def put_back() -> None:
+        for path, content in before.items():
+            path.write_bytes(content)
+        jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+
+    jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    return put_back
+
+
+def test_damaged_topics_in_a_catalog(catalog: Lakehouse) -> None:
+    """Each is named with its topic, though its properties do not tell that; a rebuild does not publish again."""
+    lake, damaged = catalog, ["topics/Orders_1", "topics/orders_1"]
+    lake.land(0, 1, 2)
+    lake.end("COMMIT", 0, 1, 2)
+    lake.run()
+    put_back = _damaged(lake, *damaged)
+    assert lake.tables.topics(lake.spark) == ["topics/Orders_1", "topics/orders_1", "topics/orders|1"]
+    report = audit(lake.spark, lake.settings())
+    assert sorted(report.unread) == ["Orders_1", "orders_1"]
+    assert not report.broken, report
+    done = maintain_by_spark(lake.spark, lake.settings(), lake.tables, dry_run=True, progress=Quiet())
+    assert [each.table for each in done if each.skipped is not None] == damaged
+    assert len(done) == len(SCHEMAS) + len(TOPICS)
+    rebuilt = rebuild(lake.spark, lake.settings(), print)
+    assert rebuilt is not None
+    assert rebuilt.finished == {}
+    put_back()
+    assert lake.published() == {"orders_1": [0], "Orders_1": [1], "orders|1": [2]}
+    assert lake.figures()["published"] == 3
+
+
+def test_damaged_table_of_no_topic(catalog: Lakehouse) -> None:
+    """It is not left out: nobody knows whose messages it has. The error names it."""
+    lake = catalog
+    lake.tables.create(lake.spark, "topics/Other")
+    put_back = _damaged(lake, "topics/Other")
+    with pytest.raises(StorageError, match=r"topic_other__[0-9a-f]{10}`: nobody knows which topic's table it is"):
+        rebuild(lake.spark, lake.settings(), print)
+    put_back()
+    assert lake.tables.topics(lake.spark) == ["topics/Other"]
 
 
 def test_guards_know_what_spark_wrote(folders: Lakehouse) -> None:

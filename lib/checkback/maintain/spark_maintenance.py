@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
@@ -20,10 +21,11 @@ from checkback.maintain.run import LOCK
 from checkback.maintain.stream_positions import readers
 from checkback.settings.values import SHORTEST_RETENTION
 from checkback.storage.lock import exclusive_lock
-from checkback.storage.schemas import SCHEMAS
+from checkback.storage.own_failure import own_failure
+from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -40,7 +42,8 @@ def maintain_by_spark(
 ) -> list[TableReport]:
     """Maintain the tables concurrently with their writers and readers. ``dry_run``: change nothing.
 
-    Raises FencedError if another process maintains them, StorageError if a table cannot be read or written.
+    Raises FencedError if another process maintains them, StorageError if a table other than a topic's cannot be read
+    or written.
     """
     size = settings.maintain.target_file_size
     conf = {
@@ -52,8 +55,9 @@ def maintain_by_spark(
     with exclusive_lock(tables, LOCK), _set(spark, conf):
         # Before everything else: streams only move forward.
         found, held = readers(tables, spark), removal_hold(tables, spark)
-        names = [name for name in (*SCHEMAS, *tables.topics(spark)) if tables.exists(spark, name)]
-        return [_maintained(spark, settings, tables, name, found, held, dry_run, progress) for name in names]
+        maintained = partial(_maintained, spark, settings, tables, found, held, dry_run, progress)
+        turns = [_turn(spark, tables, name, maintained, progress) for name in (*SCHEMAS, *tables.topics(spark))]
+        return [done for done in turns if done is not None]
 
 
 def hours_kept(reader_times: Sequence[int | None], now: int, retention: timedelta) -> int | None:
@@ -68,15 +72,29 @@ def hours_kept(reader_times: Sequence[int | None], now: int, retention: timedelt
     return max([retained, *(age for age in ages if age > retained)])
 
 
+def _turn(
+    spark: SparkSession, tables: Tables, name: str, maintained: Callable[[str], TableReport], progress: Progress
+) -> TableReport | None:
+    """Maintain a table; None if it does not exist. A damaged topic table does not stop the others."""
+    try:
+        return maintained(name) if tables.exists(spark, name) else None
+    except Exception as error:
+        if not name.startswith(TOPIC_PREFIX):
+            raise
+        done = TableReport(name, skipped=own_failure(error))
+        progress.end(done)
+        return done
+
+
 def _maintained(
     spark: SparkSession,
     settings: Settings,
     tables: Tables,
-    name: str,
     found: Mapping[str, Sequence[tuple[str, Reader]]],
     held: str | None,
     dry_run: bool,
     progress: Progress,
+    name: str,
 ) -> TableReport:
     began = time.monotonic()
     place = tables.in_sql(name)

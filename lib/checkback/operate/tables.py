@@ -187,7 +187,7 @@ class SparkStore:
         return python_values(rows.cast(schema))
 
     def last_version(self, name: str, app: str) -> int | None:
-        """As OperatorTables. In a catalog only that of a recent commit is known."""
+        """As OperatorTables. On Databricks only that of a recent commit is known (`Tables.last_version`)."""
         return self._tables.last_version(self._spark, name, app) if self.has(name) else None
 
     def operators_queues(self) -> set[int]:

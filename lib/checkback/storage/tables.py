@@ -30,6 +30,7 @@ from checkback.storage.log.delta_log import AlteredError, DeltaLog
 from checkback.storage.log.jvm_transaction import CatalogName, JvmTransactions
 from checkback.storage.log.torn_commits import refuse_torn
 from checkback.storage.lru_cache import LruCache
+from checkback.storage.own_failure import own_failure
 from checkback.storage.parquet.parquet_files import FILES_SCHEMA, MOST_ROWS, FileWriter, TableRoot, files_of, to_files
 from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX, added_columns, arrow_schema, properties_of
 
@@ -53,7 +54,7 @@ _MARK = "mark"
 _ESCAPED = re.compile("%[0-9A-Fa-f]{2}")
 #: Cached logs of topic tables: some 100 KB each, and producers may create any number of topics.
 _OPEN_TOPICS = 256
-#: commits of a Spark-written table searched for an application's last one
+#: commits of a Spark-written table searched for an application's last one, if Delta itself cannot be asked
 _RECENT = 50
 
 
@@ -221,7 +222,7 @@ class Tables:
             )
 
     def topics(self, spark: SparkSession) -> list[str]:
-        """Names of the existing topic tables, as ``topics/<topic>``."""
+        """Names of the existing topic tables, as ``topics/<topic>``. Raises StorageError."""
         if self.catalog:
             schema = ".".join(map(spark_log.quoted, (self.catalog, self.schema)))
             return sorted(map(self._topic(spark), spark_log.names(spark, schema, TABLE_PREFIX)))
@@ -239,10 +240,25 @@ class Tables:
             topic = table.removeprefix(TABLE_PREFIX)
             if not is_plain(topic):
                 place = ".".join(map(spark_log.quoted, (self.catalog, self.schema, table)))
-                topic = spark_log.properties(spark, place).get(TOPIC_PROPERTY, topic)
+                try:
+                    topic = spark_log.properties(spark, place).get(TOPIC_PROPERTY, topic)
+                except Exception as error:  # noqa: BLE001 - re-raised unless the table's own
+                    topic = self._topic_of_half(spark, table, place, own_failure(error))
             return TOPIC_PREFIX + topic
 
         return named
+
+    def _topic_of_half(self, spark: SparkSession, table: str, place: str, fault: str) -> str:
+        """The topic of a table whose properties cannot be read, found among those of `half`.
+
+        Without it its messages would seem to be unpublished. Raises StorageError if no topic of `half` has the table.
+        """
+        topics = self.read(spark, "half").select("real_topic").dropna().distinct().collect()
+        found = [topic for (topic,) in topics if table_name(TOPIC_PREFIX + topic) == table]
+        if len(found) != 1:
+            fix = "put its log back; if the table is none of Checkback's, rename it"
+            raise StorageError(f"nobody knows which topic's table it is: {fault}", place, fix)
+        return str(found[0])
 
     def read(self, spark: SparkSession, name: str, version: int | None = None) -> DataFrame:
         """The table's current snapshot, or that of ``version`` (time travel): its own columns, see `_own_columns`."""
@@ -409,11 +425,13 @@ class Tables:
 
     def _append_in_jvm(self, spark: SparkSession, rows: pa.Table, name: str, app: str, version: int) -> bool:
         """`_append_by_spark` without a Spark job; False if that has to write them (`jvm_transaction`)."""
-        place = CatalogName(self.catalog, self.schema, table_name(name)) if self.catalog else self.location(name)
-        done = self._transactions.append(spark, place, rows, name, app, version, self.guard)
+        done = self._transactions.append(spark, self._in_jvm(name), rows, name, app, version, self.guard)
         if done and self.sync:
             LogFlush(self.location(name)).with_files()
         return done
+
+    def _in_jvm(self, name: str) -> CatalogName | str:
+        return CatalogName(self.catalog, self.schema, table_name(name)) if self.catalog else self.location(name)
 
     def _append_by_spark(self, rows: DataFrame, name: str, app: str | None, version: int) -> None:
         """Spark's idempotent write (https://docs.delta.io/latest/delta-streaming.html, txnAppId, txnVersion).
@@ -465,9 +483,15 @@ class Tables:
             self._append_by_spark(nothing, name, _MARK, time.time_ns() // 1_000_000)
 
     def last_version(self, spark: SparkSession, name: str, app: str) -> int | None:
-        """The last version an application committed; None if none or, in tables only Spark reads, none recently."""
+        """The last version an application committed; None if none.
+
+        In a catalog where Delta itself cannot be asked (on Databricks, with Spark Connect): none recently.
+        """
         if self.readable:  # delta-rs may have written it before Spark did
             return self.log(name).versions([app])[app]
+        last = self._transactions.last_version(spark, self._in_jvm(name), app)
+        if last is not None:
+            return last if last >= 0 else None
         notes = [commit.note for commit in spark_log.history(spark, self.in_sql(name), _RECENT)]
         found = [note.rpartition(" ") for note in notes if note is not None]
         return max((int(version) for who, _, version in found if who == app), default=None)

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow.compute as pc
 
-from checkback.errors import StorageError
 from checkback.inspect.engines.engine import tables_in
 from checkback.inspect.versions.late_notes import NAME as NOTES
 from checkback.inspect.versions.late_notes import no_notes
@@ -107,7 +106,7 @@ class FixedTables:
                 return name, found[name]
             try:
                 versions = engine.versions(name, newest=True)
-            except StorageError as error:
+            except Exception as error:  # Spark's own, in a catalog
                 if not name.startswith(TOPIC_PREFIX):
                     raise
                 unread[name] = own_failure(error)
@@ -197,7 +196,7 @@ class FixedTables:
             if self.unread:
                 read = {table: self.read(f"{ALL}{table}" if plain != name else table) for table in TOLD_BY}
                 read[NOTES] = self.read(NOTES)
-                rows = with_untold(self.engine, rows, self.unread, read, ignore_case=self.ignores_case)
+                rows = with_untold(self.engine, rows, self.unread, read)
         elif version is None:
             rows = self.engine.empty(plain)
         else:

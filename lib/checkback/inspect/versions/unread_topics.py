@@ -32,20 +32,14 @@ _OTHERS = {
 }
 
 
-def with_untold(
-    engine: Engine, topics: Rows, unread: Iterable[str], tables: Mapping[str, Rows], *, ignore_case: bool
-) -> Rows:
+def with_untold(engine: Engine, topics: Rows, unread: Iterable[str], tables: Mapping[str, Rows]) -> Rows:
     """The rows of ``topics``, and for those of the tables ``unread`` what ``tables`` (`TOLD_BY`, the notes) tell.
 
     That is each transaction that was decided COMMIT, and delivered if it was scheduled, unless it is outstanding in
     `unpublished`: its half message, as published by the batch that decided or delivered it, or put it there.
     """
-    names = [name.removeprefix(TOPIC_PREFIX) for name in unread]
-    known = pa.table({"name": [name.lower() if ignore_case else name for name in names]})
-    topic = "lower(c.real_topic)" if ignore_case else "c.real_topic"
-    return engine.select(
-        _TOLD.replace("OF_TOPIC", topic), {**tables, "topics": topics, "unread": engine.keep("unread", known)}
-    )
+    known = pa.table({"name": [name.removeprefix(TOPIC_PREFIX) for name in unread]})
+    return engine.select(_TOLD, {**tables, "topics": topics, "unread": engine.keep("unread", known)})
 
 
 def _first(table: str, time: str, more: Iterable[str] = (), key: tuple[str, str] = _PLACE) -> str:
@@ -68,7 +62,7 @@ def _told() -> str:
         SELECT {", ".join(_TOPIC)}, topic FROM {{topics}}
         UNION ALL
         SELECT {columns}, coalesce(h.real_topic, c.real_topic) AS topic
-        FROM {committed} AS c JOIN {{unread}} AS u ON u.name = OF_TOPIC LEFT JOIN {half} AS h ON {h}
+        FROM {committed} AS c JOIN {{unread}} AS u ON u.name = c.real_topic LEFT JOIN {half} AS h ON {h}
             LEFT JOIN {delivered} AS d ON {d} LEFT JOIN {waiting} AS w ON {w}
         WHERE (c.deliver_at IS NULL OR d.at IS NOT NULL) AND coalesce(w.noted, TRUE)"""
 

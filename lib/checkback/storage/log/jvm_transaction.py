@@ -12,12 +12,18 @@ Connect), and for tables with features that want more than files, Spark writes.
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from checkback.errors import StorageError
 from checkback.storage.dataframes import is_connect
 from checkback.storage.log.compatibility import delta_takes_files
 from checkback.storage.log.delta_errors import FORGETS, forgotten
@@ -32,6 +38,12 @@ if TYPE_CHECKING:
 
 #: bytes of rows up to which the driver writes them
 _MOST_BYTES = 32 << 20
+#: py4j's answers if a class, method or constructor is missing
+_LACKING = re.compile(r"does not exist in the JVM|(?:Method|Constructor) \S+\(.*\) does not exist|'JavaPackage' object")
+#: prefix of temporary folders; the process's id follows
+_FOLDER = "checkback-append-"
+#: seconds after which a temporary folder is removed if this machine has no such process: another container may have it
+_LEFT = 86400
 
 
 class CatalogName(NamedTuple):
@@ -65,7 +77,7 @@ class JvmTransactions:
 
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
-        self._missing = False
+        self._missing: set[CatalogName | str] = set()
 
     def version(self, name: str) -> int | None:
         """The version of this process's last commit to the table; None if it is not known here."""
@@ -75,6 +87,22 @@ class JvmTransactions:
     def forget(self, name: str) -> None:
         """Forget what is known of the table: it is looked up again."""
         self._known.pop(name, None)
+
+    def last_version(self, spark: SparkSession, place: CatalogName | str, app: str) -> int | None:
+        """The last version that the application has committed to the table, -1 = none; None if this cannot tell.
+
+        That is without Delta's classes, or if the table expires what would tell. Raises pyspark's errors.
+        """
+        if place in self._missing or is_connect(spark):
+            return None
+        with _active(spark._jvm, spark._jsparkSession):
+            begun = self._begin(spark, place, app, 0)
+            if begun is None or begun.snapshot.version() < 0:
+                return None
+            found = begun.snapshot.transactions().get(app)
+            if found.isDefined():
+                return int(found.get())
+            return None if begun.snapshot.metadata().configuration().contains(FORGETS) else -1
 
     def append(
         self,
@@ -90,10 +118,10 @@ class JvmTransactions:
 
         ``place``: a name in a catalog, or a path. ``confirm`` is called before the commit. Returns False, with nothing
         done, if Spark has to write them. Raises ArrowInvalid, OSError, StorageError if the table expires what would
-        tell, the errors of Delta's commit as pyspark has them, among them ConcurrentTransactionException if another
-        process commits for the same ``app`` meanwhile.
+        tell, or was dropped and made anew meanwhile, the errors of Delta's commit as pyspark has them, among them
+        ConcurrentTransactionException if another process commits for the same ``app`` meanwhile.
         """
-        if self._missing or is_connect(spark) or rows.nbytes > _MOST_BYTES:
+        if place in self._missing or is_connect(spark) or rows.nbytes > _MOST_BYTES:
             return False
         before = self._known.pop(name, None)  # after an error the table is looked up anew
         jvm: Any = spark._jvm
@@ -112,7 +140,10 @@ class JvmTransactions:
                 actions.add(begun.action.fromJson(json.dumps(each)))
             actions = jvm.scala.jdk.javaapi.CollectionConverters.asScala(actions).toSeq()
             confirm()
+            # Delta does not look: it would commit the next version to a log that has only the first ones.
+            _refuse_other(spark, place, known)
             made = int(begun.transaction.commit(actions, begun.operation))
+            _refuse_other(spark, place, known, made)
         # Commits between the snapshot and this one may be of the table's other applications.
         others = known.apps if made == known.version + 1 else {}
         self._known[name] = _Known(known.table_id, made, {**others, app: version})
@@ -132,9 +163,9 @@ class JvmTransactions:
             operation = delta.DeltaOperations.StreamingUpdate(append, app, version, jvm.scala.Option.apply(note))
             return _Begun(transaction, transaction.snapshot(), operation, delta.actions.Action)
         except (Py4JError, TypeError) as error:
-            if type(error) not in (Py4JError, TypeError):  # Py4JJavaError, Py4JNetworkError
-                raise
-        self._missing = True
+            if type(error) not in (Py4JError, TypeError) or not _LACKING.search(str(error)):
+                raise  # Py4JJavaError, Py4JNetworkError, or an object that the JVM has given up
+        self._missing.add(place)  # not for all: a topic's name may have a table that is none of Delta's
         return None
 
 
@@ -150,10 +181,28 @@ def _look_up(known: _Known | None, snapshot: Any, place: CatalogName | str, app:
     if app not in known.apps:
         found = snapshot.transactions().get(app)
         if not found.isDefined() and metadata.configuration().contains(FORGETS):
-            table = f"delta.{quoted(place)}" if isinstance(place, str) else ".".join(map(quoted, place))
-            raise forgotten(place if isinstance(place, str) else table, table)
+            raise forgotten(_said(place), f"delta.{quoted(place)}" if isinstance(place, str) else _said(place))
         known.apps[app] = int(found.get()) if found.isDefined() else -1
     return known
+
+
+def _refuse_other(spark: SparkSession, place: CatalogName | str, known: _Known, made: int | None = None) -> None:
+    """Raise StorageError if the table in ``place`` is not the ``known`` one any more. ``made``: after this commit."""
+    try:
+        same = str(_started(spark, place).snapshot().metadata().id()) == known.table_id
+    except Exception as error:
+        if made is None or "DELTA_VERSIONS_NOT_CONTIGUOUS" not in str(error):
+            raise
+        same = False
+    if not same:
+        what, fix = "somebody has dropped the table and made it anew while rows were appended", "run it again"
+        if made is not None:
+            fix = f"if its log lacks the versions before {made}, remove this one from the folder _delta_log; then {fix}"
+        raise StorageError(what, _said(place), fix)
+
+
+def _said(place: CatalogName | str) -> str:
+    return place if isinstance(place, str) else ".".join(map(quoted, place))
 
 
 @contextmanager
@@ -197,7 +246,8 @@ def _takes_files(name: str, snapshot: Any) -> bool:
 def _upload(jvm: Any, log: Any, name: str, rows: pa.Table, now: int) -> list[dict[str, object]]:
     """Write the rows' files into the table's folder. Returns their Add File actions."""
     path = jvm.org.apache.hadoop.fs.Path
-    with tempfile.TemporaryDirectory(prefix="checkback-append-") as folder:
+    _remove_left()
+    with tempfile.TemporaryDirectory(prefix=f"{_FOLDER}{os.getpid()}-") as folder:
         with FileWriter(folder, most_rows=MOST_ROWS, sync=False) as writer:
             writer.write(name, rows)
             files = writer.close()
@@ -206,3 +256,15 @@ def _upload(jvm: Any, log: Any, name: str, rows: pa.Table, now: int) -> list[dic
         for file in files:
             system.copyFromLocalFile(True, False, path(f"file://{folder}/{name}/{file.path}"), path(to, file.path))
     return [file.add_action(now) for file in files]
+
+
+@cache
+def _remove_left() -> None:
+    """Remove the temporary folders of processes that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*-*"):
+        with suppress(OSError, ValueError):
+            if folder.stat().st_mtime < time.time() - _LEFT:
+                try:
+                    os.kill(int(folder.name.removeprefix(_FOLDER).partition("-")[0]), 0)
+                except ProcessLookupError:
+                    shutil.rmtree(folder, ignore_errors=True)
