@@ -38,9 +38,7 @@ WRITTEN = ("decisions", "discarded", "check_requests", "rejected", "unpublished"
 _OWNER, _NUMBER, _SIZE = "checkback.checkpoint", "checkback.checkpoints", "checkback.segment_size"
 
 
-def claim(
-    spark: SparkSession, tables: Tables, query_id: str, segment_size: int, *, if_unowned: bool = False
-) -> None:
+def claim(spark: SparkSession, tables: Tables, query_id: str, segment_size: int, *, if_unowned: bool = False) -> None:
     """Make this query's checkpoint the owner of the tables. Idempotent.
 
     If stored as properties, no process may append to `decisions` meanwhile: the append would fail.
