@@ -64,8 +64,10 @@ def postgres_url() -> Iterator[str]:
             [initdb, "-D", data, "-A", "trust", "-U", "checkback", "--no-sync"], **options, check=False
         )
         assert made.returncode == 0, made.stdout
+        # Nobody reads its log once it has started: a pipe full of the errors that tests want would stop it.
+        quiet = ["-c", "log_min_messages=log"]
         server = subprocess.Popen(
-            [postgres, "-D", data, "-h", "127.0.0.1", "-p", str(port), "-k", str(folder), "-F"], **options
+            [postgres, "-D", data, "-h", "127.0.0.1", "-p", str(port), "-k", str(folder), "-F", *quiet], **options
         )
         try:
             assert server.stdout is not None
