@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -77,7 +78,7 @@ def postgres_url() -> Iterator[str]:
             assert server.poll() is None, "PostgreSQL ended when it was started"
             yield f"postgresql+psycopg://checkback@127.0.0.1:{port}/postgres"
         finally:
-            server.terminate()
+            server.send_signal(signal.SIGINT)  # without waiting for clients
             server.communicate(timeout=30)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
