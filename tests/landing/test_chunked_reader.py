@@ -97,6 +97,23 @@ def test_pieces_cover_each_file_once_and_lists_are_of_one_size(sizes: list[int],
         assert sum(piece.end - piece.start + OPEN_COST for piece in few if piece not in packed) <= largest + OPEN_COST
 
 
+@pytest.mark.parametrize("left", [0, 7, 8, 20, 79])
+@pytest.mark.parametrize("block", [1, 30, 1000])
+def test_file_cut_short_since_it_was_listed_is_a_fault_after_its_lines(
+    left: int, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunked_reader, "OPEN_COST", 1)
+    data = b"".join(b"line %02d\n" % number for number in range(10))
+    file = file_of(tmp_path / "a", data)
+    os.truncate(tmp_path / "a", left)
+    rows = read(shared([file], 1, block, lambda _: None))
+    lines = [row["line"] for row in sorted(rows, key=lambda row: row["file_block"]) if row["line"] is not None]
+    assert lines == [line for line in data[:left].split(b"\n") if line]
+    faults = {row["fault"] for row in rows if row["fault"] is not None}
+    assert len(faults) == 1
+    assert "it is shorter than when it was listed" in faults.pop()
+
+
 @pytest.mark.parametrize("end", PACKERS)
 @pytest.mark.parametrize("damage", ["cut short", "changed"])
 def test_damaged_archive_is_a_fault_after_its_lines(end: str, damage: str, tmp_path: Path) -> None:

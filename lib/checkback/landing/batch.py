@@ -160,7 +160,7 @@ class Landing:
             number = refused.count()
             # Broadcast the row numbers, which are small, instead of shuffling bodies.
             good = _good(parsed).join(F.broadcast(refused.select("row")), on="row", how="left_anti")
-            bad = _bad(parsed).unionByName(_told(lines, refused))
+            bad = _bad(parsed).unionByName(self._told(lines, refused))
             self._write(good, census.good - number, bad, census.rejected + number, app, batch_id)
 
     def _op(self, lines: DataFrame, parsed: DataFrame, app: str, batch_id: int) -> None:
@@ -172,13 +172,13 @@ class Landing:
             # A line may hold several ops, all of one queue.
             foreign = foreign.distinct()
             good = good.join(F.broadcast(foreign.select("row")), on="row", how="left_anti")
-            bad = bad.unionByName(_told(lines, foreign))
+            bad = bad.unionByName(self._told(lines, foreign))
             taken, rejected = good.count(), rejected + foreign.count()
         if summary.copies > COPIES_MAX:
             good, surplus = split_copies(good)
             taken = good.count()
             if not (self._again and self._has(parsed, "rejected", app, batch_id)):  # else they are reported already
-                bad = bad.unionByName(_told(lines, surplus))
+                bad = bad.unionByName(self._told(lines, surplus))
                 rejected += surplus.count()
         good = good.withColumns({"source": F.lit("producer"), "remark": F.lit(None).cast("string")})
         self._write(good, taken, bad, rejected, app, batch_id)
@@ -191,6 +191,18 @@ class Landing:
         rows = _good(parsed).where(F.col("queue_id").isin(list(reasons)))
         told = F.create_map(*(F.lit(part) for reason in reasons.items() for part in reason))
         return rows.select("row", "file", told[F.col("queue_id")].alias("reason"))
+
+    def _told(self, lines: DataFrame, refused: DataFrame) -> DataFrame:
+        """raw, reason, file, rejected_at of refused messages (row, file, reason).
+
+        Their text is read from the source again; raw is null if that has lost them since.
+        """
+        text = F.left(F.col("line").cast("string"), F.lit(RAW_MAX))  # valid UTF-8: it has been parsed
+        at = F.coalesce("store_timestamp", F.timestamp_millis(F.lit(self._time)))
+        # First an inner join, which shuffles none of the other lines.
+        found = lines.select("row", "line", "store_timestamp").join(F.broadcast(refused.select("row")), on="row")
+        told = refused.join(found, on="row", how="left")
+        return told.select(text.alias("raw"), "reason", "file", at.alias("rejected_at"))
 
     def _write(self, good: DataFrame, taken: int, bad: DataFrame, rejected: int, app: str, batch_id: int) -> None:
         if rejected:
@@ -265,15 +277,3 @@ def _bad(parsed: DataFrame) -> DataFrame:
     """raw, reason, file, rejected_at of invalid lines."""
     rejected = parsed.where(F.col("reason").isNotNull())
     return rejected.select("raw", "reason", "file", F.col("store_timestamp").alias("rejected_at"))
-
-
-def _told(lines: DataFrame, refused: DataFrame) -> DataFrame:
-    """raw, reason, file, rejected_at of refused messages (row, file, reason).
-
-    Their text is read from the source again.
-    """
-    text = F.col("line").cast("string")  # valid UTF-8: it has been parsed
-    found = lines.select("line", "store_timestamp", "row").join(F.broadcast(refused), on="row", how="inner")
-    return found.select(
-        F.left(text, F.lit(RAW_MAX)).alias("raw"), "reason", "file", F.col("store_timestamp").alias("rejected_at")
-    )

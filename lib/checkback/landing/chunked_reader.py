@@ -170,8 +170,9 @@ def _read(piece: FileChunk, inside: str | None) -> Iterator[tuple[list[bytes | N
 def lines_of(piece: FileChunk, inside: str | None = None) -> Iterator[list[bytes]]:
     r"""Groups of lines without their ``\n``. Lines longer than LINE_MAX are truncated to LINE_MAX + 1 bytes.
 
-    Raises UnfitFileError if it is not a file to land (any more); CutShortError if a compressed file is corrupt, or
-    decompresses to far more than a file of lines would; OSError if the system cannot read it.
+    Raises UnfitFileError if it is not a file to land (any more); CutShortError if it is shorter than when it was
+    listed, is compressed and corrupt, or decompresses to far more than a file of lines would; OSError if the system
+    cannot read it.
     """
     path = plain_path(piece.uri)
     unpacker = decompressor(path)
@@ -190,7 +191,10 @@ def _seek(file: IO[bytes], start: int) -> int | None:
 
 
 def _lines(read: Callable[[int], bytes], end: int | None, skip: int | None) -> Iterator[list[bytes]]:
-    """The lines that begin before ``end`` (None: all). ``skip``: the stream's position, inside a line to skip."""
+    """The lines that begin before ``end`` (None: all). ``skip``: the stream's position, inside a line to skip.
+
+    Raises CutShortError, after the lines that are there, if the stream ends before ``end``.
+    """
     position, skipping, rest = skip or 0, skip is not None, b""
     while end is None or position < end:
         chunk = read(CHUNK if end is None else min(CHUNK, end - position))
@@ -215,6 +219,8 @@ def _lines(read: Callable[[int], bytes], end: int | None, skip: int | None) -> I
             break
     if rest:
         yield [rest]
+    if end is not None and position < end:
+        raise CutShortError("it is shorter than when it was listed")
 
 
 def _joined(begun: bytes, more: bytes) -> bytes:
