@@ -99,10 +99,7 @@ class JvmTransactions:
             begun = self._begin(spark, place, app, 0)
             if begun is None or begun.snapshot.version() < 0:
                 return None
-            found = begun.snapshot.transactions().get(app)
-            if found.isDefined():
-                return int(found.get())
-            return None if begun.snapshot.metadata().configuration().contains(FORGETS) else -1
+            return _last_of(app, begun.snapshot)
 
     def append(
         self,
@@ -179,11 +176,19 @@ def _look_up(known: _Known | None, snapshot: Any, place: CatalogName | str, app:
     if known is None or (known.table_id, known.version) != (table_id, version):
         known = _Known(table_id, version)
     if app not in known.apps:
-        found = snapshot.transactions().get(app)
-        if not found.isDefined() and metadata.configuration().contains(FORGETS):
+        last = _last_of(app, snapshot)
+        if last is None:
             raise forgotten(_said(place), f"delta.{quoted(place)}" if isinstance(place, str) else _said(place))
-        known.apps[app] = int(found.get()) if found.isDefined() else -1
+        known.apps[app] = last
     return known
+
+
+def _last_of(app: str, snapshot: Any) -> int | None:
+    """The last version that the application has committed, -1 = none; None: the table may have expired it."""
+    found = snapshot.transactions().get(app)
+    if found.isDefined():
+        return int(found.get())
+    return None if snapshot.metadata().configuration().contains(FORGETS) else -1
 
 
 def _refuse_other(spark: SparkSession, place: CatalogName | str, known: _Known, made: int | None = None) -> None:
