@@ -87,6 +87,18 @@ def test_spark_says_the_same(spark: SparkSession, settings: Settings) -> None:
 
 
 @pytest.mark.slow
+def test_message_that_waits_again_after_its_topic_has_lost_it_waits_once(settings: Settings) -> None:
+    """`rebuild --publish-again` has put it into `unpublished`, as its topic's table does not take it."""
+    again = Transaction(0, 2).unpublished(application="rebuild/1")
+    _lose(settings)
+    write(None, Tables.of(settings.storage), [again])
+    answers = Answers(settings)
+    assert _found(answers)[2] == {"unpublished"}
+    write(None, Tables.of(settings.storage), [again])
+    assert _found(answers)[2] == {"unpublished", "unpublished_twice"}
+
+
+@pytest.mark.slow
 def test_batch_that_has_its_row_is_not_under_way(tmp_path: Path) -> None:
     """What it published late is noted before the checkpoint tells that it is done."""
     settings = Settings.model_validate({"storage": {"root": str(tmp_path)}})

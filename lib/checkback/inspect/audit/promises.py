@@ -96,7 +96,7 @@ _ALL = (
     Finding("message_not_committed", "broken", "P1", "without a transaction, but not decided COMMIT: lost"),
     Finding("delivery_overdue", "broken", "P1", "scheduled, and due long before a batch that had nothing to deliver"),
     Finding("delivered_twice", "broken", "P2", "more than one row of `deliveries`"),
-    Finding("unpublished_twice", "broken", "P2", "more than one row of `unpublished`: published twice by and by"),
+    Finding("unpublished_twice", "broken", "P2", "waits in several rows of `unpublished`: published twice by and by"),
     Finding("published_twice", "broken", "P2", "more than one row of the topics"),
     Finding("resumed_twice", "broken", "P2", "one discarded message was resumed twice, and both are published"),
     Finding("published_without_commit", "broken", "P3", "published, but not decided COMMIT"),

@@ -114,7 +114,8 @@ _PUBLISHING = {
     f" ELSE coalesce(published_batch <> {_DECIDING_BATCH}, FALSE) END"
     f" OR unpublished = 1 AND coalesce(unpublished_batch <> {_DECIDING_BATCH}, FALSE))",
     "unpublished_differs": _unlike("unpublished_content", "content", "half_content"),
-    "unpublished_twice": "unpublished > 1",
+    # One that was published late, and lost by its topic, waits once more when a rebuild could not publish it again.
+    "unpublished_twice": "outstanding > 1",
     "unpublished": f"{_decided(COMMITS)} AND NOT published > 0 AND outstanding > 0",
     "discarded_without_half": "(discarded > 0 OR cancelled > 0) AND NOT halves > 0",
     "discarded_without_decision": f"(discarded > 0 AND NOT {_decided(DISCARD)}) OR (cancelled > 0 AND NOT cancels > 0)",
