@@ -179,6 +179,8 @@ _CONSUMED = [("beat",), ("consume", None), ("beat",)]
 _OVERTAKEN = [("run", "alice", "commit state"), ("run", "bob", "end"), *_CONSUMED, ("run", "alice", "end")]
 #: what is not in the ledger yet is consumed, and the other one comes
 _UNRECORDED = [("run", "alice", "commit state"), ("run", "alice", "commit ledger"), *_CONSUMED, ("run", "bob", "end")]
+#: and given up once more, before the same command is repeated
+_DIES_AGAIN = [*_UNRECORDED[:2], ("kill", "alice"), ("beat",), ("consume", 5), ("beat",), ("start", "alice", 0)]
 _SLOWER_CLOCK = [("run", "alice", "end"), ("beat",), ("consume", -_DAY), ("beat",)]
 
 
@@ -187,6 +189,7 @@ _SLOWER_CLOCK = [("run", "alice", "end"), ("beat",), ("consume", -_DAY), ("beat"
 @example(exactly_once=False, one_each=False, steps=_OVERTAKEN)
 @example(exactly_once=True, one_each=False, steps=_UNRECORDED)
 @example(exactly_once=False, one_each=False, steps=[*_UNRECORDED[:-1], ("kill", "alice"), _UNRECORDED[-1]])
+@example(exactly_once=False, one_each=False, steps=[*_DIES_AGAIN, ("run", "alice", "end")])
 @example(exactly_once=False, one_each=False, steps=_SLOWER_CLOCK)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(exactly_once=st.booleans(), one_each=st.booleans(), steps=st.lists(_steps, min_size=5, max_size=20))

@@ -38,9 +38,9 @@ from checkback.operate.tables import FileStore
 from checkback.storage.timestamps import iso
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
-    from checkback.consumer.group.group_state import GroupState
+    from checkback.consumer.group.group_state import Death, GroupState
     from checkback.storage.tables import Tables
 
     #: prints a table: column titles, rows
@@ -164,8 +164,12 @@ def act(tables: Tables, request: Request, chosen: Sequence[Judged], now: int) ->
     ledger = ResumptionLedger(tables, request.group)
     group = GroupTable(tables, request.group)
     done: list[Judged] = []
+    earlier: Collection[Death] | None = None
 
     def change(state: GroupState) -> GroupState:
+        nonlocal earlier
+        # Of the first try: its commit may have been made and answered with an error.
+        earlier = set(state.resumed) if earlier is None else earlier
         # On condition that the state stays as it is: what it has forgotten the ledger has, and times grow with states.
         recorded = ledger.recorded({*state.resumed, *(death for one in chosen for death in one.buried.deaths)})
         judged = [judge(one.buried, one.key, state, recorded, request.resumed_by) for one in chosen]
@@ -174,7 +178,7 @@ def act(tables: Tables, request: Request, chosen: Sequence[Judged], now: int) ->
         return without_recorded(with_retries(state, done, due, request.resumed_by), recorded)
 
     group.update(change)
-    ledger.record(request.signed, done, now)
+    ledger.record(request.signed, done, now, earlier or ())
     with suppress(StorageError):  # best effort: the next command forgets what the ledger has
         group.update(lambda state: without_recorded(state, ledger.recorded(state.resumed)))
     return done

@@ -65,24 +65,32 @@ class ResumptionLedger:
                 return due
         raise self._outrun()
 
-    def record(self, signed: OperatorSignature, resumed: Sequence[Judged], now: int) -> None:
-        """Append a row for each that has none, in one commit. ``now``: ms. Raises StorageError."""
+    def record(
+        self, signed: OperatorSignature, resumed: Sequence[Judged], now: int, earlier: Collection[Death]
+    ) -> None:
+        """Append a row for each that has none, in one commit. ``now``: ms. Raises StorageError.
+
+        ``earlier``: deaths that were resumed by a command before, which a crash cut short: they have a row of their own.
+        """
         for _ in range(_TRIES):
             with suppress(FencedError):
-                self._append(signed, resumed, now)
+                self._append(signed, resumed, now, frozenset(earlier))
                 return
         raise self._outrun()
 
-    def _append(self, signed: OperatorSignature, resumed: Sequence[Judged], now: int) -> None:
+    def _append(
+        self, signed: OperatorSignature, resumed: Sequence[Judged], now: int, earlier: frozenset[Death]
+    ) -> None:
         """Raises FencedError if another operator has recorded one of them meanwhile."""
         recorded = self.recorded({death for one in resumed for death in one.deaths})
-        new = [one for one in resumed if not recorded.issuperset(one.deaths)]
+        each = [(one, deaths) for one in resumed for deaths in (one.deaths & earlier, one.deaths - earlier)]
+        new = [(one, deaths) for one, deaths in each if not recorded.issuperset(deaths)]
         if not new:
             return
         with FileWriter(self._tables.root, sync=self._tables.sync) as writer:
-            writer.write(_TABLE, pa.concat_tables([self._row(signed, one.buried, now) for one in new]))
+            writer.write(_TABLE, pa.concat_tables([self._row(signed, one.buried, now) for one, _ in new]))
             files = writer.close()
-        apps = [_app(self._group, death) for one in new for death in one.deaths if death not in recorded]
+        apps = [_app(self._group, death) for _, deaths in new for death in deaths if death not in recorded]
         self._log.commit_after(files, dict.fromkeys(apps), dict.fromkeys(apps, 0))
 
     def _row(self, signed: OperatorSignature, buried: Buried, now: int) -> pa.Table:
