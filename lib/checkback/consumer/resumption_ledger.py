@@ -70,7 +70,7 @@ class ResumptionLedger:
     ) -> None:
         """Append a row for each that has none, in one commit. ``now``: ms. Raises StorageError.
 
-        ``earlier``: deaths that were resumed by a command before, which a crash cut short: they have a row of their own.
+        ``earlier``: deaths that a command before has resumed, which a crash cut short: they have a row of their own.
         """
         for _ in range(_TRIES):
             with suppress(FencedError):
