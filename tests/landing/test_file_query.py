@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from checkback.errors import CheckbackError, StateError
-from checkback.landing import batch, run
+from checkback.landing import run
 from checkback.landing.batch import Landing
-from checkback.landing.duplicates import COPIES_MAX, BatchSummary, summarize
+from checkback.landing.duplicates import COPIES_MAX
 from checkback.landing.parser import RAW_MAX, REJECTED_MAX
 from checkback.landing.run import Landed
 from checkback.messages.half import parse_half
@@ -149,30 +149,6 @@ def test_first_of_repeated_half_messages_is_kept(lake: Lakehouse, inbox: Path) -
     lake.land(half=inbox)
     assert lake.versions() == versions
     assert lake.rows("rejected", "file", "reason", "raw") == after
-
-
-def test_file_that_is_removed_once_it_is_read_has_each_refused_line_in_rejected(
-    lake: Lakehouse, inbox: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its text is looked up in the file: without that, the row has none."""
-    (inbox / "a.jsonl").write_text("\n".join(map(half, (0, 1))))
-    assert lake.land(half=inbox) == Landed(half=2)
-    gone = inbox / "b.jsonl"
-    gone.write_text("\n".join(map(half, (0, 1, 2))))
-    (inbox / "c.jsonl").write_text("\n".join(map(half, (0, 3))))
-
-    def counted(parsed: DataFrame) -> BatchSummary:
-        found = summarize(parsed)
-        gone.unlink(missing_ok=True)
-        return found
-
-    monkeypatch.setattr(batch, "summarize", counted)
-    assert lake.land(half=inbox) == Landed(half=2, rejected=3)
-    assert [row.queue_offset for row in lake.rows("half", "queue_offset")] == [0, 1, 2, 3]
-    rows = lake.rows("rejected", "file", "reason", "rejected_at")
-    repeated = [(name, f"repeated (queue_id, queue_offset) 0/{n}") for name, n in (("b", 0), ("b", 1), ("c", 0))]
-    assert [(Path(row.file).stem, row.reason) for row in rows] == repeated
-    assert len({row.rejected_at for row in rows}) == 1
 
 
 def test_signal_lets_the_batch_finish(lake: Lakehouse, inbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from checkback.landing import parser as module
-from checkback.landing.parser import LINES, RAW_MAX, Kind, parser
+from checkback.landing.parser import LINES, RAW_MAX, Kind, digest, parser
 from landing.fixtures import half, op
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
@@ -58,6 +58,7 @@ def test_half_row() -> None:
         "committed": None,
         "raw": None,
         "reason": None,
+        "digest": digest(line.decode()),
         "file": "/in/a b.jsonl",
         "file_time": AT,
         "file_block": 0,

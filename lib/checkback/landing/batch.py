@@ -18,14 +18,14 @@ from pyspark.sql import functions as F
 from checkback.errors import FencedError, StateError
 from checkback.landing.chunked_reader import FAULT
 from checkback.landing.duplicates import COPIES_MAX, SURPLUS, find_repeats, split_copies, summarize, summarize_ops
-from checkback.landing.parser import RAW_MAX, SCHEMAS, Kind, Reader, parser
+from checkback.landing.parser import DIGEST, DIGEST_OF, RAW_MAX, SCHEMAS, Kind, Reader, parser
 from checkback.storage.checkpoints.batch_plan import plan_versions
 from checkback.storage.checkpoints.checkpoint_facts import recorded_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from checkback.storage.checkpoints.seen_commits import SeenCommits
     from checkback.storage.files.fsync import QueryFlush
@@ -119,7 +119,7 @@ class Landing:
         there = self.tables.read(parsed.sparkSession, "rejected").where(
             (F.col("source") == self.kind) & ~F.coalesce(F.col("reason").startswith(SURPLUS), F.lit(False))
         )
-        with _kept(_known(lines, parsed, there)) as known:
+        with _kept(_known(parsed, there)) as known:
             self.rejected += known.count()
             left = parsed.join(F.broadcast(known), on="row", how="left_anti")
             if self._has(parsed, self.kind, app, batch_id):
@@ -151,7 +151,7 @@ class Landing:
         repeats = find_repeats(ours, kept, self.tables.read(parsed.sparkSession, "half"))
         if repeats is not None:
             which = F.format_string("repeated (queue_id, queue_offset) %d/%d", "queue_id", "queue_offset")
-            repeats = repeats.select("row", "file", which.alias("reason"))
+            repeats = repeats.select("row", "file", "digest", which.alias("reason"))
         refused = foreign if repeats is None else repeats if foreign is None else foreign.unionByName(repeats)
         if refused is None:
             self._write(_good(parsed), census.good, _bad(parsed), census.rejected, app, batch_id)
@@ -184,25 +184,25 @@ class Landing:
         self._write(good, taken, bad, rejected, app, batch_id)
 
     def _foreign(self, parsed: DataFrame, queues: Collection[int]) -> DataFrame | None:
-        """row, file, reason of the messages in queues of other owners; None: there are none."""
+        """row, file, digest, reason of the messages in queues of other owners; None: there are none."""
         reasons = self.queues.refused(queues)
         if not reasons:
             return None
         rows = _good(parsed).where(F.col("queue_id").isin(list(reasons)))
         told = F.create_map(*(F.lit(part) for reason in reasons.items() for part in reason))
-        return rows.select("row", "file", told[F.col("queue_id")].alias("reason"))
+        return rows.select("row", "file", "digest", told[F.col("queue_id")].alias("reason"))
 
     def _told(self, lines: DataFrame, refused: DataFrame) -> DataFrame:
-        """raw, reason, file, rejected_at of refused messages (row, file, reason).
+        """raw, reason, file, rejected_at of refused messages (row, file, digest, reason).
 
-        Their text is read from the source again; raw is null if that has lost them since.
+        Their text is read from the source again; raw is null if that has lost or replaced them since.
         """
-        text = F.left(F.col("line").cast("string"), F.lit(RAW_MAX))  # valid UTF-8: it has been parsed
-        at = F.coalesce("store_timestamp", F.timestamp_millis(F.lit(self._time)))
         # First an inner join, which shuffles none of the other lines.
-        found = lines.select("row", "line", "store_timestamp").join(F.broadcast(refused.select("row")), on="row")
-        told = refused.join(found, on="row", how="left")
-        return told.select(text.alias("raw"), "reason", "file", at.alias("rejected_at"))
+        found = lines.select("row", "line").join(F.broadcast(refused.select("row")), on="row")
+        raw = F.left(F.col("line").cast("string"), F.lit(RAW_MAX))  # valid UTF-8: it has been parsed
+        found = found.select("row", raw.alias("raw"), _digest(raw).alias("digest"))
+        told = refused.join(found, on=["row", "digest"], how="left")
+        return told.select("raw", "reason", "file", F.timestamp_millis(F.lit(self._time)).alias("rejected_at"))
 
     def _write(self, good: DataFrame, taken: int, bad: DataFrame, rejected: int, app: str, batch_id: int) -> None:
         if rejected:
@@ -210,12 +210,12 @@ class Landing:
             more = self._again and self._has(rows, "rejected", app, batch_id)
             # Rows rejected by an earlier attempt are not among these, which are additional.
             plan = {} if more else plan_versions(name, batch_id, self._time)
-            self.tables.append(rows, "rejected", None if more else name, batch_id, plan)
+            self.tables.append(rows, "rejected", None if more else name, batch_id, plan, rejected)
         if taken:
             fence = self.queues.fence() if self.kind == "half" else ({}, {})
             name = f"{app}/{self.kind}"
             plan = plan_versions(name, batch_id, self._time)
-            new = self.tables.append_fenced(good, self.kind, name, batch_id, *fence, plan)
+            new = self.tables.append_fenced(good, self.kind, name, batch_id, *fence, plan, taken)
             if not (new or self._again):
                 raise self._other(self.kind, batch_id)
             if self.tables.readable:  # a table restored from a backup lacks what has landed
@@ -238,22 +238,25 @@ def _kept(rows: DataFrame) -> Iterator[DataFrame]:
         rows.unpersist()
 
 
-def _known(lines: DataFrame, parsed: DataFrame, rejected: DataFrame) -> DataFrame:
+def _known(parsed: DataFrame, rejected: DataFrame) -> DataFrame:
     """The column row of this batch's inputs that are in `rejected`, matched by file, time of the batch, and text.
 
     Of identical inputs as many as `rejected` has, those that are invalid now first.
     """
-    # `rejected` has RAW_MAX characters of a refused message, RAW_MAX bytes of an invalid input: compare what both have.
-    same = F.lit(RAW_MAX // 4)
-    found = parsed.groupBy("row", "file").agg(F.max("raw").alias("raw"), (F.count("reason") == 0).alias("good"))
-    text = F.when(F.col("good"), F.left(F.col("line").cast("string"), same)).otherwise(F.left("raw", same))
-    key = ["file", "at", "text"]
-    inputs = found.join(lines.select("row", "line", F.col("store_timestamp").alias("at")), on="row", how="inner")
-    inputs = inputs.select("row", "good", "file", "at", F.xxhash64(text).alias("text"))
+    key = ["file", "at", "digest"]
+    inputs = parsed.groupBy("row", "file", "digest").agg(
+        F.max("store_timestamp").alias("at"), (F.count("reason") == 0).alias("good")
+    )
     inputs = inputs.withColumn("place", F.row_number().over(Window.partitionBy(*key).orderBy("good", "row")))
-    there = rejected.select("file", F.col("rejected_at").alias("at"), F.xxhash64(F.left("raw", same)).alias("text"))
+    there = rejected.select("file", F.col("rejected_at").alias("at"), _digest(F.col("raw")).alias("digest"))
     counts = there.groupBy(*key).agg(F.count("*").alias("number"))
     return inputs.join(counts, on=key, how="inner").where(F.col("place") <= F.col("number")).select("row")
+
+
+def _digest(raw: Column) -> Column:
+    """`parser.digest` of the text of a row of `rejected`."""
+    text = F.left(F.coalesce(raw, F.lit("")), F.lit(DIGEST_OF))
+    return F.left(F.sha2(text, 256), F.lit(DIGEST))
 
 
 def _warn(parsed: DataFrame) -> None:

@@ -83,14 +83,14 @@ def summarize(parsed: DataFrame) -> BatchSummary:
 
 
 def find_repeats(parsed: DataFrame, census: BatchSummary, half: DataFrame) -> DataFrame | None:
-    """The good rows of a batch whose key an earlier row or the table has: row, queue_id, queue_offset, file.
+    """The good rows of a batch whose key an earlier row or the table has: row, queue_id, queue_offset, file, digest.
 
     None if there are none, which costs one read of the table with data skipping by offset.
     """
     if not census.ranges:
         return None
     stored = half.where(reduce(or_, map(_within, census.ranges))).select(*_KEY)
-    narrow = parsed.where(F.col("reason").isNull()).select(*_KEY, *_ORDER)
+    narrow = parsed.where(F.col("reason").isNull()).select(*_KEY, *_ORDER, "digest")
     if census.good == census.keys and (
         stored.isEmpty() or narrow.join(stored, on=list(_KEY), how="left_semi").isEmpty()
     ):
@@ -101,7 +101,7 @@ def find_repeats(parsed: DataFrame, census: BatchSummary, half: DataFrame) -> Da
         narrow.withColumn("place", place)
         .join(known, on=list(_KEY), how="left")
         .where(F.col("known") | (F.col("place") > 1))
-        .select("row", *_KEY, "file")
+        .select("row", *_KEY, "file", "digest")
     )
 
 
@@ -115,7 +115,7 @@ def summarize_ops(parsed: DataFrame) -> OpSummary:
 
 
 def split_copies(good: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """The ops, at most COPIES_MAX copies of each; and rows that report the surplus: row, file, reason.
+    """The ops, at most COPIES_MAX copies of each; and rows that report the surplus: row, file, digest, reason.
 
     The copies born first are kept, so no decision changes (docs/protocol.md, rule 1). The surplus is reported in one
     row for each line that has the first copy of such an op: the number of rows must not grow with that of copies.
@@ -125,7 +125,8 @@ def split_copies(good: DataFrame) -> tuple[DataFrame, DataFrame]:
     kept = numbered.where(F.col("turn") <= COPIES_MAX).drop("turn")
     first = F.struct(*_ORDER)
     surplus = numbered.groupBy(*_OP_KEY).agg(
-        F.min_by(F.struct("row", "file"), first).alias("line"), F.count_if(F.col("turn") > COPIES_MAX).alias("left")
+        F.min_by(F.struct("row", "file", "digest"), first).alias("line"),
+        F.count_if(F.col("turn") > COPIES_MAX).alias("left"),
     )
     lines = surplus.where("left > 0").groupBy("line").agg(F.sum("left").alias("left"))
     reason = F.format_string(f"{SURPLUS} %d ops of the batch that come after {COPIES_MAX} like them", "left")

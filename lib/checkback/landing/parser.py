@@ -5,6 +5,7 @@ An input is a line of a file or a Kafka record: a Reader turns it into messages.
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -64,6 +65,11 @@ LINES: Mapping[Kind, Reader] = {
 }
 #: Bytes kept of a rejected input.
 RAW_MAX = 8 * 1024 * 1024
+#: Characters of an input that its digest covers: `rejected` has RAW_MAX characters of a refused message, RAW_MAX bytes
+#: of an invalid input.
+DIGEST_OF = RAW_MAX // 4
+#: Hexadecimal digits of the digest, the first ones of SHA-256.
+DIGEST = 32
 #: A line of ops may yield 10,000 rows: batches are split so that no column exceeds Arrow's 2 GiB.
 _ROWS_MAX = 10_000
 
@@ -77,9 +83,9 @@ PLACE = StructType(
         StructField("store_timestamp", TimestampType()),
     ]
 )
-_VERDICT = [StructField("raw", StringType()), StructField("reason", StringType())]
+_VERDICT = [StructField(name, StringType()) for name in ("raw", "reason", "digest")]
 _FIELDS: dict[Kind, tuple[str, ...]] = {"half": Half._fields, "op": Op._fields}
-#: Parsed rows: a message, or ``raw`` and ``reason`` of a rejected input; then PLACE.
+#: Parsed rows: a message, or ``raw`` and ``reason`` of a rejected input; the `digest` of the input; then PLACE.
 SCHEMAS: dict[Kind, StructType] = {
     "half": StructType([*(HALF[name] for name in Half._fields), *_VERDICT, *PLACE]),
     "op": StructType([*(OP[name] for name in Op._fields), *_VERDICT, *PLACE]),
@@ -161,6 +167,7 @@ class _Rows:
         self.messages: list[Sequence[Any]] = []
         self.raws: list[str | None] = []
         self.reasons: list[str | None] = []
+        self.digests: list[str] = []
         self.places: list[int] = []
 
     def parsed(self) -> Batches:
@@ -178,6 +185,8 @@ class _Rows:
                 self.places.extend([place] * len(messages))
                 self.raws.extend([None] * len(messages))
                 self.reasons.extend([None] * len(messages))
+                if messages:
+                    self.digests.extend([digest(self.raw(place))] * len(messages))
             if len(self.places) >= _ROWS_MAX:
                 yield self.batch()
                 self.clear()
@@ -189,6 +198,7 @@ class _Rows:
         self.messages.append(self.empty)
         self.raws.append(raw)
         self.reasons.append(reason)
+        self.digests.append(digest(raw))
         self.places.append(place)
 
     @cached_property
@@ -214,10 +224,16 @@ class _Rows:
         fields = zip(_FIELDS[self.kind], zip(*self.messages, strict=True), strict=True)
         columns = {name: _array(name, cells) for name, cells in fields}
         columns |= {"raw": pa.array(self.raws, _TEXT), "reason": pa.array(self.reasons, _TEXT)}
+        columns["digest"] = pa.array(self.digests, _TEXT)
         places = pa.array(self.places, pa.int32())
         columns |= {name: self.lines.column(name).take(places) for name in PLACE.names}
         columns["file"] = pa.array([_plain(uri) for uri in columns["file"].to_pylist()], _TEXT)
         return pa.RecordBatch.from_pydict(columns)
+
+
+def digest(raw: str | None) -> str:
+    """Identifies an input by its text, the same for one that is in `rejected`."""
+    return hashlib.sha256((raw or "")[:DIGEST_OF].encode()).hexdigest()[:DIGEST]
 
 
 def _array(name: str, cells: Sequence[Any]) -> pa.Array:

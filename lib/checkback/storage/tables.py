@@ -311,9 +311,11 @@ class Tables:
         app: str | None = None,
         version: int = 0,
         also: Mapping[str, int] = MappingProxyType({}),
+        number: int | None = None,
     ) -> None:
         """Append rows; idempotent with ``app``: a repeated (app, version) is skipped. ``also``: see ``commit``.
 
+        ``number``: of the rows, see ``_files``.
         Columns are reordered to the table's schema; a missing one is an error. Without rows nothing is committed.
         Raises StorageError if the table cannot be written, CheckbackError if another process writes for the same
         ``app`` concurrently.
@@ -322,7 +324,7 @@ class Tables:
         if not self.by_files:
             self._append_by_spark(rows, name, app, version)
         elif app is None or not self.log(name).has(app, version):
-            files, _ = files_of(rows.mapInArrow(to_files(name, self.table_root), FILES_SCHEMA).toArrow())
+            files = self._files(rows, name, number)
             self.commit(rows.sparkSession, name, files, app, version, also)
 
     def append_fenced(
@@ -334,6 +336,7 @@ class Tables:
         expected: Mapping[str, int | None],
         marks: Mapping[str, int],
         also: Mapping[str, int] = MappingProxyType({}),
+        number: int | None = None,
     ) -> bool:
         """Like ``append``, but the same commit advances other applications from ``expected`` versions to ``marks``.
 
@@ -344,12 +347,23 @@ class Tables:
         if self.by_files and self.log(name).has(app, version):
             return False
         if not marks or not self.by_files or not self.log(name).appendable():
-            self.append(rows, name, app, version, also)
+            self.append(rows, name, app, version, also, number)
         else:
-            rows = rows.select(*arrow_schema(name).names)
-            files, _ = files_of(rows.mapInArrow(to_files(name, self.table_root), FILES_SCHEMA).toArrow())
+            files = self._files(rows.select(*arrow_schema(name).names), name, number)
             self.log(name).commit_after(files, expected, {**marks, **also, app: version})
         return True
+
+    def _files(self, rows: DataFrame, name: str, number: int | None) -> list[ParquetFile]:
+        """Write rows to files. ``number``: of the rows as they were counted, None = they were not.
+
+        Raises StorageError if they are others now: a lost block of the cache was computed again, from changed input.
+        """
+        files, _ = files_of(rows.mapInArrow(to_files(name, self.table_root), FILES_SCHEMA).toArrow())
+        found = sum(file.rows for file in files)
+        if number not in (None, found):
+            what = f"the input of a batch has changed while it was written: {number} rows have become {found}"
+            raise StorageError(f"{what}; nothing was committed", self.location(name), "run it again")
+        return files
 
     def append_arrow(
         self,

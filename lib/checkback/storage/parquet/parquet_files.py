@@ -7,6 +7,7 @@ was retried or its batch failed, is orphaned, and VACUUM removes it, as with eve
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -56,6 +57,11 @@ class ParquetFile:
     path: str
     size: int
     stats: str
+
+    @property
+    def rows(self) -> int:
+        """The number of its rows."""
+        return int(json.loads(self.stats)["numRecords"])
 
     def add_action(self, now: int) -> dict[str, object]:
         """The action that adds it to its table (PROTOCOL.md of delta-io/delta, Add File). ``now``: ms."""
