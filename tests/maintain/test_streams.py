@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -25,6 +26,8 @@ from maintain.fixtures import DAY_MS, Quiet, Sender, append, maintained, setting
 from support.rows import count_of, rows_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from pyspark.sql import DataFrame, SparkSession
 
 
@@ -145,7 +148,9 @@ def test_tables_of_a_catalog_by_spark(spark: SparkSession, tmp_path: Path) -> No
         "schema": "maintained",
         "checkpoints": f"{tmp_path}/_checkpoints",
     }
-    settings = Settings.model_validate({"storage": storage, "maintain": {"min_files": 2}})
+    settings = Settings.model_validate(
+        {"storage": storage, "maintain": {"min_files": 2}, "reconcile": {"partitions": 3}}
+    )
     tables = Tables.of(settings.storage)
     try:
         # Delta's builder of tables takes no name of three levels outside Databricks.
@@ -155,7 +160,9 @@ def test_tables_of_a_catalog_by_spark(spark: SparkSession, tmp_path: Path) -> No
             tables.append_arrow(spark, sender.rows(0, 3), "half")
         dry = maintain_by_spark(spark, settings, tables, dry_run=True, progress=Quiet())
         assert [(one.table, one.files_before, one.files_after) for one in dry] == [("half", 4, 4)]
-        (done,) = maintain_by_spark(spark, settings, tables, dry_run=False, progress=Quiet())
+        with _most_tasks(spark) as most:
+            (done,) = maintain_by_spark(spark, settings, tables, dry_run=False, progress=Quiet())
+        assert most() <= 2 * 3  # a table has no folders of its own: VACUUM's default is 10,000
         assert (done.files_before, done.files_after, done.rewritten) == (4, 1, 4)
         assert done.version_after > done.version_before
         rows = tables.read(spark, "half")
@@ -171,6 +178,22 @@ def test_tables_of_a_catalog_by_spark(spark: SparkSession, tmp_path: Path) -> No
         assert {one.table: one.kept for one in seen} == {"half": (), "decisions": ()}
     finally:
         spark.sql("DROP SCHEMA spark_catalog.maintained CASCADE")
+
+
+@contextmanager
+def _most_tasks(spark: SparkSession) -> Iterator[Callable[[], int]]:
+    """The most tasks of any stage that is run within."""
+    context, group = spark.sparkContext, "most tasks"
+    context.setJobGroup(group, group)
+    try:
+        yield lambda: max(stages.values())
+    finally:
+        tracker: Any = context.statusTracker()
+        jobs = filter(None, map(tracker.getJobInfo, tracker.getJobIdsForGroup(group)))
+        found = [tracker.getStageInfo(stage) for job in jobs for stage in job.stageIds]
+        stages = {stage.stageId: stage.numTasks for stage in found if stage is not None}
+        for key in ("spark.jobGroup.id", "spark.job.description"):
+            context.setLocalProperty(key, None)  # type: ignore[arg-type]
 
 
 def test_hours_that_vacuum_keeps() -> None:

@@ -51,6 +51,8 @@ def maintain_by_spark(
         "spark.databricks.delta.optimize.minFileSize": str(size),
         # maintain.retention has its own lower limit, and the readers are known.
         "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+        # VACUUM starts as many tasks to compare the files of each table: by default 10,000, half a minute.
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(settings.reconcile.partitions),
     }
     with exclusive_lock(tables, LOCK), _set(spark, conf):
         # Before everything else: streams only move forward.
