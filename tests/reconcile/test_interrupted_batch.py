@@ -12,7 +12,7 @@ import pytest
 from checkback.reconcile.checkpoint_owner import last_owner
 from checkback.reconcile.publish.batches import batch_row
 from checkback.reconcile.recovery.interrupted_batch import BatchRows, InterruptedBatch, LastBatch, broken_off, find
-from checkback.storage.schemas import SCHEMAS, arrow_schema
+from checkback.storage.schemas import BATCH_TIMES, SCHEMAS, arrow_schema
 from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
@@ -105,6 +105,19 @@ def test_found_without_the_checkpoint_after_a_clock_was_set_back(
     decided = pa.Table.from_pylist([row], schema=arrow_schema("decisions"))
     tables.append_arrow(spark, decided, "decisions", f"{application or 'unknown'}/decisions", batch_id)
     assert find(spark, tables) == InterruptedBatch(application, BatchRows(batch_id, now + 5000))
+
+
+@pytest.mark.parametrize("table", sorted(BATCH_TIMES))
+def test_batch_is_known_by_the_only_table_that_it_has_written(spark: SparkSession, tmp_path: Path, table: str) -> None:
+    """Its clock had been set back: its rows look older than the batch before it."""
+    now = 1_800_000_000_000
+    tables = Tables(root=str(tmp_path), by_files=True)
+    tables.create(spark, *SCHEMAS)
+    tables.append_arrow(spark, batch_row("q", 3, now, now), "batches", "q/batches", 3)
+    row = {"batch_id": 4, BATCH_TIMES[table]: datetime.fromtimestamp(now // 1000 - 5, timezone.utc)}
+    rows = pa.Table.from_pylist([row], schema=arrow_schema(table))
+    tables.append_arrow(spark, rows, table, f"q/{table}", 4)
+    assert find(spark, tables) == InterruptedBatch("q", BatchRows(4, now - 5000))
 
 
 def _own(tables: Tables, query: str, number: int) -> None:

@@ -34,7 +34,8 @@ REBUILDING = f"{NAME}.rebuilding"
 OWNERS = "checkpoint"
 #: the table of each batch's last commit
 CONCLUDED = "batches"
-WRITTEN = ("decisions", "discarded", "check_requests", "rejected", "unpublished", CONCLUDED)
+#: tables that a batch commits to, besides topics; the last one is that of its last commit
+WRITTEN = ("decisions", "deliveries", "discarded", "check_requests", "rejected", "unpublished", CONCLUDED)
 _OWNER, _NUMBER, _SIZE = "checkback.checkpoint", "checkback.checkpoints", "checkback.segment_size"
 
 
