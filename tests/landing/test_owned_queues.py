@@ -7,10 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import functions as F
 
 from checkback.errors import CheckbackError
+from checkback.landing.batch import Landing
 from checkback.landing.run import Landed
-from checkback.storage.queue_owners import Queues
+from checkback.storage.checkpoints.batch_plan import plan_versions
+from checkback.storage.queue_owners import QueueOwner, Queues
 from checkback.storage.tables import Tables
 from landing.fixtures import Lakehouse, half, op
 
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
     from typing import Any
+
+    from pyspark.sql import DataFrame
 
 
 def test_queues_of_the_gateway_and_the_operator_take_no_lines(lake: Lakehouse, inbox: Path) -> None:
@@ -103,6 +108,56 @@ def test_batch_that_is_done_again_under_other_settings_has_each_line_once(
 def _with_operator(lake: Lakehouse, queue: int) -> Lakehouse:
     operator = lake.settings.operator.model_copy(update={"queue": queue})
     return replace(lake, settings=lake.settings.model_copy(update={"operator": operator}))
+
+
+def test_of_two_that_land_at_once_one_takes_a_message(
+    lake: Lakehouse, inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each with its own checkpoint. The other one commits when this one has looked for repeated messages."""
+    (inbox / "a.jsonl").write_text(half(0))
+    assert lake.land(half=inbox) == Landed(half=1)
+    write = Landing._write
+
+    def come_late(landing: Landing, good: DataFrame, *given: Any) -> None:
+        monkeypatch.undo()
+        queues = Queues(lake.tables, "half", QueueOwner.FILES, lake.settings.operator.queue)
+        queues.refused([0])
+        assert lake.tables.append_fenced(good, "half", "land/other/half", 0, *queues.fence())
+        write(landing, good, *given)
+
+    monkeypatch.setattr(Landing, "_write", come_late)
+    (inbox / "b.jsonl").write_text("\n".join(["nonsense", half(0), half(1)]))
+    assert lake.land(half=inbox) == Landed(rejected=3)
+    assert lake.rows("half", "queue_offset") == [(0,), (1,)]
+    assert lake.rows("rejected", "reason") == [
+        ("not JSON: Expecting value at character 0",),
+        ("repeated (queue_id, queue_offset) 0/0",),
+        ("repeated (queue_id, queue_offset) 0/1",),
+    ]
+
+
+def test_what_another_has_rejected_as_the_same_batch_is_not_taken_for_done(
+    lake: Lakehouse, inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two have one checkpoint, which in an object store nobody notices: the other one has planned other files."""
+    write = Landing._write
+
+    def come_late(
+        landing: Landing, good: DataFrame, taken: int, bad: DataFrame, number: int, app: str, batch_id: int
+    ) -> None:
+        monkeypatch.setattr(Landing, "_write", write)
+        name = f"{app}/rejected"
+        others = bad.withColumns({"source": F.lit("half"), "file": F.lit("other")})
+        lake.tables.append(others, "rejected", name, batch_id, plan_versions(name, batch_id, 1))
+        write(landing, good, taken, bad, number, app, batch_id)
+
+    monkeypatch.setattr(Landing, "_write", come_late)
+    # As in a batch that is not the first one of a run.
+    monkeypatch.setattr(Landing, "_again", property(lambda _: False, lambda *_: None), raising=False)
+    (inbox / "a.jsonl").write_text(f"nonsense\n{half(0)}")
+    with pytest.raises(CheckbackError, match="rejected has a batch 0 of this query already"):
+        lake.land(half=inbox)
+    assert lake.rows("half") == []
 
 
 def test_gateway_that_claims_a_queue_during_a_batch_keeps_it(

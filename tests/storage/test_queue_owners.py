@@ -78,6 +78,21 @@ def test_a_gateway_that_comes_later_is_not_disturbed_by_what_landed(tables: Tabl
     assert set(queues.refused([0])) == {0}
 
 
+@pytest.mark.parametrize("owner", [QueueOwner.FILES, QueueOwner.KAFKA])
+def test_of_two_that_land_on_a_queue_at_once_the_second_looks_again(tables: Tables, owner: QueueOwner) -> None:
+    """Each has a checkpoint of its own: what the first has landed was not there when the second looked."""
+    first, second = (Queues(tables, "half", owner, NEVER, mark=12) for _ in range(2))
+    for batch in range(2):
+        for queues in (first, second):
+            assert queues.refused([1000]) == {}
+        committed(tables, first, batch)
+        with pytest.raises(FencedError):
+            committed(tables, second, batch)
+        assert second.changed()
+        assert second.refused([1000]) == {}
+        committed(tables, second, batch)
+
+
 def test_a_topic_keeps_its_queues(tables: Tables) -> None:
     queues = Queues(tables, "half", QueueOwner.KAFKA, NEVER, mark=12)
     assert queues.refused([1000, 1001]) == {}

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("checkback.land")
 #: Files of a batch that are logged; `rejected` has all.
 _WARNINGS = 20
-#: Each retry is due to a concurrent claim of a queue by another owner, which claims a queue once.
+#: Each retry is due to a concurrent claim of a queue by another owner, which claims a queue once, or to a batch of
+#: another `land` that was committed to the queue.
 _TRIES = 100
 #: fix for a checkpoint that does not belong to the tables
 ANEW = "move this checkpoint away: what is still there lands again, and what has landed is known"
@@ -148,7 +149,12 @@ class Landing:
         if foreign is not None:
             ours = parsed.join(F.broadcast(foreign.select("row")), on="row", how="left_anti")
             kept = summarize(ours)
-        repeats = find_repeats(ours, kept, self.tables.read(parsed.sparkSession, "half"))
+        half = self.tables.read(parsed.sparkSession, "half")
+        if not self.tables.readable:
+            # Whether the table has the batch is not always known (`_has`): rows of its time are its own. Those of
+            # another `land` may have the same time.
+            half = half.where(F.unix_millis("store_timestamp") != self._time)
+        repeats = find_repeats(ours, kept, half)
         if repeats is not None:
             which = F.format_string("repeated (queue_id, queue_offset) %d/%d", "queue_id", "queue_offset")
             repeats = repeats.select("row", "file", "digest", which.alias("reason"))
@@ -210,7 +216,9 @@ class Landing:
             more = self._again and self._has(rows, "rejected", app, batch_id)
             # Rows rejected by an earlier attempt are not among these, which are additional.
             plan = {} if more else plan_versions(name, batch_id, self._time)
-            self.tables.append(rows, "rejected", None if more else name, batch_id, plan, rejected)
+            new = self.tables.append(rows, "rejected", None if more else name, batch_id, plan, rejected)
+            if not (new or self._again):
+                raise self._other("rejected", batch_id)
         if taken:
             fence = self.queues.fence() if self.kind == "half" else ({}, {})
             name = f"{app}/{self.kind}"

@@ -33,7 +33,7 @@ _RANGES = 64
 class BatchSummary(NamedTuple):
     """Counts of a parsed batch: good rows, distinct keys among them, and rejected lines; and the ranges of its keys.
 
-    A range has queue_from, queue_to, offset_from, offset_to, and the batch's store_timestamp.
+    A range has queue_from, queue_to, offset_from, offset_to.
     """
 
     good: int
@@ -54,9 +54,7 @@ class OpSummary(NamedTuple):
 
 def summarize(parsed: DataFrame) -> BatchSummary:
     """Count a batch of half rows in one pass."""
-    keys = parsed.groupBy(*_KEY).agg(
-        F.count("*").alias("rows"), F.count("reason").alias("rejected"), F.max("store_timestamp").alias("at")
-    )
+    keys = parsed.groupBy(*_KEY).agg(F.count("*").alias("rows"), F.count("reason").alias("rejected"))
     groups = (
         keys.groupBy((F.col("queue_id") % _RANGES).alias("range"))
         .agg(
@@ -67,7 +65,6 @@ def summarize(parsed: DataFrame) -> BatchSummary:
             F.max("queue_id").alias("queue_to"),
             F.min("queue_offset").alias("offset_from"),
             F.max("queue_offset").alias("offset_to"),
-            F.max("at").alias("store_timestamp"),
             F.collect_set("queue_id").alias("queues"),
         )
         .collect()
@@ -85,7 +82,8 @@ def summarize(parsed: DataFrame) -> BatchSummary:
 def find_repeats(parsed: DataFrame, census: BatchSummary, half: DataFrame) -> DataFrame | None:
     """The good rows of a batch whose key an earlier row or the table has: row, queue_id, queue_offset, file, digest.
 
-    None if there are none, which costs one read of the table with data skipping by offset.
+    ``half``: the table, without rows of the batch. None if there are none, which costs one read of the table with data
+    skipping by offset.
     """
     if not census.ranges:
         return None
@@ -134,9 +132,7 @@ def split_copies(good: DataFrame) -> tuple[DataFrame, DataFrame]:
 
 
 def _within(found: Row) -> Column:
-    """Rows of the table that the batch may duplicate; not its own, which a replayed batch finds there."""
-    return (
-        F.col("queue_id").between(found["queue_from"], found["queue_to"])
-        & F.col("queue_offset").between(found["offset_from"], found["offset_to"])
-        & (F.col("store_timestamp") != F.lit(found["store_timestamp"]))
+    """Rows of the table that the batch may duplicate."""
+    return F.col("queue_id").between(found["queue_from"], found["queue_to"]) & F.col("queue_offset").between(
+        found["offset_from"], found["offset_to"]
     )

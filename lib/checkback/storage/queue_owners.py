@@ -84,17 +84,19 @@ class Queues:
     def fence(self) -> tuple[dict[str, int | None], dict[str, int]]:
         """The expected versions and marks of a commit of half messages, see Tables.append_fenced.
 
-        A gateway or a topic that claims one of the queues concurrently makes the commit fail; a gateway that claims it
-        later is not affected. The queues of a Kafka topic become Kafka's.
+        A gateway or a topic that claims one of the queues concurrently makes the commit fail, and so does another
+        `land` that commits to one of them; a gateway that claims it later is not affected. The queues of a Kafka topic
+        become Kafka's.
         """
         owned = owners_of(self._found)
-        gateways = [_app(QueueOwner.GATEWAY, queue) for queue in self._queues if queue not in owned]
-        topics = [
-            _app(QueueOwner.KAFKA, queue)
+        mine = [
+            queue
             for queue in self._queues
             if owned.get(queue, self._owner) is self._owner and not self._is_of_another(queue)
         ]
-        marks = {app: self._found.get(app) or 0 for app in gateways}
+        gateways, topics = ([_app(owner, queue) for queue in mine] for owner in (QueueOwner.GATEWAY, QueueOwner.KAFKA))
+        # A counter of the commits, below a gateway's first epoch: 2^32 are a century of one a second.
+        marks = {app: (self._found.get(app) or 0) + 1 for app in gateways}
         if self._owner is QueueOwner.KAFKA:
             marks |= {app: self._marked(app) for app in topics}
         expected = {app: self._found.get(app) for app in (*gateways, *topics)}
@@ -105,7 +107,7 @@ class Queues:
         return (self._found.get(app) or ANY_TOPIC) if self._mark == ANY_TOPIC else self._mark
 
     def changed(self) -> bool:
-        """True if a queue's ownership changed since the last check."""
+        """True if a queue's ownership changed, or another `land` committed to it, since the last check."""
         return self._look() != self._found
 
     def _look(self) -> dict[str, int | None]:

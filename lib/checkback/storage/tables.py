@@ -312,20 +312,23 @@ class Tables:
         version: int = 0,
         also: Mapping[str, int] = MappingProxyType({}),
         number: int | None = None,
-    ) -> None:
+    ) -> bool:
         """Append rows; idempotent with ``app``: a repeated (app, version) is skipped. ``also``: see ``commit``.
 
         ``number``: of the rows, see ``_files``.
         Columns are reordered to the table's schema; a missing one is an error. Without rows nothing is committed.
+        Returns False if (app, version) was committed already; always True if Spark writes the table.
         Raises StorageError if the table cannot be written, CheckbackError if another process writes for the same
         ``app`` concurrently.
         """
         rows = rows.select(*arrow_schema(name).names)
         if not self.by_files:
             self._append_by_spark(rows, name, app, version)
-        elif app is None or not self.log(name).has(app, version):
-            files = self._files(rows, name, number)
-            self.commit(rows.sparkSession, name, files, app, version, also)
+            return True
+        if app is not None and self.log(name).has(app, version):
+            return False
+        files = self._files(rows, name, number)
+        return self.commit(rows.sparkSession, name, files, app, version, also)
 
     def append_fenced(
         self,
@@ -344,13 +347,12 @@ class Tables:
         FencedError, with nothing appended, if one of them is not at its expected version any more. Without marks, or
         if Spark writes the table, it is ``append``.
         """
-        if self.by_files and self.log(name).has(app, version):
-            return False
         if not marks or not self.by_files or not self.log(name).appendable():
-            self.append(rows, name, app, version, also, number)
-        else:
-            files = self._files(rows.select(*arrow_schema(name).names), name, number)
-            self.log(name).commit_after(files, expected, {**marks, **also, app: version})
+            return self.append(rows, name, app, version, also, number)
+        if self.log(name).has(app, version):
+            return False
+        files = self._files(rows.select(*arrow_schema(name).names), name, number)
+        self.log(name).commit_after(files, expected, {**marks, **also, app: version})
         return True
 
     def _files(self, rows: DataFrame, name: str, number: int | None) -> list[ParquetFile]:
