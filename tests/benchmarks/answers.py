@@ -7,14 +7,14 @@ import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
+import uuid
 from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.answer_tables import AnswerTables
-from benchmarks.application import process_seconds
 from benchmarks.report import report, rounded, say, scaled
+from benchmarks.store_server import server_seconds, store_server
 from checkback.storage.files.object_store import register
-from support.s3_server import BUCKET, options, s3_server
+from support.s3_server import BUCKET, options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,28 +48,24 @@ class Run(NamedTuple):
 def bench(root: str) -> None:
     """Each command in each size, on tables that Arrow and delta-rs have written; in folders, and in an object store.
 
-    The store is moto, in Python on the same cores: its time is in the figures, and its seconds of CPU beside them.
+    The time of the store is in the figures (`store_server`), and its seconds of CPU beside them.
     """
     for size, transactions, pending in SIZES:
         _ask(size, f"{root}/{size}", transactions, pending, {})
-    with s3_server() as port:
-        server = int(Path(f"/proc/self/task/{os.getpid()}/children").read_text())  # the only one of the main thread
-        store = f"s3://{BUCKET}"
+    with store_server() as port:
+        store = f"s3://{BUCKET}/{uuid.uuid4().hex}"
         register(store, options(port))
         environ = {name.upper(): value for name, value in options(port).items()}
         for size, transactions, pending in SIZES[:2]:
-            _ask(f"s3_{size}", f"{store}/{size}", transactions, pending, environ, server)
+            _ask(f"s3_{size}", f"{store}/{size}", transactions, pending, environ)
 
 
-def _ask(
-    size: str, place: str, transactions: int, pending: int, environ: Mapping[str, str], server: int | None = None
-) -> None:
-    """``server``: the process id of the object store's."""
+def _ask(size: str, place: str, transactions: int, pending: int, environ: Mapping[str, str]) -> None:
     n = transactions if transactions == DEMO else scaled(transactions, least=1_000)
     say(f"{size}: {n} transactions are written")
     AnswerTables(place, n, min(pending, n // 10)).make()
     for name, arguments in QUESTIONS.items():
-        runs = [_run(place, environ, server, *arguments) for _ in range(ROUNDS)]
+        runs = [_run(place, environ, *arguments) for _ in range(ROUNDS)]
         seconds = statistics.median(run.seconds for run in runs)
         memory = max(run.memory for run in runs)
         cpu = statistics.median(run.cpu for run in runs)
@@ -79,22 +75,18 @@ def _ask(
             "seconds": rounded([run.seconds for run in runs]),
             "cpu_seconds": rounded([run.cpu for run in runs]),
         }
-        if server is not None:
+        if environ:
             details["server_cpu_seconds"] = rounded([run.server_cpu for run in runs])
         report(f"answers_{size}_{name}", seconds, "s", ROUNDS, peak_mb=round(memory), **details)
 
 
-def _run(root: str, environ: Mapping[str, str], server: int | None, *arguments: str) -> Run:
+def _run(root: str, environ: Mapping[str, str], *arguments: str) -> Run:
     command = [sys.executable, "-m", "checkback", *arguments, "--set", f"storage.root={root}"]
-    served, began = _cpu_of(server), time.perf_counter()
+    served, began = server_seconds(), time.perf_counter()
     with subprocess.Popen(command, env=os.environ | environ, stdout=subprocess.DEVNULL) as process:
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
     seconds = time.perf_counter() - began
-    return Run(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, _cpu_of(server) - served)
-
-
-def _cpu_of(process: int | None) -> float:
-    return 0.0 if process is None else process_seconds(process)
+    return Run(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, server_seconds() - served)
