@@ -18,6 +18,7 @@ from checkback.errors import CheckbackError, StateError
 from checkback.inspect.answers import Answers
 from checkback.reconcile.publish.publisher import Publisher
 from checkback.settings import Settings
+from checkback.storage.spark_writer import SparkTable, SparkWriter
 from checkback.storage.tables import Tables
 from crash.books import audit, cancelled, decided
 from crash.fates import CHECK_MAX, GROUP, HOUR_MS, Lander, answers, fate
@@ -99,8 +100,8 @@ def _die_at(point: Point, monkeypatch: pytest.MonkeyPatch) -> None:
     call, inside = point.query.__call__, False
 
     def dying(commit: Callable[..., Any]) -> Callable[..., Any]:
-        def dying_commit(self: Tables, *args: Any) -> Any:
-            mine = inside and point.table in args
+        def dying_commit(self: Any, *args: Any) -> Any:
+            mine = inside and point.table in [arg.name if isinstance(arg, SparkTable) else arg for arg in args]
             if inside and ((mine and not point.after) or (not mine and not point.others)):
                 raise CrashError(str(point))
             made = commit(self, *args)
@@ -119,8 +120,8 @@ def _die_at(point: Point, monkeypatch: pytest.MonkeyPatch) -> None:
         if point.table == _END:
             raise CrashError(str(point))
 
-    for name in ("commit", "_append_in_jvm", "_append_by_spark"):
-        monkeypatch.setattr(Tables, name, dying(getattr(Tables, name)))
+    for kind, name in ((Tables, "commit"), (SparkWriter, "_append_in_jvm"), (SparkWriter, "append")):
+        monkeypatch.setattr(kind, name, dying(getattr(kind, name)))
     monkeypatch.setattr(point.query, "__call__", dying_call)
 
 

@@ -20,7 +20,7 @@ from py4j.java_gateway import JavaObject
 from py4j.protocol import Py4JError
 
 from checkback.errors import FencedError, StorageError
-from checkback.storage import tables as tables_module
+from checkback.storage import spark_writer
 from checkback.storage.log import jvm_transaction
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
@@ -146,7 +146,7 @@ def test_versions_that_delta_forgets(spark: SparkSession, tables: Tables) -> Non
 
 def test_last_version_of_long_ago(spark: SparkSession, tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not sought in the latest commits, and a RESTORE, which removes its rows, leaves it."""
-    monkeypatch.setattr(tables_module, "_RECENT", 2)
+    monkeypatch.setattr(spark_writer, "_RECENT", 2)
     tables.append_arrow(spark, _rows(1), NAME, "a", 7)
     for version in (1, 2, 3):
         tables.append_arrow(spark, _rows(10 + version), NAME, "b", version)

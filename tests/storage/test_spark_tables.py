@@ -28,6 +28,7 @@ from checkback.storage.log.spark_log import properties
 from checkback.storage.parquet.parquet_files import MOST_ROWS
 from checkback.storage.schemas import ADDED, SCHEMAS, arrow_schema, properties_of
 from checkback.storage.spark_schemas import TOPIC, schema_of
+from checkback.storage.spark_writer import SparkTable, SparkWriter
 from checkback.storage.tables import Tables
 from maintain.fixtures import Quiet
 
@@ -180,19 +181,19 @@ def test_job_in_a_catalog(catalog: Lakehouse) -> None:
 
 def test_first_batch_whose_checkpoint_is_lost(catalog: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has published, and decided nothing yet: a new checkpoint would publish that again, a rebuild finishes it."""
-    lake, commit, published = catalog, Tables._append_in_jvm, threading.Event()
+    lake, commit, published = catalog, SparkWriter._append_in_jvm, threading.Event()
     lake.land(0)
     lake.end("COMMIT", 0)
 
-    def dying(self: Tables, spark: SparkSession, rows: pa.Table, name: str, app: str, version: int) -> bool:
-        if name == "topics/orders_1":
-            commit(self, spark, rows, name, app, version)
+    def dying(self: SparkWriter, spark: SparkSession, rows: pa.Table, table: SparkTable, *more: Any) -> bool:
+        if table.name == "topics/orders_1":
+            commit(self, spark, rows, table, *more)
             published.set()
         published.wait(600)
         raise ConnectionError("the machine is off")
 
     with monkeypatch.context() as machine:
-        machine.setattr(Tables, "_append_in_jvm", dying)
+        machine.setattr(SparkWriter, "_append_in_jvm", dying)
         with pytest.raises(CheckbackError, match="the machine is off"):
             lake.run()
     assert (lake.published(), lake.decisions()) == ({"orders_1": [0]}, {})

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from checkback.errors import SettingsError, StorageError
 from checkback.storage import external_tables
-from checkback.storage.catalog_names import TABLE_PREFIX, TOPIC_PROPERTY, is_plain, table_name, whose_folder
-from checkback.storage.dataframes import frame
+from checkback.storage.catalog_names import TOPIC_PROPERTY, is_plain, table_name, whose_folder
+from checkback.storage.catalog_topics import topics_of
 from checkback.storage.files import filesystem, table_files
-from checkback.storage.files.fsync import LogFlush, QueryFlush
+from checkback.storage.files.fsync import QueryFlush
 from checkback.storage.files.object_store import (
     canonical,
     check_place,
@@ -25,14 +25,12 @@ from checkback.storage.files.object_store import (
 )
 from checkback.storage.files.paths import local_path
 from checkback.storage.log import spark_log
-from checkback.storage.log.delta_errors import FORGETS, forgotten
 from checkback.storage.log.delta_log import AlteredError, DeltaLog
-from checkback.storage.log.jvm_transaction import CatalogName, JvmTransactions
 from checkback.storage.log.torn_commits import refuse_torn
 from checkback.storage.lru_cache import LruCache
-from checkback.storage.own_failure import own_failure
-from checkback.storage.parquet.parquet_files import FILES_SCHEMA, MOST_ROWS, FileWriter, TableRoot, files_of, to_files
-from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX, added_columns, arrow_schema, properties_of
+from checkback.storage.parquet.parquet_files import FILES_SCHEMA, FileWriter, TableRoot, files_of, to_files
+from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX, arrow_schema, properties_of
+from checkback.storage.spark_writer import SparkTable, SparkWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -54,8 +52,6 @@ _MARK = "mark"
 _ESCAPED = re.compile("%[0-9A-Fa-f]{2}")
 #: Cached logs of topic tables: some 100 KB each, and producers may create any number of topics.
 _OPEN_TOPICS = 256
-#: commits of a Spark-written table searched for an application's last one, if Delta itself cannot be asked
-_RECENT = 50
 
 
 def _open_logs() -> LruCache[DeltaLog]:
@@ -93,7 +89,7 @@ class Tables:
     guard: Guard = field(default_factory=Guard, repr=False, compare=False)
     _logs: LruCache[DeltaLog] = field(default_factory=_open_logs, repr=False, compare=False)
     _seen: set[str] = field(default_factory=set, repr=False, compare=False)
-    _transactions: JvmTransactions = field(default_factory=JvmTransactions, repr=False, compare=False)
+    _spark_writer: SparkWriter = field(default_factory=SparkWriter, repr=False, compare=False)
 
     @classmethod
     def of(cls, storage: Storage) -> Tables:
@@ -127,7 +123,7 @@ class Tables:
         """Pickled (with a batch function) without the open logs and the guard, with the options of their stores."""
         places = [place for place in (self.root, self.checkpoints) if is_registered(place)]
         stores = {place: options_of(place) for place in places}
-        own = {"_logs": _open_logs(), "_transactions": JvmTransactions(), "guard": Guard()}
+        own = {"_logs": _open_logs(), "_spark_writer": SparkWriter(), "guard": Guard()}
         return {**vars(self), **own, "stores": stores}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -155,7 +151,7 @@ class Tables:
         """A table's path, or its quoted three-level name."""
         if not self.catalog:
             return f"{self.root}/{name}"
-        return ".".join(map(spark_log.quoted, (self.catalog, self.schema, table_name(name))))
+        return str(spark_log.CatalogName(self.catalog, self.schema, table_name(name)))
 
     def in_sql(self, name: str) -> str:
         """The table's identifier in SQL."""
@@ -224,8 +220,8 @@ class Tables:
     def topics(self, spark: SparkSession) -> list[str]:
         """Names of the existing topic tables, as ``topics/<topic>``. Raises StorageError."""
         if self.catalog:
-            schema = ".".join(map(spark_log.quoted, (self.catalog, self.schema)))
-            return sorted(map(self._topic(spark), spark_log.names(spark, schema, TABLE_PREFIX)))
+            found = topics_of(spark, self.catalog, self.schema, lambda: self.read(spark, "half"))
+            return sorted(TOPIC_PREFIX + topic for topic in found)
         place = f"{self.root}/{TOPIC_PREFIX}"
         names = table_files.folders(place) if self.by_files else filesystem.names(spark, place)
         found = [TOPIC_PREFIX + name for name in names]
@@ -233,35 +229,10 @@ class Tables:
             there = pool.map(lambda name: self.exists(spark, name), found)
             return sorted(name for name, exists in zip(found, there, strict=True) if exists)
 
-    def _topic(self, spark: SparkSession) -> Callable[[str], str]:
-        """A function from a catalog table's name to ``topics/<topic>``."""
-
-        def named(table: str) -> str:
-            topic = table.removeprefix(TABLE_PREFIX)
-            if not is_plain(topic):
-                place = ".".join(map(spark_log.quoted, (self.catalog, self.schema, table)))
-                try:
-                    topic = spark_log.properties(spark, place).get(TOPIC_PROPERTY, topic)
-                except Exception as error:  # noqa: BLE001 - re-raised unless the table's own
-                    topic = self._topic_of_half(spark, table, place, own_failure(error))
-            return TOPIC_PREFIX + topic
-
-        return named
-
-    def _topic_of_half(self, spark: SparkSession, table: str, place: str, fault: str) -> str:
-        """The topic of a table whose properties cannot be read, found among those of `half`.
-
-        Without it its messages would seem to be unpublished. Raises StorageError if no topic of `half` has the table.
-        """
-        topics = self.read(spark, "half").select("real_topic").dropna().distinct().collect()
-        found = [topic for (topic,) in topics if table_name(TOPIC_PREFIX + topic) == table]
-        if len(found) != 1:
-            fix = "put its log back; if the table is none of Checkback's, rename it"
-            raise StorageError(f"nobody knows which topic's table it is: {fault}", place, fix)
-        return str(found[0])
-
     def read(self, spark: SparkSession, name: str, version: int | None = None) -> DataFrame:
-        """The table's current snapshot, or that of ``version`` (time travel): its own columns, see `_own_columns`."""
+        """The table's current snapshot, or that of ``version`` (time travel): its own columns, see `own_columns`."""
+        from checkback.storage.spark_schemas import own_columns
+
         place = self._sound(name)
         if version is None:
             rows = spark.read.table(place) if self.catalog else spark.read.format("delta").load(place)
@@ -269,12 +240,12 @@ class Tables:
             rows = spark.sql(f"SELECT * FROM {place} VERSION AS OF {version}")  # noqa: S608 - a quoted name, a number
         else:
             rows = spark.read.format("delta").option("versionAsOf", version).load(place)
-        return _own_columns(rows, name)
+        return own_columns(rows, name)
 
     def committed_version(self, spark: SparkSession, name: str) -> int:
         """The version of this process's last commit to the table, or a later one. Raises StorageError."""
         if not self.by_files:
-            known = self._transactions.version(name)
+            known = self._spark_writer.version(name)
             return max(self.history(spark, name, 1)) if known is None else known
         log = self.log(name)
         return log.seen_version if log.appendable() else log.version()
@@ -300,9 +271,11 @@ class Tables:
 
     def stream(self, spark: SparkSession, name: str, **options: str) -> DataFrame:
         """The table as a streaming source: its own columns, as of ``read``."""
+        from checkback.storage.spark_schemas import own_columns
+
         place = self._sound(name)
         reader = spark.readStream.format("delta").options(**options)
-        return _own_columns(reader.table(place) if self.catalog else reader.load(place), name)
+        return own_columns(reader.table(place) if self.catalog else reader.load(place), name)
 
     def append(
         self,
@@ -380,9 +353,7 @@ class Tables:
         if not rows.num_rows:
             return []
         if not self.by_files:
-            if app is None or not self._append_in_jvm(spark, rows, name, app, version):
-                one = frame(spark, rows.select(arrow_schema(name).names)).coalesce(1)  # a task, and a file
-                self._append_by_spark(one, name, app, version)
+            self._spark_writer.append_arrow(spark, rows, self._spark_table(name), app, version, self.guard)
         elif app is None or not self.log(name).has(app, version):
             with FileWriter(self.root, sync=self.sync) as writer:
                 writer.write(name, rows)
@@ -439,51 +410,16 @@ class Tables:
             what += "can be appended safely: a commit by Spark could overwrite another process's"
             raise AlteredError(what, self.location(name), "undo it; until then nothing is written to the table")
 
-    def _append_in_jvm(self, spark: SparkSession, rows: pa.Table, name: str, app: str, version: int) -> bool:
-        """`_append_by_spark` without a Spark job; False if that has to write them (`jvm_transaction`)."""
-        done = self._transactions.append(spark, self._in_jvm(name), rows, name, app, version, self.guard)
-        if done and self.sync:
-            LogFlush(self.location(name)).with_files()
-        return done
-
-    def _in_jvm(self, name: str) -> CatalogName | str:
-        return CatalogName(self.catalog, self.schema, table_name(name)) if self.catalog else self.location(name)
-
     def _append_by_spark(self, rows: DataFrame, name: str, app: str | None, version: int) -> None:
-        """Spark's idempotent write (https://docs.delta.io/latest/delta-streaming.html, txnAppId, txnVersion).
-
-        SQL cannot read these back, so they are repeated in userMetadata, see `last_version`.
-        """
         self.guard.confirm()
         self.refuse_spark(name)
-        self._transactions.forget(name)
-        if app is not None and self._committed_before(rows.sparkSession, name, app, version):
-            return
-        writer = rows.write.format("delta").mode("append")
-        if app is not None:
-            writer = writer.option("txnAppId", app).option("txnVersion", version)
-            writer = writer.option("userMetadata", f"{app} {version}")
-        if name in MOST_ROWS:
-            writer = writer.option("maxRecordsPerFile", MOST_ROWS[name])
-        place = self.location(name)
-        if self.catalog:
-            writer.saveAsTable(place)
-        else:
-            writer.save(place)
-        if self.sync:
-            LogFlush(local_path(place) or place).with_files()
+        self._spark_writer.append(rows, self._spark_table(name), app, version)
 
-    def _committed_before(self, spark: SparkSession, name: str, app: str, version: int) -> bool:
-        """True if Spark would append (app, version) again: it was committed, and the table may have expired that.
-
-        Raises StorageError if nobody can tell.
-        """
-        if FORGETS not in spark_log.properties(spark, self.in_sql(name)):
-            return False
-        last = self.last_version(spark, name, app)
-        if last is None:
-            raise forgotten(self.location(name), self.in_sql(name))
-        return last >= version
+    def _spark_table(self, name: str) -> SparkTable:
+        place = (
+            spark_log.CatalogName(self.catalog, self.schema, table_name(name)) if self.catalog else self.location(name)
+        )
+        return SparkTable(name, place, self.sync, (lambda: self.log(name)) if self.readable else None)
 
     def mark(self, spark: SparkSession, name: str) -> None:
         """Commit a new version without rows."""
@@ -503,19 +439,12 @@ class Tables:
 
         In a catalog where Delta itself cannot be asked (on Databricks, with Spark Connect): none recently.
         """
-        if self.readable:  # delta-rs may have written it before Spark did
-            return self.log(name).versions([app])[app]
-        last = self._transactions.last_version(spark, self._in_jvm(name), app)
-        if last is not None:
-            return last if last >= 0 else None
-        notes = [commit.note for commit in spark_log.history(spark, self.in_sql(name), _RECENT)]
-        found = [note.rpartition(" ") for note in notes if note is not None]
-        return max((int(version) for who, _, version in found if who == app), default=None)
+        return self._spark_writer.last_version(spark, self._spark_table(name), app)
 
     def forget(self, name: str) -> None:
         """Evict the table's log from the cache: the table may have been replaced."""
         self._logs.forget(name)
-        self._transactions.forget(name)
+        self._spark_writer.forget(name)
 
     def log(self, name: str) -> DeltaLog:
         """The table's log, from an LRU cache (only topic tables' logs are evicted).
@@ -529,22 +458,3 @@ class Tables:
     def open_log(self, name: str) -> DeltaLog:
         """The table's log, not shared with anybody. Raises StorageError if the table does not exist."""
         return DeltaLog(name, self.location(name), self.sync, self.guard)
-
-
-def _own_columns(rows: DataFrame, name: str) -> DataFrame:
-    """The rows without columns that somebody has added, whose names a query may use for something else.
-
-    A column that tables of the release before lack (`added_columns`) is null.
-    """
-    there, names = rows.columns, arrow_schema(name).names
-    own = [column for column in there if column in names]
-    if len(own) < len(there):
-        rows = rows.select(*own)
-    lacking = added_columns(name).difference(own)
-    if not lacking:
-        return rows
-    from pyspark.sql import functions as F
-
-    from checkback.storage.spark_schemas import schema_of
-
-    return rows.withColumns({column: F.lit(None).cast(schema_of(name)[column].dataType) for column in sorted(lacking)})

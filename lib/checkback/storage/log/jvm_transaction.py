@@ -1,6 +1,6 @@
 """Appends the driver's rows to a table whose log only Spark's Delta may write, without a Spark job.
 
-Delta's idempotent write (`Tables._append_by_spark`) takes Spark jobs: one reconstructs the table's state to look the
+Delta's idempotent write (`SparkWriter.append`) takes Spark jobs: one reconstructs the table's state to look the
 application up, one writes the rows; 0.4 s of CPU a table, six tables a batch. Here the driver writes the files, Hadoop
 copies them into the table's folder with the credentials that Delta has for it, and Delta's own transaction commits them
 (OptimisticTransaction.scala of delta-io/delta), with its conflict detection and its hooks.
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from checkback.storage.log.spark_log import CatalogName
+
 #: bytes of rows up to which the driver writes them
 _MOST_BYTES = 32 << 20
 #: py4j's answers if a class, method or constructor is missing
@@ -44,14 +46,6 @@ _LACKING = re.compile(r"does not exist in the JVM|(?:Method|Constructor) \S+\(.*
 _FOLDER = "checkback-append-"
 #: seconds after which a temporary folder is removed if this machine has no such process: another container may have it
 _LEFT = 86400
-
-
-class CatalogName(NamedTuple):
-    """A table's name in a catalog."""
-
-    catalog: str
-    schema: str
-    table: str
 
 
 @dataclass
@@ -178,7 +172,7 @@ def _look_up(known: _Known | None, snapshot: Any, place: CatalogName | str, app:
     if app not in known.apps:
         last = _last_of(app, snapshot)
         if last is None:
-            raise forgotten(_said(place), f"delta.{quoted(place)}" if isinstance(place, str) else _said(place))
+            raise forgotten(str(place), f"delta.{quoted(place)}" if isinstance(place, str) else str(place))
         known.apps[app] = last
     return known
 
@@ -203,11 +197,7 @@ def _refuse_other(spark: SparkSession, place: CatalogName | str, known: _Known, 
         what, fix = "somebody has dropped the table and made it anew while rows were appended", "run it again"
         if made is not None:
             fix = f"if its log lacks the versions before {made}, remove this one from the folder _delta_log; then {fix}"
-        raise StorageError(what, _said(place), fix)
-
-
-def _said(place: CatalogName | str) -> str:
-    return place if isinstance(place, str) else ".".join(map(quoted, place))
+        raise StorageError(what, str(place), fix)
 
 
 @contextmanager

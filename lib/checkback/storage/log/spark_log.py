@@ -32,6 +32,18 @@ _MISSING = frozenset(
 )
 
 
+class CatalogName(NamedTuple):
+    """A table's name in a catalog; as text it is quoted."""
+
+    catalog: str
+    schema: str
+    table: str
+
+    def __str__(self) -> str:
+        """The identifier in SQL."""
+        return ".".join(map(quoted, self))
+
+
 class CommitInfo(NamedTuple):
     """A version of a table, its commit timestamp (ms), and its userMetadata."""
 
