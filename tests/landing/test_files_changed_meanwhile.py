@@ -48,11 +48,11 @@ def test_file_that_changes_while_a_batch_is_replayed_loses_and_doubles_nothing(
 ) -> None:
     """What `rejected` has of the batch is found by the lines as they were parsed, whatever the file has since."""
     file = inbox / "b.jsonl"
-    lines = [half(0, "repeated"), "bad", half(1, "good")]
+    lines = [half(0, "repeated"), "bäd €", half(1, "good")]
     known = batch._known
 
     def begin(offset: int) -> None:
-        lines[:] = [half(offset, "repeated"), "bad", half(offset + 1, "good")]
+        lines[:] = [half(offset, "repeated"), "bäd €", half(offset + 1, "good")]
         file.write_text("\n".join(lines))
         with monkeypatch.context() as patch:
             patch.setattr(Tables, "append_fenced", lambda *_: 1 / 0)
@@ -69,7 +69,7 @@ def test_file_that_changes_while_a_batch_is_replayed_loses_and_doubles_nothing(
     monkeypatch.setattr(batch, "_known", replaced)
     assert lake.land(half=inbox) == Landed(half=1, rejected=2)
     assert {row.queue_offset: bytes(row.body) for row in lake.rows("half")} == {0: b"hi", 1: b"good", 2: b"hi"}
-    assert lake.rows("rejected", "raw") == [("bad",), (lines[0],)]
+    assert lake.rows("rejected", "raw") == [("bäd €",), (lines[0],)]
 
     file = inbox / "c.jsonl"
     begin(2)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from checkback.landing import parser as module
-from checkback.landing.parser import LINES, RAW_MAX, Kind, digest, parser
+from checkback.landing.parser import DIGEST_OF, LINES, RAW_MAX, Kind, digest, parser
 from landing.fixtures import half, op
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
@@ -114,6 +114,11 @@ def test_rows_keep_the_places_of_their_lines() -> None:
 def test_rejected_line_keeps_its_text_up_to_a_limit() -> None:
     rows = parse("half", batch_of(b"\xff\xfe{}", b"x" * (RAW_MAX + 1)))
     assert [row["raw"] for row in rows] == ["\ufffd\ufffd{}", "x" * RAW_MAX]
+
+
+@pytest.mark.parametrize("text", ["ä", "x" * (DIGEST_OF + 1), "ä" * (DIGEST_OF - 1), "\ufeff€\U0001f600" * DIGEST_OF])
+def test_digest_of_a_line_is_that_of_its_text(text: str) -> None:
+    assert digest(text.encode()) == digest(text) == digest(text[:DIGEST_OF])
 
 
 def test_batches_are_cut_and_empty_ones_left_out(monkeypatch: object) -> None:

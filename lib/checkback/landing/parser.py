@@ -186,7 +186,7 @@ class _Rows:
                 self.raws.extend([None] * len(messages))
                 self.reasons.extend([None] * len(messages))
                 if messages:
-                    self.digests.extend([digest(self.raw(place))] * len(messages))
+                    self.digests.extend([digest(given[0])] * len(messages))
             if len(self.places) >= _ROWS_MAX:
                 yield self.batch()
                 self.clear()
@@ -231,9 +231,13 @@ class _Rows:
         return pa.RecordBatch.from_pydict(columns)
 
 
-def digest(raw: str | None) -> str:
-    """Identifies an input by its text, the same for one that is in `rejected`."""
-    return hashlib.sha256((raw or "")[:DIGEST_OF].encode()).hexdigest()[:DIGEST]
+def digest(text: str | bytes | None) -> str:
+    """Identifies an input by its text, in UTF-8 if it is bytes; `rejected` has the same."""
+    if isinstance(text, bytes) and len(text) > DIGEST_OF:
+        text = text.decode()
+    if not isinstance(text, bytes):
+        text = (text or "")[:DIGEST_OF].encode()
+    return hashlib.sha256(text).hexdigest()[:DIGEST]
 
 
 def _array(name: str, cells: Sequence[Any]) -> pa.Array:
