@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import typer
 
 from checkback.commands import application, names
 
@@ -39,7 +38,7 @@ def taken(line: str) -> dict[str, object]:
 
 def parse(arguments: Sequence[str]) -> dict[str, object]:
     """The command's options as it takes them; it is not run."""
-    command = typer.main.get_command(application()).commands[arguments[0]]  # type: ignore[attr-defined]
+    command = application().commands[arguments[0]]
     return dict(command.make_context(arguments[0], list(arguments[1:])).params)
 
 

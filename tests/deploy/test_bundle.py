@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 import yaml
 from databricks.bundles.jobs import Job
 
@@ -99,11 +98,11 @@ def test_model_refuses_what_is_wrong() -> None:
 
 @pytest.mark.parametrize("name", _JOBS)
 def test_tasks_run_commands_that_there_are(name: str) -> None:
-    command = typer.main.get_command(application())
+    command = application()
     for task in _deployed("prod")[name]["tasks"]:
         wheel = task["python_wheel_task"]
         parameters = list(wheel["parameters"])
-        chosen = command.commands[parameters[0]]  # type: ignore[attr-defined]
+        chosen = command.commands[parameters[0]]
         chosen.make_context(parameters[0], parameters[1:], resilient_parsing=False)
         assert wheel["package_name"] == "checkback"
         (entry,) = entry_points(group="databricks", name=wheel["entry_point"])

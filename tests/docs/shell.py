@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pyspark
-import typer
 
 from checkback.commands import application
 from checkback.settings.loading import load
@@ -60,7 +59,7 @@ def parse(arguments: list[str]) -> tuple[str, dict[str, Any]]:
     would.
     """
     evening = datetime.combine(datetime.now(timezone.utc), time.max, timezone.utc)
-    command: Any = typer.main.get_command(application())
+    command: Any = application()
     names: list[str] = []
     rest = arguments
     while hasattr(command, "commands"):

@@ -70,7 +70,8 @@ def options(ca_file: str | None, most: int) -> dict[int, Any]:
     are not followed, cookies not kept, and neither proxy nor credentials taken from the environment. An unreadable
     ``ca_file`` raises OSError or ssl.SSLError.
     """
-    ssl.create_default_context(cafile=ca_file)  # fails now, where libcurl would fail at each connection
+    if ca_file:  # fails now, where libcurl would fail at each connection
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(ca_file)
     system = ssl.get_default_verify_paths()  # a wheel's libcurl may search elsewhere
     return {
         pycurl.POST: 1,

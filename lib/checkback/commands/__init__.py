@@ -6,13 +6,14 @@ is imported by those that need it, when they run: help and settings work without
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import typer
+    from typer.core import TyperGroup
 
 #: by module, its commands
 MODULES = {
@@ -32,14 +33,21 @@ MODULES = {
 }
 
 
-def application(arguments: Sequence[str] = ()) -> typer.Typer:
-    """The typer application, with the command that the arguments begin with; else with all."""
+def application(arguments: Sequence[str] = ()) -> TyperGroup:
+    """The application, with the command that the arguments begin with; else with all."""
+    wanted = [module for module, commands in MODULES.items() if arguments and arguments[0] in commands]
+    return _application(tuple(wanted or MODULES))
+
+
+@cache
+def _application(modules: tuple[str, ...]) -> TyperGroup:
+    from typer.main import get_group
+
     from checkback.commands.options import app
 
-    wanted = [module for module, commands in MODULES.items() if arguments and arguments[0] in commands]
-    for module in wanted or MODULES:
+    for module in modules:
         import_module(f"{__name__}.{module}")
-    return app
+    return get_group(app)
 
 
 def names() -> list[str]:
