@@ -169,9 +169,9 @@ def test_endpoint_late_now_and_then_is_not_left_alone() -> None:
 
     with Server(handle) as server:
         groups = {"orders": Group((server.url,))}
-        with CheckClient(groups, 0.1, limits=Limits(failures=2)) as client:
+        with CheckClient(groups, 0.3, limits=Limits(failures=2)) as client:
             errors = [client.ask(request()).error for _ in range(6)]
-    assert errors == ["status 404", "timed out after 0.1 s"] * 3
+    assert errors == ["status 404", "timed out after 0.3 s"] * 3
 
 
 NOON = 1_795_176_000.0  # 2026-11-20 12:00:00 UTC
