@@ -155,9 +155,53 @@ def test_what_another_has_rejected_as_the_same_batch_is_not_taken_for_done(
     # As in a batch that is not the first one of a run.
     monkeypatch.setattr(Landing, "_again", property(lambda _: False, lambda *_: None), raising=False)
     (inbox / "a.jsonl").write_text(f"nonsense\n{half(0)}")
-    with pytest.raises(CheckbackError, match="rejected has a batch 0 of this query already"):
+    with pytest.raises(CheckbackError, match="another process writes the same batches"):
         lake.land(half=inbox)
     assert lake.rows("half") == []
+
+
+def test_lines_that_another_rejects_in_the_same_batch_are_rejected_once(
+    lake: Lakehouse, inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another `land` has been started on the checkpoint, and replays the batch that this one does."""
+    write = Landing._write
+
+    def come_late(
+        landing: Landing, good: DataFrame, taken: int, bad: DataFrame, number: int, app: str, batch_id: int
+    ) -> None:
+        name = f"{app}/rejected"
+        plan = plan_versions(name, batch_id, landing._time)
+        lake.tables.append(bad.withColumn("source", F.lit("half")), "rejected", name, batch_id, plan)
+        write(landing, good, taken, bad, number, app, batch_id)
+
+    (inbox / "a.jsonl").write_text(f"nonsense\n{half(0)}")
+    with monkeypatch.context() as patch:
+        patch.setattr(Landing, "_write", come_late)
+        with pytest.raises(CheckbackError, match="another process writes the same batches"):
+            lake.land(half=inbox)
+    assert lake.land(half=inbox) == Landed(half=1, rejected=1)
+    assert lake.rows("rejected", "raw") == [("nonsense",)]
+
+
+def test_messages_that_another_lands_in_the_same_batch_are_not_repeated(
+    lake: Lakehouse, inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = Landing._half
+
+    def come_late(landing: Landing, lines: DataFrame, parsed: DataFrame, app: str, batch_id: int) -> None:
+        monkeypatch.undo()
+        queues = Queues(lake.tables, "half", QueueOwner.FILES, lake.settings.operator.queue)
+        queues.refused([0])
+        plan = plan_versions(f"{app}/half", batch_id, landing._time)
+        assert lake.tables.append_fenced(parsed, "half", f"{app}/half", batch_id, *queues.fence(), plan)
+        take(landing, lines, parsed, app, batch_id)
+
+    monkeypatch.setattr(Landing, "_half", come_late)
+    (inbox / "a.jsonl").write_text(half(0))
+    with pytest.raises(CheckbackError, match="another process writes the same batches"):
+        lake.land(half=inbox)
+    assert lake.land(half=inbox) == Landed(half=1)
+    assert (lake.rows("half", "queue_offset"), lake.rows("rejected", "raw")) == ([(0,)], [])
 
 
 def test_gateway_that_claims_a_queue_during_a_batch_keeps_it(

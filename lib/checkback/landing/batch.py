@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("checkback.land")
 #: Files of a batch that are logged; `rejected` has all.
 _WARNINGS = 20
-#: Each retry is due to a concurrent claim of a queue by another owner, which claims a queue once, or to a batch of
-#: another `land` that was committed to the queue.
+#: Each retry is due to a concurrent claim of a queue by another owner, which claims a queue once, or to a batch that
+#: another `land` has committed to the queue.
 _TRIES = 100
 #: fix for a checkpoint that does not belong to the tables
 ANEW = "move this checkpoint away: what is still there lands again, and what has landed is known"
@@ -80,6 +80,8 @@ class Landing:
         self.rejected = 0
         #: may an earlier attempt have committed part of the batch?
         self._again = True
+        #: has an earlier attempt committed to `rejected`, whose rows are none of this attempt's?
+        self._more = False
         self._time = 0
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
@@ -110,7 +112,8 @@ class Landing:
     def _take(self, lines: DataFrame, parsed: DataFrame, app: str, batch_id: int) -> None:
         """One attempt: what earlier attempts committed stands, the rest is decided by the current state."""
         take = self._half if self.kind == "half" else self._op
-        if not self._again or not self._has(parsed, "rejected", app, batch_id):
+        self._more = self._again and self._has(parsed, "rejected", app, batch_id)
+        if not self._more:
             if self._again and self._has(parsed, self.kind, app, batch_id):
                 self.taken += _good(parsed).count()
             else:
@@ -183,7 +186,7 @@ class Landing:
         if summary.copies > COPIES_MAX:
             good, surplus = split_copies(good)
             taken = good.count()
-            if not (self._again and self._has(parsed, "rejected", app, batch_id)):  # else they are reported already
+            if not self._more:  # else they are reported already
                 bad = bad.unionByName(self._told(lines, surplus))
                 rejected += surplus.count()
         good = good.withColumns({"source": F.lit("producer"), "remark": F.lit(None).cast("string")})
@@ -212,13 +215,12 @@ class Landing:
 
     def _write(self, good: DataFrame, taken: int, bad: DataFrame, rejected: int, app: str, batch_id: int) -> None:
         if rejected:
+            if self.tables.readable and self._has(good, self.kind, app, batch_id):
+                raise self._fenced()  # its messages may have been found as repeated
             rows, name = bad.withColumn("source", F.lit(self.kind)), f"{app}/rejected"
-            more = self._again and self._has(rows, "rejected", app, batch_id)
-            # Rows rejected by an earlier attempt are not among these, which are additional.
-            plan = {} if more else plan_versions(name, batch_id, self._time)
-            new = self.tables.append(rows, "rejected", None if more else name, batch_id, plan, rejected)
-            if not (new or self._again):
-                raise self._other("rejected", batch_id)
+            plan = {} if self._more else plan_versions(name, batch_id, self._time)
+            if not self.tables.append(rows, "rejected", None if self._more else name, batch_id, plan, rejected):
+                raise self._fenced()
         if taken:
             fence = self.queues.fence() if self.kind == "half" else ({}, {})
             name = f"{app}/{self.kind}"
@@ -230,6 +232,11 @@ class Landing:
                 self._seen.keep_newest(good.sparkSession, self.kind)
         self.taken += taken
         self.rejected += rejected
+
+    def _fenced(self) -> FencedError:
+        """Another process has committed the batch in the midst of this attempt."""
+        what = "another process writes the same batches"
+        return FencedError(what, self._seen.place, "stop one of the two, then run again")
 
     def _other(self, name: str, batch_id: int) -> StateError:
         what = f"{name} has a batch {batch_id} of this query already, with other rows: nothing was landed"
