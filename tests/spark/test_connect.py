@@ -7,7 +7,7 @@ import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql.connect.session import SparkSession as ConnectSession
@@ -17,7 +17,7 @@ from checkback.errors import SettingsError
 from checkback.landing.file_query import land
 from checkback.settings import Settings
 from checkback.spark.connect import check_server, server_of
-from checkback.spark.hadoop_settings import hadoop_settings
+from checkback.spark.hadoop_settings import FILE_MANAGER, hadoop_settings
 from checkback.storage.dataframes import is_connect
 from checkback.storage.files import table_files
 from checkback.storage.tables import Tables
@@ -27,17 +27,39 @@ from crash.fates import GROUP, Lander, answers
 from support.connect_server import Server
 from support.s3_server import BUCKET, options, s3_server
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_STORE = f"s3://{BUCKET}/connect"
 _NUMBER = 30
 #: rows by table, with one check: of ten transactions five are committed, two rolled back, three discarded
 _WRITTEN = {"decisions": 30, "topics/a": 3, "topics/b": 12, "discarded": 9, "check_requests": 12, "check_answers": 12}
 
 
+@pytest.fixture(scope="module")
+def s3_server_port() -> Iterator[int]:
+    """The port of an S3 server, whose credentials are in the environment."""
+    with pytest.MonkeyPatch.context() as patch, s3_server() as port:
+        for name, value in cluster.ENVIRON.items():
+            patch.setenv(name, value)
+        yield port
+
+
+@pytest.fixture(scope="module")
+def server(s3_server_port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One for tables in folders and in the object store. It has S3's packages from its start."""
+    found = hadoop_settings(_STORE, _STORE, options(s3_server_port), {})
+    del found[FILE_MANAGER]  # a client sets it for its session
+    with Server(tmp_path_factory.mktemp("server"), "spark-s3.conf", found) as server:
+        yield server
+
+
 @pytest.mark.spark
-def test_main_job_runs_on_spark_connect(tmp_path: Path) -> None:
+def test_main_job_runs_on_spark_connect(tmp_path: Path, server: Server) -> None:
     """Every transaction ends as its fate says, those without an op at their one check; a replay changes nothing."""
     root = tmp_path / "data"
     Lander(str(root)).land(_NUMBER)
-    with Server(tmp_path) as server, ExampleProducer(answers(range(_NUMBER))) as producer:
+    with ExampleProducer(answers(range(_NUMBER))) as producer:
         for _ in range(2):
             done = server.checkback(
                 "reconcile",
@@ -58,24 +80,20 @@ def test_main_job_runs_on_spark_connect(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_tables_and_checkpoints_in_an_object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server has S3's packages from its start; a replay changes nothing there, either."""
-    for name, value in cluster.ENVIRON.items():
-        monkeypatch.setenv(name, value)
-    with s3_server() as port, ExampleProducer(cluster.answers()) as producer:
-        lake = cluster.Lake(f"s3://{BUCKET}/connect", producer.endpoints, options(port))
+def test_tables_and_checkpoints_in_an_object_store(s3_server_port: int, server: Server) -> None:
+    """A replay changes nothing there, either."""
+    with ExampleProducer(cluster.answers()) as producer:
+        lake = cluster.Lake(_STORE, producer.endpoints, options(s3_server_port))
         lake.land(200)
-        found = hadoop_settings(lake.root, lake.root, options(port), {})
-        with Server(tmp_path, "spark-s3.conf", found) as server:
-            for _ in range(2):
-                done = server.checkback("reconcile", "--available-now", *lake.overrides(lake.options))
-                assert (done.returncode, done.stderr) == (0, ""), server.log.read_text()
-                assert lake.published() == dict.fromkeys(range(200), 1)
-                assert lake.audit() == 0
-                for query in ("reconcile", "check"):
-                    commits = f"{lake.root}/_checkpoints/{query}/commits"
-                    newest = max(map(int, filter(str.isdecimal, table_files.names(commits))))
-                    table_files.remove(f"{commits}/{newest}")
+        for _ in range(2):
+            done = server.checkback("reconcile", "--available-now", *lake.overrides(lake.options))
+            assert (done.returncode, done.stderr) == (0, ""), server.log.read_text()
+            assert lake.published() == dict.fromkeys(range(200), 1)
+            assert lake.audit() == 0
+            for query in ("reconcile", "check"):
+                commits = f"{lake.root}/_checkpoints/{query}/commits"
+                newest = max(map(int, filter(str.isdecimal, table_files.names(commits))))
+                table_files.remove(f"{commits}/{newest}")
 
 
 def _forget_last_batches(root: Path) -> None:
