@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from consumer.published import Published
 
 
+#: processes that have imported what takes a second, and nothing of the tests' process
+_FRESH = multiprocessing.get_context("forkserver")
+_FRESH.set_forkserver_preload(["checkback.consumer", "checkback.consumer.group.group_table", "pandas", "pytest"])
+
+
 def shut_down_twice(root: str, interrupted: bool) -> None:
     """A process whose only call returns once a signal has come while it waits for that."""
     began, go_on = threading.Event(), threading.Event()
@@ -58,7 +63,7 @@ def shut_down_twice(root: str, interrupted: bool) -> None:
 def test_a_signal_comes_while_a_call_is_waited_for(lake: Published, interrupted: bool) -> None:
     """Its handler shuts the consumer down again, or interrupts the wait, after which it is shut down again."""
     lake.publish({"pay": [lake.messages(1)]})
-    process = multiprocessing.get_context("spawn").Process(target=shut_down_twice, args=(lake.tables.root, interrupted))
+    process = _FRESH.Process(target=shut_down_twice, args=(lake.tables.root, interrupted))
     process.start()
     process.join(3 * PATIENCE_S)  # it imports everything anew
     process.kill()
@@ -99,9 +104,7 @@ def shut_down_under_the_lock(root: str, when: str) -> None:
 def test_a_signal_comes_under_the_lock(lake: Published, when: str) -> None:
     """Its handler's shutdown waits for threads that need the lock."""
     lake.publish({"pay": [lake.messages(3)]})
-    process = multiprocessing.get_context("spawn").Process(
-        target=shut_down_under_the_lock, args=(lake.tables.root, when)
-    )
+    process = _FRESH.Process(target=shut_down_under_the_lock, args=(lake.tables.root, when))
     process.start()
     process.join(PATIENCE_S)
     process.kill()
