@@ -81,9 +81,6 @@ def run(
         recover_query(tables, inlet.query)
         _refuse_misfit(spark, tables, kind, inlet.query)
 
-    def queues(kind: Kind) -> Queues:
-        return Queues(tables, kind, owner, settings.operator.queue, mark)
-
     landings = {
         kind: _landing(
             tables, kind, inlet, Queues(tables, kind, owner, settings.operator.queue, mark), settings.delay.max
