@@ -50,7 +50,7 @@ test: install ## all tests, in two processes
 # In memory, if there is room: most of these tests' time would be waiting for the disk.
 test-fast: TMPDIR := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 1048576 { print $$6 }')
 test-fast: install ## the short tests, without Spark and processes of their own; a quarter of hypothesis' examples
-	@TMPDIR=$(or $(TMPDIR),/tmp) $(PY) -m pytest -q -n 2 --dist loadfile -m "not spark and not slow" \
+	@TMPDIR=$(or $(TMPDIR),/tmp) $(PY) -m pytest -q -n 3 --dist loadfile -m "not spark and not slow" \
 	  --hypothesis-profile=fast -o tmp_path_retention_policy=failed
 
 test-crash: install ## kill -9 the application under load, then audit; ROUNDS=n, SEED=n
