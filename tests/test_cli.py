@@ -203,6 +203,12 @@ def test_a_command_does_not_wait_for_those_of_others() -> None:
     assert run.returncode == 0
 
 
+def test_the_end_of_a_command_does_not_wait_for_the_garbage_collector() -> None:
+    code = "import gc, sys; from checkback.cli import main; main(); sys.exit(gc.get_freeze_count() == 0)"
+    run = subprocess.run([sys.executable, "-c", code, "config", "show"], stdout=subprocess.DEVNULL, check=False)
+    assert run.returncode == 0
+
+
 @pytest.mark.slow
 def test_an_answer_does_not_wait_for_pandas(tmp_path: Path) -> None:
     DeltaLog.create("half", f"{tmp_path}/half", sync=False)

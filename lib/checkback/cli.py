@@ -51,6 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001 - the last line of defence
         hint = "" if "--debug" in arguments else "; run again with --debug"
         return _failed(f"unexpected {type(error).__name__}: {reason(error)}{hint}", 1, arguments)
+    finally:
+        if argv is None:
+            gc.freeze()  # else the interpreter looks for cycles among all that there is, twice, before it ends
 
 
 def run(command: str) -> None:
