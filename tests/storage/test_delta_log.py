@@ -17,6 +17,7 @@ from deltalake.schema import PrimitiveType
 
 from checkback.errors import CheckbackError, FencedError, StorageError
 from checkback.storage.files.object_store import options_of
+from checkback.storage.log import delta_log
 from checkback.storage.log.delta_log import AlteredError, DeltaLog
 from checkback.storage.log.log_tail import LogTail
 from checkback.storage.log.optimistic_transaction import OptimisticTransaction
@@ -344,6 +345,18 @@ def test_another_process_between_two_commits_is_noticed(tmp_path: Path) -> None:
     other.data_files()
     other.commit([_file(tmp_path, 6)], "app", 3)
     assert _queues(tmp_path) == [1, 2, 5]
+
+
+def test_listing_that_lacks_the_newest_version_is_made_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = f"{tmp_path}/half"
+    DeltaLog.create("half", place)
+    reader, writer = DeltaLog("half", place), DeltaLog("half", place)
+    writer.commit_after([], {}, {"a": 1})
+    monkeypatch.setattr(delta_log, "update", lambda *_: None)
+    assert reader.refresh() == 1
+    assert reader.paths() == set()
 
 
 def test_missing_or_broken_table_is_one_line(tmp_path: Path) -> None:

@@ -428,6 +428,11 @@ class DeltaLog:
         now = boot_time()
         update(self._table, self._place)
         if int(self._table.version()) < self._tail.version:
+            with reading(self._place, unreadable):
+                anew = open_table(self._place)  # a listing may be late
+            if int(anew.version()) >= self._tail.version:
+                self._table = anew
+        if int(self._table.version()) < self._tail.version:
             what = f"the log does not list its version {self._tail.version} any more"
             raise StorageError(what, self._place, "run it again; the table may have been put back or made anew")
         self._tail.version = int(self._table.version())
