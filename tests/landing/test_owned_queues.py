@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 
 def test_queues_of_the_gateway_and_the_operator_take_no_lines(lake: Lakehouse, inbox: Path) -> None:
@@ -136,22 +136,29 @@ def test_of_two_that_land_at_once_one_takes_a_message(
     ]
 
 
-def test_what_another_has_rejected_as_the_same_batch_is_not_taken_for_done(
-    lake: Lakehouse, inbox: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two have one checkpoint, which in an object store nobody notices: the other one has planned other files."""
+def _after_another(lake: Lakehouse, time: Callable[[Landing], int], **columns: Column) -> Callable[..., None]:
+    """In place of `Landing._write`: another process has rejected the lines, with these columns, as the same batch.
+
+    ``time``: that of its plan, in ms.
+    """
     write = Landing._write
 
     def come_late(
         landing: Landing, good: DataFrame, taken: int, bad: DataFrame, number: int, app: str, batch_id: int
     ) -> None:
-        monkeypatch.setattr(Landing, "_write", write)
         name = f"{app}/rejected"
-        others = bad.withColumns({"source": F.lit("half"), "file": F.lit("other")})
-        lake.tables.append(others, "rejected", name, batch_id, plan_versions(name, batch_id, 1))
+        others = bad.withColumns({"source": F.lit("half"), **columns})
+        lake.tables.append(others, "rejected", name, batch_id, plan_versions(name, batch_id, time(landing)))
         write(landing, good, taken, bad, number, app, batch_id)
 
-    monkeypatch.setattr(Landing, "_write", come_late)
+    return come_late
+
+
+def test_what_another_has_rejected_as_the_same_batch_is_not_taken_for_done(
+    lake: Lakehouse, inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two have one checkpoint, which in an object store nobody notices: the other one has planned other files."""
+    monkeypatch.setattr(Landing, "_write", _after_another(lake, lambda _: 1, file=F.lit("other")))
     # As in a batch that is not the first one of a run.
     monkeypatch.setattr(Landing, "_again", property(lambda _: False, lambda *_: None), raising=False)
     (inbox / "a.jsonl").write_text(f"nonsense\n{half(0)}")
@@ -164,19 +171,9 @@ def test_lines_that_another_rejects_in_the_same_batch_are_rejected_once(
     lake: Lakehouse, inbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another `land` has been started on the checkpoint, and replays the batch that this one does."""
-    write = Landing._write
-
-    def come_late(
-        landing: Landing, good: DataFrame, taken: int, bad: DataFrame, number: int, app: str, batch_id: int
-    ) -> None:
-        name = f"{app}/rejected"
-        plan = plan_versions(name, batch_id, landing._time)
-        lake.tables.append(bad.withColumn("source", F.lit("half")), "rejected", name, batch_id, plan)
-        write(landing, good, taken, bad, number, app, batch_id)
-
     (inbox / "a.jsonl").write_text(f"nonsense\n{half(0)}")
     with monkeypatch.context() as patch:
-        patch.setattr(Landing, "_write", come_late)
+        patch.setattr(Landing, "_write", _after_another(lake, lambda landing: landing._time))
         with pytest.raises(CheckbackError, match="another process writes the same batches"):
             lake.land(half=inbox)
     assert lake.land(half=inbox) == Landed(half=1, rejected=1)

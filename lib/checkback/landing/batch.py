@@ -21,6 +21,7 @@ from checkback.landing.duplicates import COPIES_MAX, SURPLUS, find_repeats, spli
 from checkback.landing.parser import DIGEST, DIGEST_OF, RAW_MAX, SCHEMAS, Kind, Reader, parser
 from checkback.storage.checkpoints.batch_plan import plan_versions
 from checkback.storage.checkpoints.checkpoint_facts import recorded_plan
+from checkback.storage.log.optimistic_transaction import fenced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -216,11 +217,11 @@ class Landing:
     def _write(self, good: DataFrame, taken: int, bad: DataFrame, rejected: int, app: str, batch_id: int) -> None:
         if rejected:
             if self.tables.readable and self._has(good, self.kind, app, batch_id):
-                raise self._fenced()  # its messages may have been found as repeated
+                raise fenced(self._seen.place)  # its messages may have been found as repeated
             rows, name = bad.withColumn("source", F.lit(self.kind)), f"{app}/rejected"
             plan = {} if self._more else plan_versions(name, batch_id, self._time)
             if not self.tables.append(rows, "rejected", None if self._more else name, batch_id, plan, rejected):
-                raise self._fenced()
+                raise fenced(self._seen.place)
         if taken:
             fence = self.queues.fence() if self.kind == "half" else ({}, {})
             name = f"{app}/{self.kind}"
@@ -232,11 +233,6 @@ class Landing:
                 self._seen.keep_newest(good.sparkSession, self.kind)
         self.taken += taken
         self.rejected += rejected
-
-    def _fenced(self) -> FencedError:
-        """Another process has committed the batch in the midst of this attempt."""
-        what = "another process writes the same batches"
-        return FencedError(what, self._seen.place, "stop one of the two, then run again")
 
     def _other(self, name: str, batch_id: int) -> StateError:
         what = f"{name} has a batch {batch_id} of this query already, with other rows: nothing was landed"

@@ -149,13 +149,16 @@ class Tables:
 
     def location(self, name: str) -> str:
         """A table's path, or its quoted three-level name."""
+        return str(self._place(name))
+
+    def _place(self, name: str) -> spark_log.CatalogName | str:
         if not self.catalog:
             return f"{self.root}/{name}"
-        return str(spark_log.CatalogName(self.catalog, self.schema, table_name(name)))
+        return spark_log.CatalogName(self.catalog, self.schema, table_name(name))
 
     def in_sql(self, name: str) -> str:
         """The table's identifier in SQL."""
-        return self.location(name) if self.catalog else f"delta.{spark_log.quoted(self.location(name))}"
+        return self._spark_table(name).in_sql
 
     def checkpoint(self, query: str) -> str:
         """Checkpoint location of a query: a path even if the tables are in a catalog."""
@@ -416,10 +419,7 @@ class Tables:
         self._spark_writer.append(rows, self._spark_table(name), app, version)
 
     def _spark_table(self, name: str) -> SparkTable:
-        place = (
-            spark_log.CatalogName(self.catalog, self.schema, table_name(name)) if self.catalog else self.location(name)
-        )
-        return SparkTable(name, place, self.sync, (lambda: self.log(name)) if self.readable else None)
+        return SparkTable(name, self._place(name), self.sync, (lambda: self.log(name)) if self.readable else None)
 
     def mark(self, spark: SparkSession, name: str) -> None:
         """Commit a new version without rows."""
