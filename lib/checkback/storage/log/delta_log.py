@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from threading import RLock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ from checkback.storage.log.delta_errors import DELTA_ERRORS, FORGETS, forgotten,
 from checkback.storage.log.log_tail import LogTail
 from checkback.storage.log.optimistic_transaction import HOOKS, OptimisticTransaction, alters, fenced, update
 from checkback.storage.log.snapshot_files import DataFile, SnapshotFiles, data_files, open_table
+from checkback.storage.log.synchronized import synchronized
 from checkback.storage.log.torn_commits import ACTIONS, last_checkpoint, recover_log, refuse_torn
 from checkback.storage.own_failure import reading
 from checkback.storage.schemas import SOURCES, added_columns, properties_of
@@ -60,8 +62,9 @@ class AlteredError(StorageError):
     """The table was altered so that files cannot be appended to it unchanged."""
 
 
+@synchronized
 class DeltaLog:
-    """One table's log. Not thread-safe."""
+    """One table's log. Thread-safe: the reconcile query commits to tables that the check query reads."""
 
     def __init__(self, name: str, place: str, sync: bool = True, confirm: Callable[[], object] = bool) -> None:
         """``place``: the table's absolute folder, or its URI. ``sync``: flush each commit to disk (`fsync`).
@@ -72,6 +75,7 @@ class DeltaLog:
         self._name = name
         self._place = place
         self._confirm = confirm
+        self._lock = RLock()
         self._sync = LogFlush(place) if sync else None
         self._judged: tuple[tuple[object, ...], bool] | None = None
         self._listed = boot_time()
@@ -80,7 +84,7 @@ class DeltaLog:
             self._table = open_table(place)
         self._tail = LogTail(place, int(self._table.version()))
         #: what readers of all rows ask for
-        self.files = SnapshotFiles(name, place, self._at)
+        self.files = SnapshotFiles(name, place, self._at, self._lock)
         #: the checkpoint that is being written, and the table as it reads then
         self._beside: Future[DeltaTable | None] | None = None
         interval = self._table.metadata().configuration.get("delta.checkpointInterval", "")
@@ -297,7 +301,7 @@ class DeltaLog:
         Empty if only a Delta reader can tell (`TransactionVersions.at`).
         """
         self._update()
-        return self._tail.transactions.at(self._tail.version) or {}
+        return dict(self._tail.transactions.at(self._tail.version) or {})
 
     def commit_after(
         self, files: Sequence[ParquetFile], expected: Mapping[str, int | None], versions: Mapping[str, int]

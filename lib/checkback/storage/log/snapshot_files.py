@@ -19,6 +19,7 @@ from checkback.storage.timestamps import python_times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
+    from contextlib import AbstractContextManager
 
     from checkback.storage.files.local_copies import LocalCopies
     from checkback.storage.files.whole_objects import WholeObjects
@@ -81,23 +82,26 @@ def data_files(table: DeltaTable, place: str, within: Mapping[str, tuple[Any, An
 class SnapshotFiles:
     """The files of one table's versions, as readers without a log of their own take them."""
 
-    def __init__(self, name: str, place: str, at: Callable[[int], DeltaTable]) -> None:
-        """``at``: the table at a version."""
+    def __init__(
+        self, name: str, place: str, at: Callable[[int], DeltaTable], lock: AbstractContextManager[Any]
+    ) -> None:
+        """``at``: the table at a version, while ``lock`` is held; afterwards it may be another one."""
         self._name = name
         self._place = place
         self._table_at = at
+        self._lock = lock
         #: of the version that was last asked for: can Arrow read its files; and its add actions
         self._last: tuple[int, bool, pa.Table] | None = None
 
     def small(self, version: int, below: int) -> int:
         """How many are smaller than ``below`` bytes."""
-        with reading(self._place, unreadable):
+        with self._lock, reading(self._place, unreadable):
             sizes = pa.table(self._table_at(version).get_add_actions()).column("size_bytes")
         return pc.sum(pc.less(sizes, below)).as_py() or 0
 
     def written(self, version: int, files: Collection[str]) -> dict[str, int]:
         """When those of ``files`` that the version has were written, by name (ms)."""
-        with reading(self._place, unreadable):
+        with self._lock, reading(self._place, unreadable):
             actions = pa.table(self._table_at(version).get_add_actions())
         times = actions.column("modification_time").cast(pa.timestamp("ms")).cast(pa.int64())
         names = (path.rpartition("/")[2] for path in actions.column("path").to_pylist())
@@ -129,7 +133,7 @@ class SnapshotFiles:
 
     def dataset(self, version: int, objects: WholeObjects) -> Any:
         """The table at ``version`` as a pyarrow Dataset. Its small files are read once. Raises StorageError."""
-        with reading(self._place, unreadable):
+        with self._lock, reading(self._place, unreadable):
             table = self._table_at(version)
             if not is_registered(self._place):
                 return table.to_pyarrow_dataset()
@@ -139,7 +143,7 @@ class SnapshotFiles:
 
     def _sizes(self, version: int, whole: bool = False, within: Span | None = None) -> dict[str, int] | None:
         """As `plain`, with their sizes in bytes; without ``whole`` the files may lack columns."""
-        with reading(self._place, unreadable):
+        with self._lock, reading(self._place, unreadable):
             if self._last is None or self._last[0] != version:  # a question asks for one part after the other
                 table = self._table_at(version)
                 self._last = version, compatibility.is_plain(table), pa.table(table.get_add_actions(flatten=True))
