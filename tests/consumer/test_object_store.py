@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import threading
 
 import pytest
 
 from checkback.consumer import PushConsumer
-from consumer.heard import Heard, until
+from checkback.consumer.group.group_table import GroupTable
+from checkback.settings import Storage
+from checkback.storage.tables import Tables
+from consumer.heard import PATIENCE_S, Heard, until
 from consumer.published import Published
-
-if TYPE_CHECKING:
-    from checkback.storage.tables import Tables
+from support.fault_proxy import fault_proxy, hold, release
+from support.s3_server import options
 
 pytestmark = pytest.mark.slow
 
@@ -42,3 +44,29 @@ def test_two_members_consume_each_message_once(s3: Tables, running: list[PushCon
     start(again)
     again.wait_for(128)
     assert again.offsets == [128]
+
+
+def test_a_store_that_does_not_answer_holds_up_the_shutdown_for_a_session(
+    s3: Tables, s3_port: int, running: list[PushConsumer]
+) -> None:
+    """The client would ask again for minutes; the member leaves once there is an answer."""
+    Published(s3).publish({"pay": [Published(s3).messages(1)]})
+    with fault_proxy(s3_port) as port:
+        own = options(port)
+        consumer = PushConsumer("g", s3.root, Heard(), options=own, threads=1, session=5).subscribe("pay").start()
+        until(lambda: consumer.consumed == 1)
+        hold(port, "consumer_groups", 1_000_000)
+        ending = threading.Thread(target=consumer.shutdown, args=(0.1,))
+        ending.start()
+        ending.join(PATIENCE_S)
+        ended = not ending.is_alive()
+        release(port)
+        ending.join()
+        assert ended
+        table = GroupTable(Tables.of(Storage.model_validate({"root": s3.root, "options": own})), "g")
+
+        def has_left() -> bool:
+            table.refresh()
+            return not table.state.members
+
+        until(has_left)

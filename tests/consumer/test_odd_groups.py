@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import threading
@@ -16,10 +17,12 @@ from checkback.consumer import PushConsumer
 from checkback.consumer.group import rebalance
 from checkback.consumer.group.group_table import GroupTable
 from checkback.errors import SettingsError, StorageError
-from consumer.heard import Heard, until
+from consumer.heard import Heard, raising, until
 from consumer.test_push_consumer import FAST, dead_letters, start
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from consumer.published import Published
 
 pytestmark = pytest.mark.slow
@@ -176,3 +179,41 @@ def test_orderly_a_queue_is_taken_again_once_the_call_in_progress_has_returned(
     go_on.set()
     heard.wait_for(0, 1, 2)
     assert most == [1]
+
+
+@pytest.fixture
+def failing_log() -> Iterator[None]:
+    """A service's filter of the log that fails."""
+
+    def fail(_: logging.LogRecord) -> bool:
+        raise ValueError
+
+    log = logging.getLogger("checkback.consumer")
+    log.addFilter(fail)
+    yield
+    log.removeFilter(fail)
+
+
+@pytest.mark.usefixtures("failing_log")
+def test_a_log_that_fails_holds_up_no_message(lake: Published, running: list[PushConsumer]) -> None:
+    """One whose listener fails is tried again, and given up."""
+    lake.publish({"pay": [lake.messages(3)]})
+    heard = Heard(also=raising(ValueError))
+    start(lake, running, heard, threads=1, max_reconsume_times=0)
+    heard.wait_for(0, 2)
+    until(lambda: [letter["half_queue_offset"] for letter in dead_letters(lake)] == [1])
+
+
+@pytest.mark.usefixtures("failing_log")
+def test_a_log_that_fails_does_not_end_the_groups_thread(lake: Published, running: list[PushConsumer]) -> None:
+    """Its first warning is that the group's table is away, then the member is taken for dead, and joins again."""
+    consumer = start(lake, running, Heard())
+    place, before = Path(lake.tables.location("consumer_groups/g")), GroupTable(lake.tables, "g").state.members
+    place.rename(place.with_name("away"))
+    until(lambda: consumer.last_error is not None)
+    shutil.rmtree(place, ignore_errors=True)
+    place.with_name("away").rename(place)
+    GroupTable(lake.tables, "g").update(lambda state: rebalance.leave(state, consumer.member))
+    until(lambda: GroupTable(lake.tables, "g").state.members.keys() == before.keys())
+    running.pop().shutdown()
+    assert GroupTable(lake.tables, "g").state.members == {}

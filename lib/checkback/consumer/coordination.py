@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from checkback.consumer.process_queue import ProcessQueue
-from checkback.consumer.process_queues import log, now_ms
+from checkback.consumer.process_queues import now_ms, warn
 from checkback.consumer.reading import PAUSE_S
 from checkback.consumer.retry import not_later
 from checkback.errors import StorageError
@@ -119,7 +119,7 @@ class Coordinator:
         commit = commit and states != self._kept
         try:
             if not member.step(states, done, commit, hand.last_error):
-                log.warning("group %s: another member has taken this one for dead; joining again", hand.group)
+                warn("group %s: another member has taken this one for dead; joining again", hand.group)
                 with hand.changed:
                     for each in list(hand.queues.values()):
                         hand.drop(each)

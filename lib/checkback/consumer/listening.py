@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import time
@@ -10,6 +9,7 @@ import traceback
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+from checkback.consumer.process_queues import warn
 from checkback.consumer.result import ConsumeResult, error_summary
 from checkback.errors import printable
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from checkback.consumer.process_queue import ProcessQueue, Slice
 
-_log = logging.getLogger("checkback.consumer")
 #: time for which a thread takes messages (s), and the most it takes
 _SLICE_S, _SLICE = 0.005, 512
 
@@ -87,7 +86,7 @@ def outcome_of(listener: Callable[..., Any], *arguments: Any) -> str | None:
         if os.getpid() != own:
             _exit_child(error)
         reason = error_summary(error)
-        _log.warning("the listener failed: %s", reason)
+        warn("the listener failed: %s", reason)
         return reason
     if os.getpid() != own:
         _exit_child(None)
@@ -96,7 +95,7 @@ def outcome_of(listener: Callable[..., Any], *arguments: Any) -> str | None:
     if result is ConsumeResult.RECONSUME_LATER:
         return "RECONSUME_LATER"
     returned = printable(type(result).__name__)
-    _log.warning("the listener returned %s instead of a ConsumeResult", returned)
+    warn("the listener returned %s instead of a ConsumeResult", returned)
     return f"it returned {returned}"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import Counter
@@ -13,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from checkback.consumer.group.lag import LagReader
+from checkback.consumer.process_queues import warn
 from checkback.consumer.storage import consumer_tables
 from checkback.errors import CheckbackError
 from checkback.observe.metrics_server import served
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from checkback.consumer.push_consumer import PushConsumer
     from checkback.settings import Settings
 
-_log = logging.getLogger("checkback.consumer")
 #: Time for which the lag is kept (s): counting it reads tables.
 _LAG_S = 15.0
 
@@ -128,7 +127,7 @@ class ConsumerMetrics(Collector):
                     (found,) = self._reader.read(round(now * 1000), self._consumer.group)
                     self._lag = found.topics
                 except CheckbackError as error:
-                    _log.warning("group %s: no lag: %s", self._consumer.group, error)
+                    warn("group %s: no lag: %s", self._consumer.group, error)
                     self._lag = ()
                 self._lag_at = now
             return self._lag

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from checkback.consumer.result import error_summary
@@ -74,7 +75,13 @@ class ProcessQueues:
     def note(self, error: BaseException) -> None:
         """Keep the error, and log it."""
         self.last_error = printable(str(error)) if isinstance(error, CheckbackError) else error_summary(error)
-        log.warning("group %s: %s", self.group, self.last_error)
+        warn("group %s: %s", self.group, self.last_error)
+
+
+def warn(text: str, *arguments: object) -> None:
+    """Log it. A filter or a handler of the service's that fails ends no thread of the consumer."""
+    with suppress(Exception):
+        log.warning(text, *arguments)
 
 
 #: The wall clock at the process's start; from then on the time since boot counts: a clock that is set back holds up no

@@ -21,7 +21,7 @@ from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.group.membership import Membership
 from checkback.consumer.listening import Listening
 from checkback.consumer.options import ConsumerOptions
-from checkback.consumer.process_queues import ProcessQueues, log
+from checkback.consumer.process_queues import ProcessQueues, warn
 from checkback.consumer.reading import Reader
 from checkback.consumer.retry import MAX_RECONSUME_TIMES
 from checkback.consumer.start import StartFrom, check_start, start_positions
@@ -140,7 +140,7 @@ class PushConsumer:
             self._positions.create_table()
             most = self._positions.most_connections
             if most is not None and most < options.threads:
-                log.warning(
+                warn(
                     "group %s: the engine's pool has %d connections for %d threads, which wait for one another; "
                     "create_engine(..., pool_size=%d)",
                     *(self.group, most, options.threads, options.threads + LOADS),
@@ -148,7 +148,7 @@ class PushConsumer:
             listening = TransactionalListening(self._listener, options.batch, self._positions, hand)
         batches = BatchLog(self._tables)
         if not batches.refresh():
-            log.warning("group %s: there is no batch yet at %s", self.group, self._tables.root)
+            warn("group %s: there is no batch yet at %s", self.group, self._tables.root)
         table = GroupTable(self._tables, self.group)
 
         def starts(topics: Iterable[str]) -> dict[str, Any]:
@@ -178,8 +178,10 @@ class PushConsumer:
             raise
 
     def shutdown(self, timeout: float | None = None) -> None:
-        """Finish the calls in progress, keep the positions, leave the group. ``timeout``: s to wait for calls.
+        """Finish the calls in progress, keep the positions, leave the group.
 
+        ``timeout``: s to wait for calls, and then for the session's time at most for the store; what that has not
+        answered by then goes on behind.
         Called by the listener it returns at once, and the rest is done when the calls have returned. Called again, also
         by a signal's handler or after an interrupt, it waits for the same end.
         """
@@ -210,7 +212,8 @@ class PushConsumer:
         for thread in others:
             _join(thread, None if end is None else max(0.0, end - time.monotonic()))
         coordinator.ended.set()
-        _join(group, None)
+        # A store may not answer for minutes: after the session others take this member for dead anyway.
+        _join(group, None if end is None else self._options.session)
 
     def pause(self) -> None:
         """Call the listener no more until `resume`; the member stays in the group."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 from checkback.consumer.group.group_state import QueueState
 from checkback.consumer.listening import outcome_of
+from checkback.consumer.process_queues import warn
 from checkback.consumer.result import error_summary
 from checkback.errors import FencedError
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from checkback.consumer.process_queues import ProcessQueues
     from checkback.consumer.sql_positions import SqlPositions
 
-_log = logging.getLogger("checkback.consumer")
 #: messages that a thread takes at once
 _SLICE = 64
 
@@ -77,7 +76,7 @@ class TransactionalListening:
             consuming.lose(taken.queue, str(error))
         except Exception as error:  # noqa: BLE001 - the database's: what was committed is not known here
             reason = error_summary(error)
-            _log.warning("group %s: the position could not be kept: %s", self._group, reason)
+            warn("group %s: the position could not be kept: %s", self._group, reason)
             consuming.lose(taken.queue, reason)
 
     def _keep_failure(self, taken: Slice) -> None:
@@ -102,7 +101,7 @@ class TransactionalListening:
                 raise
             # By what is checked at the commit: a deferred constraint.
             reason = error_summary(error)
-            _log.warning("the listener's transaction was refused: %s", reason)
+            warn("the listener's transaction was refused: %s", reason)
             return reason
         queue.version, queue.kept_dead = queue.version + 1, state.dead
         return None
