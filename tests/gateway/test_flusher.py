@@ -25,6 +25,7 @@ from checkback.messages.half import Half
 from checkback.messages.op import Op
 from gateway.process import PATIENCE_S
 from gateway.test_journal import crash, small_disk
+from gateway.test_tables import Failing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -163,6 +164,28 @@ def test_a_copy_of_the_journal_is_fenced(tmp_path: Path) -> None:
     assert _rows(root, "half", "queue_offset") == [(0, "t-0"), (1, "t-1")]
     copy.close()
     first.crash()
+
+
+@pytest.mark.parametrize("made", [True, False])
+@pytest.mark.parametrize("table", ["half", "op"])
+def test_a_commit_of_which_nobody_knows_is_found_out_by_the_next_flush(tmp_path: Path, table: str, made: bool) -> None:
+    """The gateway goes on meanwhile: the journal keeps what it acknowledges, and its position tells."""
+    gateway = _Gateway(tmp_path)
+    gateway.journal.append([half_record([_half(0)], 0, 0), op_record([(_op(0), None)])], 0)
+    appender = getattr(gateway, table)
+    failing = Failing(appender, made, readable=False)
+    health = HealthState(lambda error: pytest.fail(str(error)))
+    for _ in range(2):
+        with pytest.raises(StorageError) as raised:
+            gateway.flusher.flush()
+        assert not health.flush_failed(raised.value)
+    gateway.journal.append([half_record([_half(1)], 0, 1), op_record([(_op(1), None)])], 0)
+    failing.mend(appender)
+    gateway.flusher.flush()
+    for name, column in (("half", "queue_offset"), ("op", "half_offset")):
+        assert _rows(tmp_path, name, column) == [(0, "t-0"), (1, "t-1")]
+    assert gateway.journal.rows == 0
+    gateway.crash()
 
 
 def test_a_record_that_cannot_be_read_is_told_in_one_line(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def _files(root: Path) -> int:
     return len(list((root / "half").glob("*.parquet")))
 
 
-class _Failing:
+class Failing:
     """A log whose next commit fails: before it is made, or after."""
 
     def __init__(self, appender: Appender, made: bool, readable: bool = True) -> None:
@@ -75,7 +75,7 @@ class _Failing:
 
 def test_commit_that_failed_can_be_made_again(tmp_path: Path) -> None:
     appender = _appender(tmp_path)
-    failing = _Failing(appender, made=False)
+    failing = Failing(appender, made=False)
     with pytest.raises(StorageError, match="the disk said so"):
         _append(appender, 0)
     assert _files(tmp_path) == 0
@@ -94,7 +94,7 @@ def test_part_that_cannot_be_written_leaves_no_file_of_another(tmp_path: Path) -
 
 def test_commit_that_was_made_all_the_same_is_found_in_the_log(tmp_path: Path) -> None:
     appender = _appender(tmp_path)
-    failing = _Failing(appender, made=True)
+    failing = Failing(appender, made=True)
     _append(appender, 0)
     failing.mend(appender)
     _append(appender, 2)
@@ -104,7 +104,7 @@ def test_commit_that_was_made_all_the_same_is_found_in_the_log(tmp_path: Path) -
 @pytest.mark.parametrize("made", [True, False])
 def test_commit_of_which_nobody_knows_ends_the_gateway(tmp_path: Path, made: bool) -> None:
     appender = _appender(tmp_path)
-    _Failing(appender, made, readable=False)
+    Failing(appender, made, readable=False)
     with pytest.raises(OutcomeUnknownError, match="is not known"):
         _append(appender, 0)
     assert _files(tmp_path) == 1

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pytest
 
 from checkback.errors import FencedError, StorageError
-from checkback.gateway.tables import Appender
+from checkback.gateway.tables import Appender, OutcomeUnknownError
 from checkback.settings import Storage
 from checkback.storage.files import table_files
 from checkback.storage.files.lease import Lease
@@ -23,6 +23,7 @@ from checkback.storage.log import delta_log
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.log.log_tail import LogTail
 from checkback.storage.log.torn_commits import last_checkpoint
+from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.parquet.parquet_reader import read_rows
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
@@ -32,6 +33,8 @@ from support.fault_proxy import held as requests_held
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from checkback.storage.parquet.parquet_files import ParquetFile
 
 pytestmark = pytest.mark.slow
 
@@ -204,6 +207,28 @@ def test_commit_that_is_refused_leaves_no_doubt(
     assert log.versions(["app"]) == {"app": None}
     _commit(tables, 1, "app")
     assert _found(tables, "op") == [1]
+
+
+def test_gateway_whose_file_is_written_when_the_store_begins_to_throttle_goes_on(
+    throttling: tuple[Tables, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot read the log, and has committed nothing."""
+    tables, port = throttling
+    appender, close = _appender(tables), FileWriter.close
+
+    def closed(writer: FileWriter) -> list[ParquetFile]:
+        files = close(writer)
+        set_throttled(port, True)
+        return files
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FileWriter, "close", closed)
+        with pytest.raises(StorageError, match="503") as raised:
+            appender.append(_rows("half", 1))
+    assert not isinstance(raised.value, OutcomeUnknownError)
+    set_throttled(port, False)
+    appender.append(_rows("half", 1))
+    assert _found(tables, "half") == [1]
 
 
 def test_file_of_a_commit_that_is_refused_goes_after_the_next(throttling: tuple[Tables, int]) -> None:

@@ -21,7 +21,7 @@ from checkback.messages.limits import LONG_MAX
 from checkback.storage.files import table_files
 from checkback.storage.files.fsync import UnflushedError
 from checkback.storage.files.object_store import is_registered
-from checkback.storage.log.delta_log import AlteredError, DeltaLog
+from checkback.storage.log.delta_log import AlteredError, DeltaLog, UncommittedError
 from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
@@ -83,6 +83,8 @@ class Appender:
         self._queues = queues
         self._versions: dict[str, int | None] = {}
         self._journal = ""
+        #: of a commit whose outcome is not known
+        self._doubtful: dict[str, int] = {}
         #: files of commits that were not made, but may be until the next one
         self._late: list[ParquetFile] = []
 
@@ -153,7 +155,7 @@ class Appender:
 
         Raises FencedError if another gateway owns the queues now, AlteredError if the table can no longer be appended
         to, OutcomeUnknownError if it is unknown whether the rows were committed, and StorageError or OSError if nothing
-        was committed.
+        was committed, or if `settle` is to be called, with a journal, which still has the rows.
         """
         versions = {app: (version or 0) + 1 for app, version in self._versions.items()}
         if position is not None:
@@ -179,6 +181,9 @@ class Appender:
                 raise _altered(self.place) from error
             except UnflushedError:
                 raise
+            except UncommittedError:
+                self._not_made(files)
+                raise
             except StorageError as error:
                 if not self._made(versions, error):
                     self._not_made(files)
@@ -190,6 +195,21 @@ class Appender:
         if self._late:
             self._remove(self._late)
             self._late = []
+
+    def settle(self) -> None:
+        """Find out whether the last commit was made, if that is not known: the position is then right again.
+
+        Raises StorageError if the log cannot be read yet, and as `append` does.
+        """
+        if not self._doubtful:
+            return
+        if self._is_made(self._doubtful):
+            try:
+                self._log.flush()
+            except UnflushedError as error:
+                raise OutcomeUnknownError(error.what, error.where, error.fix) from error
+            self._versions = {**self._doubtful}
+        self._doubtful = {}
 
     def _not_made(self, files: Sequence[ParquetFile]) -> None:
         """Remove the files of a commit that was not made.
@@ -208,18 +228,23 @@ class Appender:
                 table_files.remove(f"{self.place}/{file.path}")
 
     def _made(self, versions: dict[str, int], error: StorageError) -> bool:
-        """Did the commit succeed after all? No other gateway writes these versions: its epoch differs."""
+        """Did the commit succeed after all?"""
         try:
-            found = self._log.versions(self._versions)
+            return self._is_made(versions)
         except StorageError as unread:
             what = f"whether a commit was made is not known: {error.what}"
-            fix = (unread.fix or "repair the table's folder") + ", then start again"
-            raise OutcomeUnknownError(what, error.where, fix) from unread
-        if found == versions:
-            return True
-        if found != self._versions:
-            raise fenced(self.place) from error
-        return False
+            fix = unread.fix or "repair the table's folder"
+            if self._journal in versions:
+                self._doubtful = versions
+                raise StorageError(what, error.where, fix) from unread
+            raise OutcomeUnknownError(what, error.where, f"{fix}, then start again") from unread
+
+    def _is_made(self, versions: dict[str, int]) -> bool:
+        """Has the table these versions? No other gateway writes them: its epoch differs."""
+        found = self._log.versions(self._versions)
+        if found not in (versions, self._versions):
+            raise fenced(self.place)
+        return found == versions
 
 
 def claim(half: Appender, op: Appender, change: Change | None = None) -> None:

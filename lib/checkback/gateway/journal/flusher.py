@@ -54,6 +54,8 @@ class Flusher:
         Raises what `Appender.append` raises, and StorageError if the journal cannot be read.
         """
         self._journal.make_room()
+        for table in self._tables.values():
+            table.settle()
         # Step 1
         records = self._journal.read(COMMIT_BYTES, _ROWS)
         if not records:

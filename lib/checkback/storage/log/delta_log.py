@@ -62,6 +62,10 @@ class AlteredError(StorageError):
     """The table was altered so that files cannot be appended to it unchanged."""
 
 
+class UncommittedError(StorageError):
+    """Before a commit the table's log could not be read: nothing was committed."""
+
+
 @synchronized
 class DeltaLog:
     """One table's log. Thread-safe: the reconcile query commits to tables that the check query reads."""
@@ -286,6 +290,10 @@ class DeltaLog:
         Raises StorageError, also if one is missing and the table expires transaction identifiers: it may have expired.
         """
         self._update()
+        return self._versions(apps)
+
+    def _versions(self, apps: Iterable[str]) -> dict[str, int | None]:
+        """`versions`, as the log was last read."""
         forgets = FORGETS in self._table.metadata().configuration
         known = None if forgets else self._tail.transactions.at(self._tail.version)
         with reading(self._place, unreadable):
@@ -311,11 +319,15 @@ class DeltaLog:
         Without files only the versions are committed. This is a compare-and-set: an application that always expects
         the version of its own last commit is fenced as soon as a second writer has committed one in between.
 
-        Raises FencedError, or AlteredError if files cannot be appended any more; nothing is committed then. Raises
-        StorageError if the log cannot be read or written; ``versions`` tells afterwards whether the commit was made.
-        Raises UnflushedError if the commit was made but cannot be flushed.
+        Raises FencedError, AlteredError if files cannot be appended any more, or UncommittedError; nothing is committed
+        then. Raises StorageError if the log cannot be read or written; ``versions`` tells afterwards whether the commit
+        was made. Raises UnflushedError if the commit was made but cannot be flushed.
         """
-        found = self.versions(expected)
+        try:
+            self._update()
+        except StorageError as error:
+            raise UncommittedError(error.what, error.where, error.fix) from error
+        found = self._versions(expected)
         if found != dict(expected):
             raise fenced(self._place)
         if files and not self.appendable():
