@@ -30,11 +30,15 @@ hypothesis.settings.register_profile("fast", hypothesis.settings.get_profile("ch
 
 #: fixtures that start a server as a process of its own, and parameters for which others do
 _SERVERS = {"azure_port", "postgres_url", "adls", "postgresql"}
-#: files of few tests that take a minute of CPU time and more
+#: files of few tests that take a minute of CPU time and more; the latter do not use the session of `spark`
 _LONG = (
     *("application/test_delay.py", "application/test_object_store.py", "application/test_rebuild.py"),
     *("reconcile/test_batch_rules.py", "reconcile/test_group_hash.py", "reconcile/test_release_before.py"),
-    "crash/test_points.py",
+    *("crash/test_points.py", "inspect/test_engines.py"),
+)
+_APART = (
+    *("cluster/test_cluster.py", "crash/test_kill.py", "crash_consumer/test_rounds.py", "spark/test_connect.py"),
+    *("dashboard/test_extreme_times.py", "notebooks/test_notebooks.py"),
 )
 TRACE = Path(__file__).parent / "data" / "rocketmq-trace"
 
@@ -42,8 +46,8 @@ TRACE = Path(__file__).parent / "data" / "rocketmq-trace"
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what starts Spark or a server, so that `make test-fast` can leave it out.
 
-    In several processes (`make test`) the long files come first, then those with most tests of Spark, then those with
-    slow ones: the others are short, and keep all processes busy until the end.
+    In several processes (`make test`) the files with tests of Spark come first: the long ones, then those with most
+    tests of it. Of the others the short ones come first; the third process begins at the end, with the long ones.
     """
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
@@ -54,10 +58,31 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):
         dear = Counter((item.path, mark.name) for item in items for mark in item.iter_markers())
 
-        def turn(item: pytest.Item) -> tuple[bool, int, int]:
-            return not str(item.path).endswith(_LONG), -dear[item.path, "spark"], -dear[item.path, "slow"]
+        def turn(item: pytest.Item) -> tuple[bool, bool, int, int]:
+            path, spark, slow = str(item.path), dear[item.path, "spark"], dear[item.path, "slow"]
+            if spark and not path.endswith(_APART):
+                return False, not path.endswith(_LONG), -spark, -slow
+            return True, path.endswith(_APART), slow, 0
 
         items.sort(key=turn)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """With a third process: two have a Spark session each, the third begins with the files that need none, at the end.
+
+    While a test waits, for a process of its own or for the disk, the others use its core; a third session would cost
+    more than that.
+    """
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+
+    class Apart(LoadFileScheduling):  # type: ignore[misc]
+        def _assign_work_unit(self, node: Any) -> None:
+            if node.gateway.id == "gw2":
+                self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+            super()._assign_work_unit(node)
+
+    return Apart(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def _texts(item: pytest.Item) -> list[str]:

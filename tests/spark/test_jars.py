@@ -9,11 +9,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 
+from checkback.application import prefetch
+from checkback.settings import Settings
 from checkback.spark import class_data_archive, jars
-from checkback.spark.jvm import quick_start
-from checkback.spark.session import SHORT
+from checkback.spark.jvm import java_check, quick_start, with_class_path
+from checkback.spark.session import SHORT, spark_settings
 
 _CONF = {jars.PACKAGES: "org.x:one:1", "spark.master": "local[2]"}
 
@@ -75,15 +78,37 @@ def test_an_archive_belongs_to_its_jars(tmp_path: Path) -> None:
     assert file is not None
     assert class_data_archive.with_archive(conf, java) == conf, "there is none yet"
     file.write_bytes(b"")
+    os.utime(file, (1, 1))
     options = class_data_archive.with_archive({**conf, class_data_archive.OPTIONS: "-Xmx1g"}, java)[
         class_data_archive.OPTIONS
     ]
     assert options.startswith(f"-Xmx1g -XX:SharedArchiveFile={file} ")
+    assert file.stat().st_mtime > 1, "those used last are kept"
     own = {**conf, class_data_archive.OPTIONS: "-XX:SharedArchiveFile=/own.jsa"}
     assert class_data_archive.with_archive(own, java) == own
     os.utime(found[0], (1, 1))
     assert class_data_archive.archive_of(conf, java) != file
     assert class_data_archive.archive_of(_CONF, java) is None, "Ivy decides about the class path"
+
+
+def test_a_linked_environment_has_the_same_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's launcher resolves the link, and so the class path is the same."""
+    (tmp_path / "linked").symlink_to(Path(pyspark.__file__).parent)
+    found = jars.of_spark()
+    monkeypatch.setattr(pyspark, "__file__", str(tmp_path / "linked/__init__.py"))
+    assert jars.of_spark() == found
+
+
+def test_prefetch_starts_nothing_for_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make test` begins with it: in a cache that other installations share, the archive may be gone."""
+    settings = spark_settings(Settings())
+    _remembered(tmp_path, settings)
+    file = class_data_archive.archive_of(with_class_path(settings), java_check())
+    assert file is not None
+    file.write_bytes(b"")
+    monkeypatch.setattr(prefetch, "open_session", pytest.fail)
+    prefetch.prefetch()
+    assert file.read_bytes() == b""
 
 
 _LOOK = """

@@ -28,16 +28,20 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PATIENCE_S = 300
-#: number of archives kept, newest first: one per Checkback installation
+#: number of archives kept, those used last: one per Checkback installation
 _KEPT = 3
 
 _log = logging.getLogger(__name__)
 
 
 def prefetch() -> None:
-    """Download Delta's JARs and create the class-data archive ahead of the first start (`make install`)."""
+    """Download Delta's JARs and create the class-data archive ahead of the first start (`make install`).
+
+    Starts no Spark for what is already there.
+    """
     settings = Settings()
-    open_session(settings, "checkback-prefetch").stop()
+    if jars.PACKAGES in with_class_path(spark_settings(settings)):
+        open_session(settings, "checkback-prefetch").stop()
     file = archive_of(with_class_path(spark_settings(settings)), java_check())
     if file is not None:
         make_archive(file)

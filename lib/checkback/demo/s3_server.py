@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, cast
 
 import requests
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from moto.moto_server.werkzeug_app import create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ class _OneByOne:
 
 def _server(port: int) -> BaseWSGIServer:
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    application = _OneByOne(DomainDispatcherApplication(create_backend_app))
+    # Not moto's dispatcher, which guesses the service, and looks for 180 folders, at each request.
+    application = _OneByOne(create_backend_app("s3"))
     return make_server("127.0.0.1", port, application, threaded=True, request_handler=_Handler)
 
 

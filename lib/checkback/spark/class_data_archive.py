@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,8 @@ def with_archive(conf: Mapping[str, str], java: str) -> dict[str, str]:
     file, options = archive_of(conf, java), conf.get(OPTIONS, "")
     if file is None or not file.is_file() or "SharedArchive" in options or "ArchiveClassesAtExit" in options:
         return dict(conf)
+    with suppress(OSError):
+        os.utime(file)  # `prefetch` keeps those that were used last
     return {**conf, OPTIONS: f"{options} -XX:SharedArchiveFile={file} {SILENT}".strip()}
 
 

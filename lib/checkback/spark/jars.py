@@ -40,7 +40,8 @@ def of_spark() -> Path:
     """The folder of Spark's own JARs."""
     from pyspark import __file__ as pyspark
 
-    return Path(os.environ.get("SPARK_HOME") or Path(pyspark).parent) / "jars"
+    # Resolved as Spark's launcher does: a linked virtual environment has the same class path, and the same archive.
+    return Path(os.environ.get("SPARK_HOME") or Path(pyspark).parent.resolve()) / "jars"
 
 
 def on_class_path(conf: Mapping[str, str]) -> dict[str, str]:
