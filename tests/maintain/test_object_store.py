@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from checkback.maintain.run import maintain
+from checkback.errors import FencedError
+from checkback.maintain.run import LOCK, maintain
 from checkback.storage.files import table_files
+from checkback.storage.files.lease import Lease
 from checkback.storage.log.commit_reader import CommitReader
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.parquet.parquet_reader import read_rows
@@ -70,3 +73,31 @@ def test_clock_that_is_ahead_removes_nothing_that_is_still_to_be_committed(
     log.commit(written)
     found = [read_rows(file.path, "op", None, pc.field("queue_id").is_valid()) for file in log.data_files()]
     assert sorted(offset for rows in found for offset in rows.column("half_offset").to_pylist()) == [0, 1]
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_process_that_was_stopped_for_longer_than_its_lease_changes_nothing_more(
+    s3: Tables, monkeypatch: pytest.MonkeyPatch, compacted: bool
+) -> None:
+    """Before its first compaction, or when it has old files to remove."""
+    clock = [0.0]
+    monkeypatch.setattr("checkback.storage.lock.Lease", partial(Lease, clock=lambda: clock[0]))
+    s3.create(None, "op")  # type: ignore[arg-type]
+    place = s3.location("op")
+    log = DeltaLog("op", place, s3.sync)
+    for offset in range(4):
+        log.commit(_file(s3, offset))
+    settings, now = settings_of(s3.root), round(time.time() * 1000)
+    if compacted:
+        maintain(settings, s3, dry_run=False, progress=Quiet(), now=now)
+    version, files = log.version(), table_files.names(place)
+
+    class Stopped(Quiet):
+        def begin(self, *_: object) -> None:
+            clock[0] += 3600
+            table_files.write(f"{s3.root}/{LOCK}", b'{"holder": "another", "attempt": "1"}')
+
+    with pytest.raises(FencedError, match="another process has taken over"):
+        maintain(settings, s3, dry_run=False, progress=Stopped(), now=now + 100 * DAY_MS)
+    assert log.version() == version
+    assert set(files) <= set(table_files.names(place))

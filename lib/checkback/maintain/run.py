@@ -116,8 +116,7 @@ def _turn(run: Run, name: str) -> TableReport:
 
 def _maintained(run: Run, name: str) -> TableReport:
     began = time.monotonic()
-    place = run.tables.location(name)
-    log = DeltaLog(name, place, run.tables.sync)
+    log = run.tables.open_log(name)  # which commits nothing once another process has the lease
     files = log.data_files()
     size, version = sum(file.size for file in files), log.version()
     done = TableReport(name, len(files), len(files), size, size, version, version)
@@ -165,6 +164,7 @@ def _remove(run: Run, name: str, log: DeltaLog, done: TableReport) -> None:
         old = [path for path in old if path not in needed]
     of_log = table_folder.entries_of_log(place, stays.log, stays.checkpoints)
     if not run.dry_run:
+        run.tables.guard()
         log.flush()  # the version that removed these files from the table may not be flushed yet
         if of_log:
             log.checkpoint()
