@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 
 from checkback.cli import main
+from checkback.consumer.browse import Browser
+from checkback.errors import StorageError
+from checkback.storage.files.log_files import commit_file
 from checkback.storage.tables import Tables
 from checkback.storage.timestamps import iso
 from consumer.published import START, Published
@@ -152,6 +155,40 @@ def test_follow_goes_on_until_it_is_interrupted(lake: Published) -> None:
         assert process.stdout.read() == ""
         assert process.stderr.read() == ""
         assert process.wait() == 0
+
+
+@pytest.mark.slow
+def test_follow_goes_on_when_tables_that_could_not_be_read_can_be_read_again(lake: Published) -> None:
+    lake.publish({"payments": [lake.messages(1)]})
+    unreadable = Path(commit_file("data/batches", lake.log("batches").version() + 1))
+    with subprocess.Popen(
+        [*COMMAND, "--json", "--follow"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert json.loads(process.stdout.readline())["half_queue_offset"] == 0
+        unreadable.mkdir()
+        assert "batches" in process.stderr.readline()
+        unreadable.rmdir()
+        lake.publish({"payments": [lake.messages(1)]})
+        assert json.loads(process.stdout.readline())["half_queue_offset"] == 1
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 0
+
+
+def test_reading_that_breaks_off_goes_on_where_it_did(lake: Published) -> None:
+    for _ in range(3):
+        lake.publish({"payments": [lake.messages(2)]})
+    browser = Browser(lake.tables, "payments")
+    found, last = [], lake.log("topics/payments").data_files()[0].path
+    rows = Path(last).read_bytes()
+    with pytest.raises(StorageError):  # noqa: PT012
+        for message in browser.read():
+            found.append(message.half_queue_offset)
+            Path(last).write_bytes(bytes(len(rows)))
+    assert found == [0, 1, 2, 3]
+    Path(last).write_bytes(rows)
+    assert [message.half_queue_offset for message in browser.read()] == [4, 5]
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from contextlib import suppress
 from datetime import datetime
@@ -23,7 +24,7 @@ from checkback.commands.options import (
     prepared_for_tables,
 )
 from checkback.commands.printing import console, print_line, print_table, wait_for_reader
-from checkback.errors import SettingsError
+from checkback.errors import SettingsError, StorageError, printable
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -88,13 +89,23 @@ def _print_messages(browser: Browser, follow: bool, limit: int | None, bodies: b
     if not as_json:
         print_line(header(bodies), flush=follow)
     count = 0
+    failed: bool | None = None  # at the last look; None = nothing was read yet
     while True:
         shown = count
-        for message in browser.read():
-            print_line(line(message, bodies))
-            count += 1
-            if count == limit:
-                return
+        try:
+            for message in browser.read():
+                print_line(line(message, bodies))
+                count += 1
+                if count == limit:
+                    return
+        except StorageError as error:  # a store that has been read may throttle for a while
+            if failed is None:
+                raise
+            if not failed:
+                print(f"checkback: {printable(str(error))}", file=sys.stderr, flush=True)
+            failed = True
+        else:
+            failed = False
         if not follow:
             return
         if count > shown:

@@ -50,19 +50,29 @@ class Browser:
         self._log.refresh()
         #: behind the batches that were read
         self._position = Position()
+        #: messages behind it that were given out, before an error
+        self._given = 0
         if start_from == "last":
             self._position = self._log.listed.consumed_before(len(self._log))
         elif start_from != "first":
             self._position = self._log.listed.consumed_before(self._log.listed.first_since(ms_of(start_from)))
 
     def read(self) -> Iterator[MessageExt]:
-        """The messages of the batches that are complete now and were not read before. Raises StorageError."""
+        """The messages of the batches that are complete now and were not read before.
+
+        Raises StorageError; called again it goes on where that came.
+        """
         self._log.refresh()
         while (at := self._log.listed.first_unconsumed(self._position)) < len(self._log):
             ahead = self._log.batches[at : at + _BATCHES]
             batches = ahead[: self._reader.run(ahead)]
+            before = 0
             for rows in self._reader.read(batches, dict.fromkeys(range(QUEUES), self._position)):
-                for first in range(0, len(rows), _MESSAGES):
-                    yield from messages_of(self._topic, rows.rows.slice(first, _MESSAGES))
+                for first in range(max(0, self._given - before), len(rows), _MESSAGES):
+                    for message in messages_of(self._topic, rows.rows.slice(first, _MESSAGES)):
+                        self._given += 1
+                        yield message
+                before += len(rows)
+            self._given = 0
             keys = [batch.key for batch in batches]
             self._position = self._position.after_batches(last_of(keys).values(), keys[-1].batch_time)
