@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from checkback.cli import main
+from checkback.commands import status
 from checkback.settings import Settings
+from checkback.storage.files.log_files import commit_file
 from checkback.storage.tables import Tables
 from support.stories import Transaction, checkpoint, in_batches, write
 
@@ -78,6 +80,26 @@ def test_the_status_of_a_time_is_what_the_tables_tell_of_it(root: Path, capfd: p
     assert json.loads(capfd.readouterr().out)["pending"] == 0
     assert _run(root, "status", "--as-of", now, "--watch") == 2
     assert "exclude each other" in capfd.readouterr().err
+
+
+def test_watch_goes_on_when_tables_that_could_not_be_read_can_be_read_again(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status, "REFRESH_S", 0.0)
+    unreadable = Path(commit_file(f"{root}/half", DeltaTable(f"{root}/half").version() + 1))
+    told: list[str] = []
+
+    def mend(error: object) -> None:
+        told.append(str(error))
+        unreadable.rmdir()
+
+    looks = status._looks(Settings.model_validate({"storage": {"root": str(root)}}), True, mend)
+    before = next(looks)
+    unreadable.mkdir()
+    after = next(looks)
+    assert (before.facts is None, after.facts is None) == (False, False)
+    assert after.now > before.now
+    assert len(told) == 1
 
 
 @pytest.mark.parametrize("command", ["pending", "scheduled", "unpublished", "discarded", "decisions"])

@@ -33,9 +33,9 @@ def answering(settings: Settings, command: str) -> Iterator[Answers]:
     from checkback.inspect.answers import Answers, SparkNeededError
 
     try:
-        answers = Answers(settings, say=_say)
+        answers = Answers(settings, say=say)
     except SparkNeededError as error:
-        _say(f"{error.what}: Spark is started, which takes a while")
+        say(f"{error.what}: Spark is started, which takes a while")
     else:
         if own_process:
             sys.meta_path.insert(0, NoPandas())  # for good: the process ends with the answer
@@ -47,7 +47,8 @@ def answering(settings: Settings, command: str) -> Iterator[Answers]:
         yield Answers(settings, spark)
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
+    """A line on stderr."""
     print(f"checkback: {printable(line)}", file=sys.stderr, flush=True)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from contextlib import suppress
 from datetime import datetime
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from checkback.commands.answering import say
 from checkback.commands.options import (
     Actor,
     Config,
@@ -24,7 +24,7 @@ from checkback.commands.options import (
     prepared_for_tables,
 )
 from checkback.commands.printing import console, print_line, print_table, wait_for_reader
-from checkback.errors import SettingsError, StorageError, printable
+from checkback.errors import SettingsError, StorageError
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -102,7 +102,7 @@ def _print_messages(browser: Browser, follow: bool, limit: int | None, bodies: b
             if failed is None:
                 raise
             if not failed:
-                print(f"checkback: {printable(str(error))}", file=sys.stderr, flush=True)
+                say(str(error))
             failed = True
         else:
             failed = False

@@ -14,10 +14,10 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from checkback.commands.answering import answering, one_form
+from checkback.commands.answering import answering, one_form, say
 from checkback.commands.options import AsOf, Config, Csv, Debug, Json, Overrides, app, prepared_for_tables
 from checkback.commands.printing import console, print_rows, table_of
-from checkback.errors import SettingsError, printable
+from checkback.errors import CheckbackError, SettingsError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,20 +55,39 @@ def status(
         return
     try:
         if as_json or as_csv or not out.is_terminal:
-            for found in _looks(settings, watch):
+            for found in _looks(settings, watch, lambda error: say(str(error))):
                 _print(out, found, as_json, as_csv, watch)
             return
         # Reconcile's own facts are available at once, the tables' a little later, on Spark much later.
         with Live(console=out, auto_refresh=False, screen=watch) as live:
-            for found in _looks(settings, watch, lambda early: live.update(_screen(early), refresh=True)):
-                live.update(_screen(found), refresh=True)
+            last: RenderableType = ""
+
+            def show(found: Status) -> None:
+                nonlocal last
+                last = _screen(found)
+                live.update(last, refresh=True)
+
+            def show_failed(error: CheckbackError) -> None:
+                live.update(Group(last, Text(printable(str(error)), "red")), refresh=True)
+
+            for found in _looks(settings, watch, show_failed, show):
+                show(found)
     except KeyboardInterrupt:
         if not watch:
             raise
 
 
-def _looks(settings: Settings, watch: bool, early: Callable[[Status], None] | None = None) -> Iterator[Status]:
-    """The status, repeatedly with ``watch``; ``early`` receives what is known before the tables are read."""
+def _looks(
+    settings: Settings,
+    watch: bool,
+    failed: Callable[[CheckbackError], None],
+    early: Callable[[Status], None] | None = None,
+) -> Iterator[Status]:
+    """The status, repeatedly with ``watch``.
+
+    ``failed`` receives the error of a look after the first, which does not end the others, as of a store that
+    throttles; ``early`` what is known before the tables are read.
+    """
     from checkback.inspect.status.status import read_status
 
     consumers = _consumers_reader(settings)
@@ -77,8 +96,17 @@ def _looks(settings: Settings, watch: bool, early: Callable[[Status], None] | No
         if early is not None:
             early(read_status(settings, datetime.now(timezone.utc)))
         with answering(settings, "status") as answers:
+            first = True
             while True:
-                yield replace(answers.status(), consumers=reading.result())
+                try:
+                    found = replace(answers.status(), consumers=reading.result())
+                except CheckbackError as error:
+                    if first:
+                        raise
+                    failed(error)
+                else:
+                    yield found
+                first = False
                 if not watch:
                     return
                 time.sleep(REFRESH_S)
