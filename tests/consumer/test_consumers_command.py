@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -138,6 +139,21 @@ def test_what_is_shown_of_a_group(dead: Published, capfd: pytest.CaptureFixture[
     assert [one["keys"] for one in letters] == [f"key-{n}" for n in (1, 3, 5)]
     assert [(one["half_queue_offset"], one["error"]) for one in letters] == [(n, "RECONSUME_LATER") for n in (1, 3, 5)]
     assert "first_dead_letters" not in listed(capfd, "consumers")
+
+
+@pytest.mark.slow
+def test_rows_of_another_writer_that_name_no_message_are_left_out(
+    dead: Published, capfd: pytest.CaptureFixture[str]
+) -> None:
+    table = DeltaTable("data/dead_letters").to_pyarrow_table()
+    for name in ("topic", "half_queue_id", "half_queue_offset", "transaction_id", "queue_id", "batch_id"):
+        at = table.schema.get_field_index(name)
+        write_deltalake(
+            "data/dead_letters", table.set_column(at, name, pa.nulls(len(table), table[at].type)), mode="append"
+        )
+    letters = listed(capfd, "consumers", "credits")["first_dead_letters"]
+    assert {one["half_queue_offset"] for one in letters} == {1, 3, 5}
+    assert printed(capfd, "reconsume", "credits", "--all", *SIGNED)
 
 
 def owed(found: dict[str, Any]) -> dict[str, Any]:

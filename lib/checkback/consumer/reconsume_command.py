@@ -138,7 +138,9 @@ def dead_letters(
         equal["topic"] = [topic]
     if transaction_ids:
         equal["transaction_id"] = list(transaction_ids)
-    rows = FileStore(tables).rows(TABLE, equal, COLUMNS).to_pylist()
+    found = FileStore(tables).rows(TABLE, equal, COLUMNS).to_pylist()
+    # A row of another writer that names no message cannot be consumed again.
+    rows = [row for row in found if None not in (row["topic"], row["half_queue_id"], row["half_queue_offset"])]
     missing = set(transaction_ids) - {row["transaction_id"] for row in rows}
     if missing:
         fix = f"see the table {TABLE}, column transaction_id"
