@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from checkback.consumer.group.group_rows import from_rows
@@ -16,9 +15,9 @@ from checkback.consumer.group.group_state import GroupState
 from checkback.errors import SettingsError, StorageError
 from checkback.messages.names import is_consumer_group
 from checkback.storage.files import table_files
-from checkback.storage.files.object_store import options_of
 from checkback.storage.log.delta_errors import storage_error
 from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.log.snapshot_files import open_table
 from checkback.storage.own_failure import reading
 from checkback.storage.schemas import GROUP_PREFIX
 
@@ -61,7 +60,7 @@ def read_group(tables: Tables, group: str) -> StoredGroup:
     """A group's newest state. Raises StorageError, also if there is no such group."""
     place = tables.location(GROUP_PREFIX + group)
     with reading(place, group_unreadable):
-        table = DeltaTable(place, storage_options=options_of(place) or None)
+        table = open_table(place)
         paths = pa.table(table.get_add_actions()).column("path").to_pylist()
         written = next((int(commit["timestamp"]) for commit in table.history(1) if "timestamp" in commit), 0)
     if len(paths) > 1:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 
 from checkback.consumer.group.group_reader import group_unreadable, state_unreadable
 from checkback.consumer.group.group_rows import from_rows, to_rows
@@ -23,12 +22,12 @@ from checkback.errors import StorageError
 from checkback.storage.files import table_files
 from checkback.storage.files.lease import boot_time
 from checkback.storage.files.log_files import commit_file
-from checkback.storage.files.object_store import options_of
 from checkback.storage.followed_log import commit_mark
 from checkback.storage.log.commit_reader import read_actions
 from checkback.storage.log.delta_errors import DELTA_ERRORS
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.log.log_store import write_commit
+from checkback.storage.log.snapshot_files import open_table
 from checkback.storage.own_failure import reading
 from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import GROUP_PREFIX
@@ -134,7 +133,7 @@ class GroupTable:
     def _list(self) -> None:
         """Read the newest state by Delta's checkpoint and a listing of the log."""
         with reading(self._place, group_unreadable):
-            table = DeltaTable(self._place, storage_options=options_of(self._place) or None)
+            table = open_table(self._place)
             paths = pa.table(table.get_add_actions()).column("path").to_pylist()
             version = int(table.version())
         self._read_at = boot_time()
@@ -164,7 +163,7 @@ class GroupTable:
             entries = table_files.entries(self._place)
             # By the times of the file system or store: this machine's clock may be hours ahead.
             now = next(entry.written for entry in entries if entry.name == self._file)
-            table = DeltaTable(self._place, storage_options=options_of(self._place) or None)
+            table = open_table(self._place)
             table.create_checkpoint()
             table.cleanup_metadata()
             old = [

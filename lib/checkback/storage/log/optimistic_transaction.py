@@ -22,6 +22,7 @@ from checkback.storage.log.commit_reader import read_actions, read_commit, remov
 from checkback.storage.log.compatibility import adds_columns
 from checkback.storage.log.delta_errors import DELTA_ERRORS, storage_error, unreadable
 from checkback.storage.log.log_store import COMMIT_ID
+from checkback.storage.log.snapshot_files import newest
 from checkback.storage.log.torn_commits import ACTIONS
 from checkback.storage.own_failure import reading
 
@@ -175,7 +176,7 @@ def _pause(attempt: int) -> None:
 def update(table: DeltaTable, place: str) -> None:
     """Read the log up to its newest version. Raises StorageError."""
     with reading(place, unreadable):
-        table.update_incremental()
+        newest(place, table.update_incremental, table.load_as_version)
 
 
 def fenced(place: str) -> FencedError:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from checkback.errors import StorageError
+from checkback.storage.files.log_files import versions
 from checkback.storage.files.object_store import is_registered, options_of
 from checkback.storage.log import compatibility
 from checkback.storage.log.delta_errors import unreadable
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 
 #: characters that DuckDB takes for a pattern in a path
 _PATTERN = re.compile(r"[*?\[\]{}]")
+#: what delta-rs says of a listing that lacks a commit
+_GAPS = ("Expected contiguous commit files", "CRC file version")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,26 @@ class DataFile:
 
 def open_table(place: str, version: int | None = None) -> DeltaTable:
     """The table, at its newest version or at ``version``. Raises deltalake's errors."""
-    return DeltaTable(place, version=version, storage_options=options_of(place) or None)
+
+    def opened(at: int | None) -> DeltaTable:
+        return DeltaTable(place, version=at, storage_options=options_of(place) or None)
+
+    return opened(version) if version is not None else newest(place, lambda: opened(None), opened)
+
+
+def newest(place: str, read: Callable[[], T], read_at: Callable[[int], T]) -> T:
+    """What ``read`` returns, which lists the log; ``read_at`` instead, at the newest version, if its listing has a gap.
+
+    A folder's listing is no snapshot: of commits made meanwhile it may have a later one, or the checksum, and not the
+    earlier one. What has been there when it began it has.
+    """
+    try:
+        return read()
+    except DeltaError as error:
+        there = versions(place) if any(text in str(error) for text in _GAPS) else []
+        if not there:
+            raise
+    return read_at(max(there))
 
 
 def data_files(table: DeltaTable, place: str, within: Mapping[str, tuple[Any, Any]] | None = None) -> list[DataFile]:
