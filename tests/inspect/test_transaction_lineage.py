@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from checkback.errors import StorageError
 from checkback.inspect.answers import Answers
+from checkback.inspect.engines.duckdb_engine import DuckDBEngine
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
-from support.stories import CHECK_MAX, Transaction, in_batches, write
+from support.stories import CHECK_MAX, DECIDED, Transaction, in_batches, write
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
+
+    import pyarrow as pa
 
 
 def _checks(settings: Settings) -> list[str]:
@@ -95,3 +100,24 @@ def test_a_table_of_all_transactions_that_cannot_be_read_is_an_error(tmp_path: P
         _damage(tmp_path / name, "file")
     with pytest.raises(StorageError):
         Answers(settings).lineage("tx-0-0")
+
+
+def test_topics_are_asked_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan for ten thousand of them takes gigabytes. What they tell is in the order of time."""
+    monkeypatch.setattr("checkback.inspect.transaction_lineage._AT_ONCE", 2, raising=False)
+    settings = Settings.model_validate({"storage": {"root": str(tmp_path)}})
+    mine = Transaction(0)
+    times = {f"t{number}": DECIDED - timedelta(seconds=number) for number in range(5)}
+    rows = [mine.half(), *(mine.published(topic, committed_at=at) for topic, at in times.items())]
+    write(None, Tables.of(settings.storage), rows)
+    asked, query = [], DuckDBEngine.query
+
+    def counted(engine: DuckDBEngine, text: str, tables: Mapping[str, Any], values: Mapping[str, Any]) -> pa.Table:
+        asked.append(sum(str(value).startswith("topics/") for value in values.values()))
+        return query(engine, text, tables, values)
+
+    monkeypatch.setattr(DuckDBEngine, "query", counted)
+    events = Answers(settings).lineage("tx-0-0").to_pylist()
+    assert [row["table"] for row in events] == ["half", *(f"topics/t{number}" for number in (4, 3, 2, 1, 0))]
+    assert {row["table_version"] for row in events} == {1}
+    assert max(asked) == 2
