@@ -211,14 +211,14 @@ def test_version_that_somebody_wrote_between_fails_the_commit(tmp_path: Path, se
     if seen:
         other.commit_after([], {app: 1}, {app: 5})
     else:
-        look_up = log.versions
+        look_up = log._versions
 
         def meanwhile(apps: Iterable[str]) -> dict[str, int | None]:
             found = look_up(apps)
             other.commit_after([], {app: 1}, {app: 5})
             return found
 
-        log.versions = meanwhile  # type: ignore[method-assign]  # between look-up and commit
+        log._versions = meanwhile  # type: ignore[method-assign]  # between look-up and commit
     with pytest.raises(FencedError, match="another process"):
         log.commit_after([mine], {"a": 1, "b": 1}, {"a": 2, "b": 2})
     assert _queues(tmp_path) == []
