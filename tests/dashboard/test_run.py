@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from uvicorn.server import ServerState
@@ -97,7 +97,7 @@ def test_a_question_that_is_being_answered_is_ended_with_it(root: Path) -> None:
         with answers.together() as opened:
             engine = opened._engine
             assert engine is not None
-            engine._database.create_function("began", began, ["BIGINT"], "BIGINT")
+            engine._database._connection.create_function("began", began, ["BIGINT"], "BIGINT")
             engine.query("SELECT sum(began(n) + m) FROM range(1) t(n), range(10_000_000_000_000) u(m)", {}, {})
         raise AssertionError("it was not ended")
 
@@ -116,14 +116,14 @@ def test_a_question_that_has_not_begun_yet_is_ended_too(root: Path) -> None:
     with DuckDBEngine(Tables.of(Settings.model_validate({"storage": {"root": str(root)}}).storage)) as engine:
         stopping = threading.Thread(target=engine.stop, args=[ended])
 
-        def late() -> list[object]:
+        def late() -> list[tuple[Any, ...]]:
             stopping.start()
             stopping.join(0.2)  # longer than one interruption takes
             sql = "SELECT sum(n + m) FROM range(10_000) t(n), range(1_000_000) u(m)"
-            return list(engine._database.sql(sql).fetchall())
+            return engine._database._connection.execute(sql).fetchall()
 
-        with pytest.raises(StorageError, match="the dashboard ends"), engine._errors():
-            engine._evaluated(late)
+        with pytest.raises(StorageError, match="the dashboard ends"):
+            engine._database._answered(late)
 
 
 def test_the_limits_are_those_of_the_page() -> None:

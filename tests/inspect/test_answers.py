@@ -324,7 +324,7 @@ def pressed(number: int) -> int:
     return number
 
 with DuckDBEngine(Tables.of(Storage(root=sys.argv[1]))) as engine:
-    engine._database.create_function("pressed", pressed, ["BIGINT"], "BIGINT")
+    engine._database._connection.create_function("pressed", pressed, ["BIGINT"], "BIGINT")
     try:
         engine.query("SELECT sum(pressed(n) + m) FROM range(1) t(n), range(10_000_000_000_000) u(m)", {}, {})
     except KeyboardInterrupt:

@@ -5,47 +5,37 @@ For folders DuckDB reads the files itself; for object stores, and tables that so
 
 from __future__ import annotations
 
-import tempfile
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+import os
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import duckdb
 import pyarrow as pa
-from duckdb.func import ARROW, SPECIAL
 
-from checkback.errors import SettingsError, StorageError, printable
-from checkback.inspect.engines.check_jitter import NAME, own_jitter
+from checkback.errors import StorageError
+from checkback.inspect.engines.duckdb_database import Database
 from checkback.inspect.engines.engine import PARAMETER, Rows
-from checkback.inspect.engines.rejected_names import NAMES, REJECTED_NAMES, rejected_names
 from checkback.inspect.engines.valid_copies import ValidCopies
-from checkback.inspect.engines.version_at import TOO_LONG_AGO
 from checkback.storage.files import table_files
 from checkback.storage.files.local_copies import LocalCopies
-from checkback.storage.files.object_store import concurrently
+from checkback.storage.files.object_store import concurrently, is_registered
 from checkback.storage.files.whole_objects import WholeObjects
 from checkback.storage.followed_log import commit_mark
 from checkback.storage.log.commit_reader import Added, CommitReader, added_by
 from checkback.storage.log.delta_log import DeltaLog
-from checkback.storage.row_texts import NOT_TRIED
 from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema
-from checkback.storage.timestamps import LEAST, MOST
 from checkback.storage.valid_texts import python_values
-from checkback.urls import MASK, SECRETS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from checkback.inspect.engines.engine import Value, Versions
     from checkback.storage.parquet.column_span import Span
     from checkback.storage.tables import Tables
 
 _Result = TypeVar("_Result")
-#: bytes that DuckDB keeps in memory; beyond it sorts, groups and joins spill to a temporary folder
-_MEMORY = "512MiB"
 #: transactions that a question about all of them takes at a time, and one that keeps few integers of each
 _PART, _BRIEF_PART = 200_000, 500_000
 #: Bytes below which a file is small, and how many of them in a table are many: a thousand take 0.5 s of CPU, and 1.6 s
@@ -54,33 +44,12 @@ _SMALL, _MANY = 1 << 20, 1000
 #: From how many files of which average size on a table is copied for several questions: it takes as long as two of
 #: them, which spend their time on opening the files. In bytes.
 _COPIED_FILES, _COPIED_SIZE = 100, 64 << 10
+#: Bytes of files from which on an answer is not in memory twice; of fewer, planning it is most of its time.
+_MANY_BYTES = 16 << 20
+#: tables in a folder that are opened at a time
+_AT_ONCE = 4
 #: offsets, at random, that tell how to part all
 _SAMPLE = 32_768
-#: seconds after which DuckDB is interrupted again: it may not have begun
-_AGAIN_S = 0.1
-#: What Spark SQL names so. Integers of times are clamped to Python's range: others overflow when they are subtracted.
-_MACROS = rf"""
-    unix_micros(t) AS CASE WHEN t < make_timestamptz({LEAST}) THEN {LEAST} \
-        WHEN t > make_timestamptz({MOST}) THEN {MOST} ELSE epoch_us(t) END
-    unix_millis(t) AS (unix_micros(t) - (unix_micros(t) % 1000 + 1000) % 1000) // 1000
-    timestamp_micros(us) AS make_timestamptz(CAST(us AS BIGINT))
-    timestamp_millis(ms) AS make_timestamptz(CAST(ms AS BIGINT) * 1000)
-    collect_set(v) AS list(DISTINCT v)
-    explode(v) AS unnest(v)
-    size(v) AS len(v)
-    array_position(l, v) AS list_position(l, v)
-    get_json_object(t, path) AS CASE WHEN json_valid(t) THEN json_extract_string(t, path) END
-    date_format(t, form) AS strftime(t, '%Y-%m-%d %H:%M:%S.%g')
-    startswith(t, prefix) AS starts_with(t, prefix)
-    sequence(first, last) AS range(first, last + 1)
-    sort_array(v) AS list_sort(v)
-    hash64(a, b) AS CAST(hash(a, b) >> 1 AS BIGINT), \
-        (a, b, c, d, e, f, g, h, i, j, k) AS CAST(hash(a, b, c, d, e, f, g, h, i, j, k) >> 1 AS BIGINT)
-    no_text() AS CAST([] AS VARCHAR[])
-    errors_of(tries) AS list_transform(coalesce(tries, []), lambda one: one.error)
-    first_error(error, tries) AS list_filter([error] || errors_of(tries), lambda one: one NOT LIKE '{NOT_TRIED}%')[1]
-    masked(url) AS CASE WHEN contains(url, '?') THEN regexp_replace(url, '{SECRETS}', '\1\2{MASK}', 'g') ELSE url END
-"""
 #: columns that are not shown as they are in the table: an earlier release recorded the URLs of endpoints whole
 _SHOWN = {
     "check_answers": {
@@ -117,43 +86,18 @@ class DuckDBEngine:
     tell: Callable[[Mapping[str, int]], object] | None = None
     several: bool = False
     _kept: dict[object, str] = field(default_factory=dict, repr=False)
-    _made: int = 0
     _logs: dict[str, DeltaLog] = field(default_factory=dict, repr=False)
     _views: dict[object, str] = field(default_factory=dict, repr=False)
     #: by view the function that makes its SQL
     _made_of: dict[str, Callable[[], str]] = field(default_factory=dict, repr=False)
     _objects: WholeObjects = field(default_factory=WholeObjects, repr=False)
-    _running: Future[Any] | None = field(default=None, repr=False)
-    _old: bool = False
-    _stopped: StorageError | None = None
+    _read_bytes: int = 0
 
     def __post_init__(self) -> None:
         """Open the database."""
-        self._spill = tempfile.TemporaryDirectory(prefix="checkback-")
-        self._copies = LocalCopies(f"{self._spill.name}/copies")
-        self._valid = ValidCopies(f"{self._spill.name}/valid")
-        self._database = duckdb.connect(
-            config={
-                "memory_limit": _MEMORY,
-                "temp_directory": self._spill.name,
-                "preserve_insertion_order": "false",
-                "default_null_order": "nulls_first_on_asc_last_on_desc",  # as Spark
-                "autoinstall_known_extensions": "false",
-                "parquet_metadata_cache": "true",  # parts of the tables are read one after the other
-            }
-        )
-        self._database.execute("SET TimeZone = 'UTC'")
-        self._database.execute("SET enable_progress_bar = false")  # DuckDB's own, to stdout, in an interactive Python
-        for macro in filter(None, map(str.strip, _MACROS.replace("\\\n", "").splitlines())):
-            self._database.execute(f"CREATE MACRO {macro}")
-
-        functions = (
-            (NAME, own_jitter, ["VARCHAR", "BIGINT", "INTEGER", "BIGINT"], "BIGINT"),
-            (REJECTED_NAMES, rejected_names, ["VARCHAR"], f"STRUCT({NAMES})"),
-        )
-        for name, function, kinds, kind in functions:
-            own: Any = kinds, kind  # texts are types, too
-            self._database.create_function(name, function, *own, type=ARROW, null_handling=SPECIAL)
+        self._database = Database(self._with_valid_texts)
+        self._copies = LocalCopies(f"{self._database.folder}/copies")
+        self._valid = ValidCopies(f"{self._database.folder}/valid")
 
     def __enter__(self) -> DuckDBEngine:
         return self
@@ -165,12 +109,10 @@ class DuckDBEngine:
         """Close the database, and remove what it has spilled."""
         self._database.close()
         self._objects.close()
-        self._spill.cleanup()
 
     def stop(self, why: StorageError) -> None:
         """End what it evaluates, which raises ``why``, and evaluate nothing more. From any thread."""
-        self._stopped = why
-        self._interrupt()
+        self._database.stop(why)
 
     @property
     def session(self) -> None:
@@ -210,8 +152,11 @@ class DuckDBEngine:
         return found
 
     def _each(self, function: Callable[[str], _Result], names: Sequence[str]) -> list[_Result]:
-        """The function of each table, in an object store side by side."""
-        return list(concurrently(self.tables.root, function, names))
+        """The function of each table, side by side: in a folder, too, delta-rs opens two in the time of one."""
+        if is_registered(self.tables.root) or len(names) < 2:
+            return list(concurrently(self.tables.root, function, names))
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return list(pool.map(function, names))
 
     def _opened(self, name: str) -> bool | None:
         """Open the table's log; False if there is no such table, None if it cannot be read."""
@@ -250,7 +195,8 @@ class DuckDBEngine:
             log = self._log(name)
             version = log.refresh() if version is None else version
             self._mark(name)
-            self._old = self._old or version < log.seen_version
+            if version < log.seen_version:
+                self._database.old = self.tables.root
             key = name, version, where, file, within
             if key not in self._views:
                 source = self._source(name, log, version, file, within)
@@ -280,15 +226,12 @@ class DuckDBEngine:
 
     def offset_cuts(self, rows: str, brief: bool) -> list[int]:
         """See Engine."""
-        with self._errors():
-            ((count,),) = self._answered(lambda: self._run(f"SELECT count(*) FROM {rows}").fetchall)
+        ((count,),) = self._database.rows(f"SELECT count(*) FROM {rows}")
         parts = -(-count // (_BRIEF_PART if brief else _PART))
         if parts <= 1:
             return []
         shares = [number / parts for number in range(1, parts)]
-        sample = f"SELECT reservoir_quantile(queue_offset, {shares}, {_SAMPLE}) FROM {rows}"
-        with self._errors():
-            ((cuts,),) = self._answered(lambda: self._run(sample).fetchall)
+        ((cuts,),) = self._database.rows(f"SELECT reservoir_quantile(queue_offset, {shares}, {_SAMPLE}) FROM {rows}")
         return sorted(set(cuts or ()))
 
     def among(self, rows: str, key: tuple[str, str], transactions: str) -> str:
@@ -326,6 +269,10 @@ class DuckDBEngine:
         if sizes is None and self.copies:
             files = log.files.copied(version, self._copies, within)
         if files is None:
+            self._read_bytes += _MANY_BYTES  # not known
+        else:
+            self._read_bytes += sum(sizes.values() if sizes is not None else map(os.path.getsize, files))
+        if files is None:
             key = name, version, file, "dataset"
             if key not in self._views:  # it takes 10 ms, and a part of the table the whole of it
                 dataset = log.files.dataset(version, self._objects)
@@ -338,7 +285,7 @@ class DuckDBEngine:
             listed = list(files)
             if not (self.several and not file and within is None and sizes is not None and _is_better_copied(sizes)):
                 return lambda: self._parquet(listed, file)
-            rows = self._temporary(lambda: f"SELECT * FROM {self._parquet(listed, file)}")
+            rows = self._database.temporary(lambda: f"SELECT * FROM {self._parquet(listed, file)}")
         return lambda: _file_names(rows) if file else rows
 
     def _parquet(self, files: Sequence[str], file: bool) -> str:
@@ -347,16 +294,6 @@ class DuckDBEngine:
         name = ", filename = '__filename'" if file else ""
         rows = f"read_parquet([{paths}], union_by_name = true{name})"
         return _file_names(rows) if file else rows
-
-    def _temporary(self, text: Callable[[], str], values: Mapping[str, Value] | None = None) -> str:
-        """The name of a temporary table with the rows of an SQL text; beyond _MEMORY it spills."""
-        name = f"kept_{self._made}"
-        self._made += 1
-        with self._errors():
-            self._answered(
-                lambda: partial(self._database.execute, f"CREATE TEMP TABLE {name} AS {text()}", values or {})
-            )
-        return name
 
     def _registered(self, rows: object) -> str:
         name = f"arrow_{len(self._views)}"
@@ -374,8 +311,16 @@ class DuckDBEngine:
         condition = "" if where is None else f" WHERE {where}"
         made = f"CREATE OR REPLACE VIEW {view} AS SELECT {selected} FROM"
         self._made_of[view] = lambda: f"{made} ({rows} {source()}){condition}"
-        self._run(self._made_of[view]())
+        self._database.run(self._made_of[view]())
         return view
+
+    def _with_valid_texts(self, error: Exception) -> bool:
+        """Read copies of a table's files whose text DuckDB refuses from now on; False: it is about something else."""
+        if not self._valid.refused(error):
+            return False
+        for made in self._made_of.values():
+            self._database.run(made())
+        return True
 
     def select(self, text: str, tables: Mapping[str, Rows]) -> str:
         """See Engine."""
@@ -386,65 +331,15 @@ class DuckDBEngine:
         for part in self.shared:
             if part in text:
                 text = text.replace(part, f"SELECT * FROM {self._kept_as(part, tables, values)}")
-        with self._errors():
-            return self._answered(lambda: self._run(*_bound(text, tables, values)).to_arrow_table)
+        return self._database.table(*_bound(text, tables, values), few=self._read_bytes < _MANY_BYTES)
 
     def _kept_as(self, part: str, tables: Mapping[str, Rows], values: Mapping[str, Value]) -> str:
         """The name of the temporary table with the rows of an SQL text that several questions contain."""
         text, used = _bound(part, tables, values)
         key = text, *used.items()
         if key not in self._kept:
-            self._kept[key] = self._temporary(lambda: text, used)
+            self._kept[key] = self._database.temporary(lambda: text, used)
         return self._kept[key]
-
-    def _run(self, text: str, values: Mapping[str, Value] | None = None) -> Any:
-        with self._errors():
-            return self._database.sql(text, params=dict(values or {}))
-
-    def _answered(self, begin: Callable[[], Callable[[], _Result]]) -> _Result:
-        """`_evaluated`; once more with copies of files whose text DuckDB refuses."""
-        while True:
-            try:
-                return self._evaluated(begin())
-            except duckdb.InvalidInputException as error:
-                if not self._valid.refused(error):
-                    raise
-            for made in self._made_of.values():
-                self._run(made())
-
-    def _evaluated(self, evaluate: Callable[[], _Result]) -> _Result:
-        """What DuckDB evaluates, in a thread of its own: DuckDB hears neither Ctrl-C nor, before it begins, `stop`."""
-        with ThreadPoolExecutor(1) as pool:
-            self._running = running = pool.submit(evaluate)
-            try:
-                if self._stopped is not None:  # since `_errors`
-                    self._interrupt()
-                return running.result()
-            except KeyboardInterrupt:
-                self._interrupt()
-                raise
-
-    def _interrupt(self) -> None:
-        """End what DuckDB evaluates."""
-        running = self._running
-        while running is not None and not running.done():
-            self._database.interrupt()
-            wait([running], _AGAIN_S)
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        if self._stopped is not None:
-            raise self._stopped
-        try:
-            yield
-        except duckdb.IOException as error:
-            if self._old and "No files found" in str(error):
-                raise SettingsError("is too long ago: its files are gone", self.tables.root, TOO_LONG_AGO) from error
-            raise _failed(error) from error
-        except duckdb.InterruptException as error:
-            raise self._stopped or _failed(error) from error
-        except duckdb.Error as error:
-            raise _failed(error) from error
 
     def arrow(self, rows: pa.Table) -> pa.Table:
         """See Engine."""
@@ -472,8 +367,3 @@ def _file_names(rows: str) -> str:
 
 def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
-
-
-def _failed(error: duckdb.Error) -> StorageError:
-    fix = "give the machine more memory" if isinstance(error, duckdb.OutOfMemoryException) else ""
-    return StorageError(f"the tables cannot be read: {printable(str(error).partition(chr(10))[0])}", "", fix)
