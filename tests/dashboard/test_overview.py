@@ -23,9 +23,9 @@ pytestmark = pytest.mark.slow
 
 
 def test_outcomes_older_than_five_minutes_are_not_among_those_of_the_last_five(
-    evening: tuple[Path, datetime], tmp_path: Path
+    this_evening: tuple[Path, datetime], tmp_path: Path
 ) -> None:
-    root, now = shutil.copytree(evening[0], tmp_path / "copy"), evening[1]
+    root, now = shutil.copytree(this_evening[0], tmp_path / "copy"), this_evening[1]
     asked = client(root).get("/overview.json").json()["status"]["checks"]
     assert {row["producer_group"] for row in asked} == {"shipping"}  # billing was asked last eight minutes ago
     half = Transaction(6, 0, now - timedelta(minutes=2))
@@ -85,8 +85,8 @@ def test_the_first_discard_of_a_stuck_group_is_told(evening: tuple[Path, datetim
         assert told in browser.get(path).text
 
 
-def test_the_overview_of_a_time_tells_what_was_pending_and_waited(evening: tuple[Path, datetime]) -> None:
-    browser, then = client(evening[0]), f"{evening[1] - timedelta(minutes=3):%Y-%m-%dT%H:%M:%SZ}"
+def test_the_overview_of_a_time_tells_what_was_pending_and_waited(this_evening: tuple[Path, datetime]) -> None:
+    browser, then = client(this_evening[0]), f"{this_evening[1] - timedelta(minutes=3):%Y-%m-%dT%H:%M:%SZ}"
     data = browser.get("/overview.json", params={"as_of": then}).json()
     told = {line["name"]: line["text"] for line in data["lines"]}
     assert told["pending"] == "5"
@@ -106,10 +106,10 @@ def test_the_overview_of_now_is_shown_anew_and_tells_its_time(evening: tuple[Pat
     assert "refresh" not in browser.get("/", params={"as_of": "5m ago"}).text.replace("shown anew", "")
 
 
-def test_what_needs_attention_leads_on(evening: tuple[Path, datetime], tmp_path: Path) -> None:
-    root = shutil.copytree(evening[0], tmp_path / "copy")
-    half = Transaction(6, 0, evening[1])
-    append(root, "decisions", [half.decision("DISCARD", decided_at=evening[1] - timedelta(minutes=2))[1]])
+def test_what_needs_attention_leads_on(this_evening: tuple[Path, datetime], tmp_path: Path) -> None:
+    root = shutil.copytree(this_evening[0], tmp_path / "copy")
+    half = Transaction(6, 0, this_evening[1])
+    append(root, "decisions", [half.decision("DISCARD", decided_at=this_evening[1] - timedelta(minutes=2))[1]])
     page = client(root).get("/").text
     for where in ("discarded", "unpublished", "consumers"):
         assert f'<a class="flag" href="/{where}">look here</a>' in page
@@ -117,9 +117,9 @@ def test_what_needs_attention_leads_on(evening: tuple[Path, datetime], tmp_path:
 
 
 def test_a_groups_page_says_what_to_do_and_how_often_nobody_answered(
-    evening: tuple[Path, datetime], tmp_path: Path
+    this_evening: tuple[Path, datetime], tmp_path: Path
 ) -> None:
-    root, now = shutil.copytree(evening[0], tmp_path / "copy"), evening[1]
+    root, now = shutil.copytree(this_evening[0], tmp_path / "copy"), this_evening[1]
     half = Transaction(6, 0, now - timedelta(minutes=2))
     answer = incident._answer(half, 1, now - timedelta(minutes=1), "UNKNOWN", incident.DOWN)[1]
     append(root, "half", [half.half(producer_group="invoices")[1]])
@@ -145,8 +145,8 @@ def test_many_small_files_are_told_on_the_page(evening: tuple[Path, datetime], m
     assert said not in browser.get("/pending").text
 
 
-def test_an_outage_that_is_over_stays_on_its_groups_page(evening: tuple[Path, datetime], tmp_path: Path) -> None:
-    root, now = shutil.copytree(evening[0], tmp_path / "copy"), evening[1]
+def test_an_outage_that_is_over_stays_on_its_groups_page(this_evening: tuple[Path, datetime], tmp_path: Path) -> None:
+    root, now = shutil.copytree(this_evening[0], tmp_path / "copy"), this_evening[1]
     (lasting,) = client(root).get("/groups/billing.json").json()["outages"]
     assert lasting["over_at"] is None
     assert "<td>goes on</td>" in client(root).get("/groups/billing").text

@@ -178,15 +178,15 @@ def _lead(page: str) -> str:
     return lead[0]
 
 
-def test_pages_stay_at_the_batch_that_was_chosen(evening: tuple[Path, datetime], tmp_path: Path) -> None:
+def test_pages_stay_at_the_batch_that_was_chosen(this_evening: tuple[Path, datetime], tmp_path: Path) -> None:
     """Batches to come do not shift it: what links carry is its time, not how far back it is."""
-    root = shutil.copytree(evening[0], tmp_path / "copy")
+    root = shutil.copytree(this_evening[0], tmp_path / "copy")
     browser = client(root)
     form = browser.get("/overview.json?batch=1").json()["as_of"]
     assert form["time"] == form["batches"][-2]["finished_at"]
     place = browser.get("/transactions", params={"transaction_id": "tx-0-0", "as_of": form["time"]}).url
     assert (place.path, place.params["as_of"]) == ("/transactions/0/0", form["time"])
-    append(root, "batches", [batch(99, evening[1], "q")[1]])
+    append(root, "batches", [batch(99, this_evening[1], "q")[1]])
     assert browser.get("/overview.json", params={"as_of": form["time"]}).json()["as_of"]["batch"] == 2
     form = browser.get("/overview.json", params={"as_of": "3m ago", "batch": "1"}).json()["as_of"]
     assert (form["batch"], form["as_of"]) == (3, "3m ago")
@@ -309,8 +309,8 @@ def test_a_page_of_another_site_has_no_audit_run(evening: tuple[Path, datetime])
     assert browser.get("/audit", headers=link | {"accept": "application/json"}).status_code == 403
 
 
-def test_decisions_are_told_by_group_state_source_and_time(evening: tuple[Path, datetime]) -> None:
-    browser = client(evening[0])
+def test_decisions_are_told_by_group_state_source_and_time(this_evening: tuple[Path, datetime]) -> None:
+    browser = client(this_evening[0])
     found = browser.get("/decisions.json").json()
     assert [row["transaction_id"] for row in found["rows"]][-1] == "tx-0-9"
     assert {row["producer_group"]: row["COMMIT"] for row in found["counts"]} == {"orders": 10, "billing": 1}
@@ -508,17 +508,17 @@ def test_new_dead_letters_are_red_until_they_are_consumed_again(evening: tuple[P
     assert "new" not in consumers_line(client(root))["text"]
 
 
-def test_discards_of_the_last_minutes_are_red(evening: tuple[Path, datetime], tmp_path: Path) -> None:
-    root = shutil.copytree(evening[0], tmp_path / "copy")
+def test_discards_of_the_last_minutes_are_red(this_evening: tuple[Path, datetime], tmp_path: Path) -> None:
+    root = shutil.copytree(this_evening[0], tmp_path / "copy")
 
     def red() -> bool:
         lines = client(root).get("/overview.json").json()["lines"]
         return any(line["bad"] for line in lines if line["name"] == "decisions")
 
-    half = Transaction(6, 0, evening[1])
-    append(root, "decisions", [half.decision("DISCARD", decided_at=evening[1] - timedelta(minutes=9))[1]])
+    half = Transaction(6, 0, this_evening[1])
+    append(root, "decisions", [half.decision("DISCARD", decided_at=this_evening[1] - timedelta(minutes=9))[1]])
     assert not red()
-    append(root, "decisions", [half.decision("DISCARD", decided_at=evening[1] - timedelta(minutes=2))[1]])
+    append(root, "decisions", [half.decision("DISCARD", decided_at=this_evening[1] - timedelta(minutes=2))[1]])
     assert red()
 
 
