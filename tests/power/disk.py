@@ -60,19 +60,43 @@ def mark(journal: Path, text: str) -> None:
 
 @dataclass(eq=False)
 class File:
-    """``flushed``: what of it is on the disk; None = it never was."""
+    """``flushed``: what of it is on the disk; None = it never was. ``since``: deeds after that, see `_done`."""
 
     content: bytearray = field(default_factory=bytearray)
     flushed: bytes | None = None
+    since: list[tuple[int, bytes | None]] = field(default_factory=list)
+
+    def do(self, offset: int, data: bytes | None) -> None:
+        """Write there, or with None cut off there."""
+        self.since.append((offset, data))
+        _done(self.content, offset, data)
+
+    def flush(self) -> None:
+        """The file was flushed."""
+        self.flushed, self.since = bytes(self.content), []
 
     def left(self, random: Random) -> bytes:
-        """What a power cut leaves."""
+        """What a power cut leaves: of what was flushed, all that was not written to since."""
         now = bytes(self.content)
         if now == self.flushed:
             return now
-        if self.flushed is not None and random.random() < 0.5:
-            return self.flushed
-        return random.choice((b"", now[: random.randrange(len(now) + 1)], b"\0" * len(now), now))
+        if self.flushed is None:
+            return random.choice((b"", now[: random.randrange(len(now) + 1)], b"\0" * len(now), now))
+        left, likely = bytearray(self.flushed), random.choice((0.0, 0.5, 0.9))
+        for offset, data in self.since:
+            if random.random() < likely:
+                part = data and random.choice((data, data, data[: random.randrange(len(data))], b"\0" * len(data)))
+                _done(left, offset, part)
+        return bytes(left)
+
+
+def _done(content: bytearray, offset: int, data: bytes | None) -> None:
+    """Write at an offset, or with None cut off there; the content is as long as that at least."""
+    content.extend(bytes(max(0, offset - len(content))))
+    if data is None:
+        del content[offset:]
+    else:
+        content[offset : offset + len(data)] = data
 
 
 @dataclass(eq=False)
@@ -123,16 +147,11 @@ class Disk:
                     self._files[note.inode] = file = File()
                     folder.do({name: file})
             case "t":
-                content = self._files[note.inode].content
-                del content[note.offset :]
-                content.extend(bytes(note.offset - len(content)))
+                self._files[note.inode].do(note.offset, None)
             case "w":
-                content = self._files[note.inode].content
-                content.extend(bytes(max(0, note.offset - len(content))))
-                content[note.offset : note.offset + len(note.data)] = note.data
+                self._files[note.inode].do(note.offset, note.data)
             case "s":
-                file = self._files[note.inode]
-                file.flushed = bytes(file.content)
+                self._files[note.inode].flush()
             case "S":
                 self._folder(note.path).flush()
             case "m":
