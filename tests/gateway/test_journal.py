@@ -6,7 +6,8 @@ import os
 import resource
 import shutil
 import sqlite3
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from random import Random
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -295,6 +296,22 @@ def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path) -> None:
     # The lock is free again.
     (tmp_path / "journal.db").unlink()
     opened(tmp_path).close()
+
+
+def test_damaged_bytes_are_one_line(tmp_path: Path) -> None:
+    """Or they are not noticed. What SQLite reads then need not be what a column has: a null, a text for a number."""
+    with journal_in(tmp_path / "journal") as journal:
+        journal.append([record(b"a"), record(b"b")], 0)
+    whole, random = (tmp_path / "journal/journal.db").read_bytes(), Random(1)
+    used = [at for at, byte in enumerate(whole) if byte]
+    shutil.copytree(tmp_path / "journal", copy := tmp_path / "copy")
+    for _ in range(400):
+        damaged = bytearray(whole)
+        for at in random.sample(used, random.choice((1, 1, 2, 30))):
+            damaged[at] = random.choice((0, 1, random.randrange(256)))
+        (copy / "journal.db").write_bytes(damaged)
+        with suppress(StorageError, SettingsError), journal_in(copy) as journal:
+            assert journal.id
 
 
 def test_large_contents_are_in_files_until_they_are_in_the_tables(

@@ -134,7 +134,7 @@ class Journal:
                 self._segments = Segments(folder, self.id, named, lambda: self._landed(*in_tables(self.id)))
                 flush_parents(self.path)
                 self._files = Identity(self.path)
-            except (sqlite3.Error, OSError) as error:
+            except (sqlite3.Error, OSError, ValueError, TypeError) as error:  # also of values that SQLite reads
                 raise _damaged(self.path, error) from error
             undo.pop_all()
 
@@ -183,7 +183,13 @@ class Journal:
             note(self._lock)
 
     def _identity(self) -> tuple[int, str, frozenset[int]]:
-        number, tables, queues = self._writer.execute("SELECT id, tables, queues FROM journal").fetchone()
+        number, tables, queues = self._writer.execute("SELECT id, tables, queues FROM journal").fetchone() or (
+            0,
+            "",
+            "",
+        )
+        if not number or queues is None:
+            raise sqlite3.DatabaseError("it has lost its id")
         return number, tables, frozenset(map(int, filter(None, queues.split(","))))
 
     def own(self, queues: Collection[int]) -> None:
