@@ -28,7 +28,7 @@ from checkback.storage.parquet.parquet_reader import read_rows
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
 from support import azure_server, s3_server
-from support.fault_proxy import fault_proxy, hold, refuse, release, set_throttled
+from support.fault_proxy import fault_proxy, hold, list_late, refuse, release, set_throttled
 from support.fault_proxy import held as requests_held
 
 if TYPE_CHECKING:
@@ -338,3 +338,31 @@ def test_refused_reads_do_not_ask_for_a_restore(told: tuple[Tables, int], asked:
     with pytest.raises(StorageError, match=r"403 Forbidden.*mend the way to the object store") as raised:
         DeltaLog("op", tables.location("op"))
     assert "restore" not in str(raised.value)
+
+
+@pytest.mark.parametrize("listings", [1, 3])
+def test_a_table_is_read_though_listings_are_late(s3_port: int, listings: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gateway never started: each start commits a claim, which the next one knew of, and no listing had."""
+    monkeypatch.setattr(delta_log, "_PAUSES_S", (0.0,) * 4)
+    with fault_proxy(s3_port) as port:
+        place = _tables("s3", port).location("half")
+        list_late(port, listings)
+        log = DeltaLog.created("half", place, sync=False)
+        assert log.version() == 0
+        list_late(port, listings)
+        log.commit_after([], {}, {"a": 1})
+        assert log.refresh() == 1
+        assert log.data_files() == []
+
+
+def test_a_log_that_was_made_anew_is_not_waited_for(s3_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta_log, "_PAUSES_S", (3600.0,))
+    with fault_proxy(s3_port) as port:
+        place = _tables("s3", port).location("half")
+        log = DeltaLog.created("half", place, sync=False)
+        log.commit_after([], {}, {"a": 1})
+        table_files.remove(f"{place}/_delta_log/{1:020}.json")
+        with pytest.raises(StorageError, match="does not list its version 1 any more"):
+            log.refresh()
+        with pytest.raises(StorageError, match="there is no such table"):
+            DeltaLog("half", f"{place}-other", sync=False)

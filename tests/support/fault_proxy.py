@@ -3,7 +3,7 @@
 Of all requests the share ``RATE`` fails: refused with 503 or 500 before it is done, or done and answered with 500, or
 done and not answered at all. It counts the requests, lets them take longer, and may throttle: refuse all of them with
 503, as S3 does with "SlowDown". It holds the answer to a request that it is told, until it is told to give it, or
-refuses it with a status that it is told, or breaks off in the middle of it.
+refuses it with a status that it is told, or breaks off in the middle of it. Its listings may be late.
 """
 
 from __future__ import annotations
@@ -39,8 +39,12 @@ _COUNTS, _IN_SEQUENCE, _LATENCY, _THROTTLE = "/-/requests", "/-/in-sequence", "/
 _HOLD, _HELD, _RELEASE = "/-/hold/", "/-/held", "/-/release"
 #: so many of the next requests whose method and path match are refused with this status
 _REFUSE = "/-/refuse/"
+#: so many of the next listings with objects that were put since lack these
+_LATE = "/-/late/"
 #: such a status: it is done, and half of the answer's content is sent
 _CUT = 0
+#: an object in the answer to a listing of S3, and its key
+_OBJECT = re.compile(rb"<Contents>(?:(?!</Contents>).)*?<Key>(.*?)</Key>.*?</Contents>", re.DOTALL)
 _SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 
 
@@ -53,6 +57,7 @@ def _handler(upstream: int, random: Random, rate: float) -> type[BaseHTTPRequest
     holds, released = 0, threading.Event()
     refusing, refusals, status = re.compile(""), 0, 0
     held: set[str] = set()
+    late, put = 0, set[str]()
     lock = threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
@@ -93,6 +98,7 @@ def _handler(upstream: int, random: Random, rate: float) -> type[BaseHTTPRequest
             found = server.getresponse()
             content = found.read()
             server.close()
+            content = self._late(content)
             self._wait()
             if fault == "done":
                 self._answer(500, {}, b"")
@@ -113,6 +119,18 @@ def _handler(upstream: int, random: Random, rate: float) -> type[BaseHTTPRequest
                     refusals -= 1
                 return refused
 
+        def _late(self, content: bytes) -> bytes:
+            """The content of an answer, of a late listing without what was put since."""
+            nonlocal late
+            with lock:
+                if late and self.command == "PUT":
+                    put.add(unquote(urlsplit(self.path).path).partition("/")[2].partition("/")[2])
+                if not late or _kind(self.command, self.path) != "LIST":
+                    return content
+                seen = _OBJECT.sub(lambda found: b"" if unquote(found[1].decode()) in put else found[0], content)
+                late -= seen != content
+                return seen
+
         def _wait(self) -> None:
             """Until it may be answered."""
             with lock:
@@ -123,7 +141,7 @@ def _handler(upstream: int, random: Random, rate: float) -> type[BaseHTTPRequest
 
         def _told(self) -> bytes:
             """Do what a path of its own says; the answer."""
-            nonlocal latency_s, throttled, holding, holds, in_sequence, refusing, refusals, status
+            nonlocal latency_s, throttled, holding, holds, in_sequence, refusing, refusals, status, late
             said = b""
             if self.path == _COUNTS:
                 said = json.dumps(counts).encode()
@@ -142,6 +160,9 @@ def _handler(upstream: int, random: Random, rate: float) -> type[BaseHTTPRequest
             elif self.path.startswith(_REFUSE):
                 number, code, request = unquote(self.path.removeprefix(_REFUSE)).split("/", 2)
                 refusing, refusals, status = re.compile(request), int(number), int(code)
+            elif self.path.startswith(_LATE):
+                late = int(self.path.removeprefix(_LATE))
+                put.clear()
             elif self.path == _RELEASE:
                 holds = 0
                 released.set()
@@ -206,6 +227,11 @@ def set_latency(port: int, seconds: float) -> None:
 def set_throttled(port: int, throttled: bool) -> None:
     """From now on all requests to the proxy are refused with 503 SlowDown, or done again."""
     requests.get(f"http://127.0.0.1:{port}{_THROTTLE}{int(throttled)}", timeout=60).raise_for_status()
+
+
+def list_late(port: int, number: int) -> None:
+    """The next ``number`` listings of S3 with what is put from now on lack it."""
+    requests.get(f"http://127.0.0.1:{port}{_LATE}{number}", timeout=60).raise_for_status()
 
 
 def hold(port: int, request: str, number: int) -> None:
