@@ -7,8 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,6 +20,9 @@ from checkback.storage.files.log_files import commit_file
 from checkback.storage.tables import Tables
 from checkback.storage.timestamps import iso
 from consumer.published import START, Published
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SET = ("--set", "storage.root=data")
 COMMAND = [sys.executable, "-m", "checkback", "consume", "payments", *SET]
@@ -138,22 +142,29 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
-@pytest.mark.slow
-def test_follow_goes_on_until_it_is_interrupted(lake: Published) -> None:
-    """Messages of batches that become complete later are shown at once; Ctrl-C ends it with exit code 0."""
-    lake.publish({"payments": [lake.messages(1)]})
+@contextmanager
+def _following() -> Iterator[tuple[subprocess.Popen[str], IO[str], IO[str]]]:
+    """`consume --json --follow`, its stdout and its stderr."""
     with subprocess.Popen(
         [*COMMAND, "--json", "--follow"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        assert json.loads(process.stdout.readline())["half_queue_offset"] == 0
+        yield process, process.stdout, process.stderr
+
+
+@pytest.mark.slow
+def test_follow_goes_on_until_it_is_interrupted(lake: Published) -> None:
+    """Messages of batches that become complete later are shown at once; Ctrl-C ends it with exit code 0."""
+    lake.publish({"payments": [lake.messages(1)]})
+    with _following() as (process, out, said):
+        assert json.loads(out.readline())["half_queue_offset"] == 0
         lake.publish({"payments": [lake.messages(1)]}, concluded=False)
         lake.conclude({"topics/payments": lake.log("topics/payments").version()})
-        assert json.loads(process.stdout.readline())["half_queue_offset"] == 1
+        assert json.loads(out.readline())["half_queue_offset"] == 1
         process.send_signal(signal.SIGINT)
-        assert process.stdout.read() == ""
-        assert process.stderr.read() == ""
+        assert out.read() == ""
+        assert said.read() == ""
         assert process.wait() == 0
 
 
@@ -161,17 +172,13 @@ def test_follow_goes_on_until_it_is_interrupted(lake: Published) -> None:
 def test_follow_goes_on_when_tables_that_could_not_be_read_can_be_read_again(lake: Published) -> None:
     lake.publish({"payments": [lake.messages(1)]})
     unreadable = Path(commit_file("data/batches", lake.log("batches").version() + 1))
-    with subprocess.Popen(
-        [*COMMAND, "--json", "--follow"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert json.loads(process.stdout.readline())["half_queue_offset"] == 0
+    with _following() as (process, out, said):
+        assert json.loads(out.readline())["half_queue_offset"] == 0
         unreadable.mkdir()
-        assert "batches" in process.stderr.readline()
+        assert "batches" in said.readline()
         unreadable.rmdir()
         lake.publish({"payments": [lake.messages(1)]})
-        assert json.loads(process.stdout.readline())["half_queue_offset"] == 1
+        assert json.loads(out.readline())["half_queue_offset"] == 1
         process.send_signal(signal.SIGINT)
         assert process.wait() == 0
 

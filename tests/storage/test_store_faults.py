@@ -19,7 +19,7 @@ from checkback.gateway.tables import Appender, OutcomeUnknownError
 from checkback.settings import Storage
 from checkback.storage.files import table_files
 from checkback.storage.files.lease import Lease
-from checkback.storage.log import delta_log
+from checkback.storage.log import delta_log, snapshot_files
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.log.log_tail import LogTail
 from checkback.storage.log.torn_commits import last_checkpoint
@@ -343,7 +343,7 @@ def test_refused_reads_do_not_ask_for_a_restore(told: tuple[Tables, int], asked:
 @pytest.mark.parametrize("listings", [1, 3])
 def test_a_table_is_read_though_listings_are_late(s3_port: int, listings: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A gateway never started: each start commits a claim, which the next one knew of, and no listing had."""
-    monkeypatch.setattr(delta_log, "_PAUSES_S", (0.0,) * 4)
+    monkeypatch.setattr(snapshot_files, "_PAUSES_S", (0.0,) * 4)
     with fault_proxy(s3_port) as port:
         place = _tables("s3", port).location("half")
         list_late(port, listings)
@@ -356,7 +356,7 @@ def test_a_table_is_read_though_listings_are_late(s3_port: int, listings: int, m
 
 
 def test_a_log_that_was_made_anew_is_not_waited_for(s3_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delta_log, "_PAUSES_S", (3600.0,))
+    monkeypatch.setattr(snapshot_files, "_PAUSES_S", (3600.0,))
     with fault_proxy(s3_port) as port:
         place = _tables("s3", port).location("half")
         log = DeltaLog.created("half", place, sync=False)

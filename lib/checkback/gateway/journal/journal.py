@@ -183,13 +183,10 @@ class Journal:
             note(self._lock)
 
     def _identity(self) -> tuple[int, str, frozenset[int]]:
-        number, tables, queues = self._writer.execute("SELECT id, tables, queues FROM journal").fetchone() or (
-            0,
-            "",
-            "",
-        )
-        if not number or queues is None:
+        row = self._writer.execute("SELECT id, tables, queues FROM journal").fetchone()
+        if row is None or not row[0] or row[2] is None:
             raise sqlite3.DatabaseError("it has lost its id")
+        number, tables, queues = row
         return number, tables, frozenset(map(int, filter(None, queues.split(","))))
 
     def own(self, queues: Collection[int]) -> None:

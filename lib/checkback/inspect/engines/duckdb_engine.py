@@ -270,9 +270,6 @@ class DuckDBEngine:
             files = log.files.copied(version, self._copies, within)
         if files is None:
             self._read_bytes += _MANY_BYTES  # not known
-        else:
-            self._read_bytes += sum(sizes.values() if sizes is not None else map(os.path.getsize, files))
-        if files is None:
             key = name, version, file, "dataset"
             if key not in self._views:  # it takes 10 ms, and a part of the table the whole of it
                 dataset = log.files.dataset(version, self._objects)
@@ -282,6 +279,7 @@ class DuckDBEngine:
             empty = self.empty(name, file=file)
             return lambda: empty
         else:
+            self._read_bytes += sum(sizes.values() if sizes is not None else map(os.path.getsize, files))
             listed = list(files)
             if not (self.several and not file and within is None and sizes is not None and _is_better_copied(sizes)):
                 return lambda: self._parquet(listed, file)

@@ -10,7 +10,6 @@ stores it is written on condition that there is none (If-None-Match), which Spar
 from __future__ import annotations
 
 import re
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from threading import RLock
@@ -33,7 +32,7 @@ from checkback.storage.log.compatibility import declared_schema
 from checkback.storage.log.delta_errors import DELTA_ERRORS, FORGETS, forgotten, storage_error, unreadable
 from checkback.storage.log.log_tail import LogTail
 from checkback.storage.log.optimistic_transaction import HOOKS, OptimisticTransaction, alters, fenced, update
-from checkback.storage.log.snapshot_files import DataFile, SnapshotFiles, data_files, open_table
+from checkback.storage.log.snapshot_files import DataFile, SnapshotFiles, data_files, open_listed, open_table
 from checkback.storage.log.synchronized import synchronized
 from checkback.storage.log.torn_commits import ACTIONS, last_checkpoint, recover_log, refuse_torn
 from checkback.storage.own_failure import reading
@@ -51,8 +50,6 @@ _OF_LOG = re.compile(r"[0-9]{20}\.(?:json|checkpoint\..*)")
 _STREAMED = frozenset(name for names in SOURCES.values() for name in names)
 #: time after which a log is listed for new versions (s); its retention is days
 _LIST_S = 600.0
-#: pauses between listings that lack a commit which is there (s)
-_PAUSES_S = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
 #: attempts at adding columns while others commit
 _ATTEMPTS = 100
 #: commits between checkpoints if the table does not set delta.checkpointInterval
@@ -88,7 +85,7 @@ class DeltaLog:
         self._listed = boot_time()
         refuse_torn(place, sync)
         with reading(place, _unopened):
-            self._table = _listed(place, 0)
+            self._table = open_listed(place, 0)
         self._tail = LogTail(place, int(self._table.version()))
         #: what readers of all rows ask for
         self.files = SnapshotFiles(name, place, self._at, self._lock)
@@ -448,7 +445,7 @@ class DeltaLog:
         update(self._table, self._place)
         if int(self._table.version()) < self._tail.version:
             with reading(self._place, unreadable):
-                anew = _listed(self._place, self._tail.version)
+                anew = open_listed(self._place, self._tail.version)
             if int(anew.version()) >= self._tail.version:
                 self._table = anew
         if int(self._table.version()) < self._tail.version:
@@ -456,24 +453,6 @@ class DeltaLog:
             raise StorageError(what, self._place, "run it again; the table may have been put back or made anew")
         self._tail.version = int(self._table.version())
         self._listed = now
-
-
-def _listed(place: str, known: int) -> DeltaTable:
-    """The table by a listing that has the version ``known``, if that is there: some stores list late.
-
-    Raises deltalake's errors, TableNotFoundError if there is no table.
-    """
-    for pause_s in _PAUSES_S:
-        try:
-            table = open_table(place)
-        except TableNotFoundError:
-            if not (is_registered(place) and table_files.exists(commit_file(place, known))):
-                raise
-        else:
-            if int(table.version()) >= known or not table_files.exists(commit_file(place, known)):
-                return table
-        time.sleep(pause_s)
-    return open_table(place)
 
 
 def _unopened(place: str, error: BaseException) -> StorageError:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from checkback.errors import StorageError
-from checkback.storage.files.log_files import versions
+from checkback.storage.files import table_files
+from checkback.storage.files.log_files import commit_file, versions
 from checkback.storage.files.object_store import is_registered, options_of
 from checkback.storage.log import compatibility
 from checkback.storage.log.delta_errors import unreadable
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 _PATTERN = re.compile(r"[*?\[\]{}]")
 #: what delta-rs says of a listing that lacks a commit
 _GAPS = ("Expected contiguous commit files", "CRC file version")
+#: pauses between listings that lack a commit which is there (s)
+_PAUSES_S = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
 T = TypeVar("T")
 
 
@@ -69,6 +73,24 @@ def newest(place: str, read: Callable[[], T], read_at: Callable[[int], T]) -> T:
         if not there:
             raise
     return read_at(max(there))
+
+
+def open_listed(place: str, known: int) -> DeltaTable:
+    """The table by a listing that has the version ``known``, if that is there: some stores list late.
+
+    Raises deltalake's errors, TableNotFoundError if there is no table.
+    """
+    for pause_s in _PAUSES_S:
+        try:
+            table = open_table(place)
+        except TableNotFoundError:
+            if not (is_registered(place) and table_files.exists(commit_file(place, known))):
+                raise
+        else:
+            if int(table.version()) >= known or not table_files.exists(commit_file(place, known)):
+                return table
+        time.sleep(pause_s)
+    return open_table(place)
 
 
 def data_files(table: DeltaTable, place: str, within: Mapping[str, tuple[Any, Any]] | None = None) -> list[DataFile]:
