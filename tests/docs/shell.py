@@ -17,7 +17,8 @@ import pyspark
 from checkback.commands import application
 from checkback.settings.loading import load
 from checkback.spark.hadoop_settings import packages_for
-from checkback.spark.session import DELTA_PACKAGE, kafka_package
+from checkback.spark.jars import DELTA_PACKAGE
+from checkback.spark.session import kafka_package
 from docs.blocks import ROOT
 
 if TYPE_CHECKING:

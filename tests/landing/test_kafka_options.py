@@ -13,7 +13,8 @@ from checkback.cli import main
 from checkback.errors import SettingsError
 from checkback.settings import Settings, flatten
 from checkback.settings.loading import load
-from checkback.spark.session import DELTA_PACKAGE, kafka_package, spark_settings
+from checkback.spark.jars import DELTA_PACKAGE
+from checkback.spark.session import kafka_package, spark_settings
 
 TOPICS = ("--half-topic", "half", "--op-topic", "op")
 JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required password="hush";'

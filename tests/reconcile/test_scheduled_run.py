@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _NOW, _DUE = 1_000_000, 1_000_500
+_TIMERS = ((0, 0, _DUE), (3, 1, _DUE + 7))
 _QUERY = "the-query"
 
 
@@ -38,11 +39,11 @@ class Drained:
         for query in SOURCES:
             self.batch(query, 7)
             (self.root / "_checkpoints" / query / "metadata").write_text(json.dumps({"id": _QUERY}))
-        scheduled_run.write_note(self.tables, self.settings, _DUE, _NOW)
+        scheduled_run.write_note(self.tables, self.settings, _TIMERS, None, _NOW)
 
-    def batch(self, query: str, number: int, done: bool = True) -> None:
+    def batch(self, query: str, number: int, done: bool = True, time: int = 1) -> None:
         """A batch that has read what there is."""
-        lines = ["v1", json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 1, "conf": {}})]
+        lines = ["v1", json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": time, "conf": {}})]
         for name in SOURCES[query]:
             log = DeltaLog(name, self.tables.location(name))
             position = {"reservoirId": log.table_id(), "reservoirVersion": log.version() + 1, "index": -1}
@@ -79,7 +80,7 @@ def test_nothing_is_to_be_done_until_the_first_timer_is_due(drained: Drained) ->
 
 
 def test_without_a_timer_nothing_is_ever_due(drained: Drained) -> None:
-    scheduled_run.write_note(drained.tables, drained.settings, None, _NOW)
+    scheduled_run.write_note(drained.tables, drained.settings, (), None, _NOW)
     assert drained.nothing_to_do(2**62)
 
 
@@ -101,7 +102,7 @@ def test_the_last_runs_are_known_those_without_work_too(drained: Drained) -> Non
     drained.batch("reconcile", 8)
     assert runs() is None
     for number in range(20):
-        scheduled_run.write_note(drained.tables, drained.settings, _DUE, _NOW + 100 + number)
+        scheduled_run.write_note(drained.tables, drained.settings, _TIMERS, None, _NOW + 100 + number)
     assert runs() == tuple(range(_NOW + 110, _NOW + 120))
     note = drained.root / "_checkpoints" / scheduled_run.FILE
     before = {name: value for name, value in json.loads(note.read_text()).items() if name != "runs"}
@@ -116,7 +117,7 @@ def test_the_last_runs_are_known_those_without_work_too(drained: Drained) -> Non
 
 
 def test_command_with_nothing_to_do_is_a_run(drained: Drained) -> None:
-    scheduled_run.write_note(drained.tables, drained.settings, None, _NOW)
+    scheduled_run.write_note(drained.tables, drained.settings, (), None, _NOW)
     assert _nothing_to_do(drained.settings)
     note = scheduled_run.read_note(drained.tables.checkpoint("reconcile"))
     assert note is not None
@@ -198,6 +199,63 @@ def test_whatever_has_changed_is_something_to_do(drained: Drained, change: str) 
     assert drained.nothing_to_do()
     _CHANGES[change](drained)
     assert not drained.nothing_to_do()
+
+
+def test_timers_are_noted_for_the_batch_that_left_them(drained: Drained, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the next run need not read the state: what else it has seen, they are its own batch's to change."""
+    assert scheduled_run.noted_timers(drained.tables) == _TIMERS
+    _other_settings(drained)
+    drained.land("half")
+    assert scheduled_run.noted_timers(drained.tables) == _TIMERS
+    monkeypatch.setattr(scheduled_run, "_TIMERS", 1)
+    scheduled_run.write_note(drained.tables, drained.settings, _TIMERS, None, _NOW)
+    assert scheduled_run.noted_timers(drained.tables) is None
+    assert not drained.nothing_to_do(_DUE)
+
+
+def test_before_the_first_batch_there_are_no_timers(tmp_path: Path) -> None:
+    assert (
+        scheduled_run.noted_timers(Tables.of(Settings.model_validate({"storage": {"root": str(tmp_path)}}).storage))
+        == ()
+    )
+
+
+def _same_number(drained: Drained) -> None:
+    """As a run begun from a backup comes to it."""
+    drained.batch("reconcile", 7, time=2)
+
+
+def _undone(drained: Drained) -> None:
+    (drained.root / "_checkpoints/reconcile/commits/7").unlink()
+
+
+def _note_of_before(drained: Drained) -> None:
+    """A release that noted no timers."""
+    note = drained.root / "_checkpoints" / scheduled_run.FILE
+    known = json.loads(note.read_text())
+    note.write_text(json.dumps({name: known[name] for name in ("query_id", "batch_id", "due", "settings", "runs")}))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(_batch_of("reconcile"), _batch_of("reconcile", done=True), _same_number, _undone),
+        *(_lost_note, _half_written_note, _note_of_before, _other_query, _broken_checkpoint, _lost_checkpoint),
+    ],
+)
+def test_timers_of_another_batch_are_not_its_own(drained: Drained, change: Callable[[Drained], None]) -> None:
+    change(drained)
+    assert scheduled_run.noted_timers(drained.tables) is None
+    assert not drained.nothing_to_do()
+
+
+def test_a_stopped_batch_leaves_no_timers(drained: Drained) -> None:
+    """They are those of the batch before."""
+    drained.batch("reconcile", 8, done=False)
+    scheduled_run.write_note(drained.tables, drained.settings, _TIMERS, None, _NOW)
+    assert scheduled_run.noted_timers(drained.tables) is None
+    drained.batch("reconcile", 8)
+    assert scheduled_run.noted_timers(drained.tables) is None
 
 
 def test_a_version_that_brought_no_rows_is_nothing_to_do(drained: Drained) -> None:

@@ -26,9 +26,9 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def _remembered(tmp_path: Path, conf: dict[str, str]) -> list[str]:
+def _remembered(tmp_path: Path, conf: dict[str, str], *names: str) -> list[str]:
     """JARs, and a start that has written them down."""
-    found = [tmp_path / f"{name}.jar" for name in ("one", "two")]
+    found = [tmp_path / f"{name}.jar" for name in names or ("one", "two")]
     for jar in found:
         jar.write_bytes(b"")
     file = jars._file(conf)
@@ -46,6 +46,21 @@ def test_later_starts_name_the_jars_and_keep_what_the_user_has_there(tmp_path: P
     assert jars.on_class_path(_CONF) == {"spark.master": "local[2]", jars.CLASS_PATH: ":".join(found)}
     own = {**_CONF, jars.CLASS_PATH: "/own.jar"}
     assert jars.on_class_path(own)[jars.CLASS_PATH] == ":".join([*found, "/own.jar"])
+
+
+def test_jars_of_other_packages_are_behind_those_of_spark(tmp_path: Path) -> None:
+    """In S3, with Kafka, with a user's own packages: Java takes the archive of the class path that it begins with."""
+    alone, more = ({**_CONF, jars.PACKAGES: jars.DELTA_PACKAGE + added} for added in ("", ",org.x:three:1"))
+    delta = _remembered(tmp_path, alone)
+    three = _remembered(tmp_path, more, "three", "one", "two")[0]
+    assert jars.on_class_path(more) == jars.on_class_path(alone)
+    assert jars.at_end(alone, {}) == {}
+    assert jars.at_end(more, {}) == {"SPARK_DIST_CLASSPATH": three}
+    assert jars.at_end(more, {"SPARK_DIST_CLASSPATH": "/own/*"}) == {"SPARK_DIST_CLASSPATH": f"/own/*:{three}"}
+    _remembered(tmp_path, more, "three", "one", "two-in-a-newer-version")
+    assert jars.at_end(more, {}) == {}, "they are not what the archive has"
+    assert jars.on_class_path(more)[jars.CLASS_PATH].split(":")[0] == three
+    assert jars.on_class_path(alone)[jars.CLASS_PATH] == ":".join(delta)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +81,7 @@ def test_what_is_not_there_or_not_readable_is_asked_for_anew(tmp_path: Path, bro
 def test_executors_of_their_own_get_the_packages(tmp_path: Path) -> None:
     conf = {**_CONF, "spark.master": "local-cluster[2,1,1024]"}
     _remembered(tmp_path, conf)
-    assert quick_start(conf, "/usr/bin/java") == conf
+    assert quick_start(conf, "/usr/bin/java") == (conf, {})
 
 
 def test_an_archive_belongs_to_its_jars(tmp_path: Path) -> None:

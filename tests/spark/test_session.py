@@ -20,10 +20,10 @@ from pyspark.sql import SparkSession
 
 from checkback.errors import reason
 from checkback.settings import Settings
+from checkback.spark.jars import DELTA_PACKAGE
 from checkback.spark.jvm import worker_python
 from checkback.spark.session import (
     DELTA_EXTENSION,
-    DELTA_PACKAGE,
     LOCAL,
     LOCAL_CHECKPOINTS,
     REQUIRED,

@@ -21,7 +21,7 @@ from checkback.reconcile.query import reconcile_query
 from checkback.reconcile.start import scheduled_run
 from checkback.reconcile.start.preconditions import refuse
 from checkback.reconcile.start.start_facts import facts
-from checkback.reconcile.state.registered_timers import first_timer, timers_of
+from checkback.reconcile.state.registered_timers import timers_of
 from checkback.reconcile.state.wake_timers import WakeTimers
 from checkback.spark.shutdown import GracefulShutdown, stop_on_signal
 from checkback.storage import external_tables
@@ -173,6 +173,9 @@ class Queries:
         with without_no_data_batches(self.spark):
             tick(self.spark, self.tables)
             wakes = None if is_connect(self.spark) else WakeTimers()  # with Connect nothing is deferred: `query`
+            noted = scheduled_run.noted_timers(self.tables)
+            if wakes is not None and noted is not None:
+                wakes.know(noted)
             while not self.stopper.wanted:
                 self._start(decided, available_now=True, wakes=wakes)
                 self.stopper.wait()
@@ -181,7 +184,7 @@ class Queries:
                 if wakes is not None and wakes.at_once(round(time.time() * 1000)):
                     tick(self.spark, self.tables)
                 elif not decisive:
-                    self._leave_note(None if wakes is None else wakes.next_try)
+                    self._leave_note(wakes)
                     return
 
     def _check(self) -> int:
@@ -195,16 +198,15 @@ class Queries:
             return decisive_answers(self.spark, self.tables, since) - before
         return batches.decided
 
-    def _leave_note(self, next_try: int | None) -> None:
-        """Write the time of the next timer for the next scheduled run, so that it can skip starting Spark before then.
-
-        ``next_try``: time of the next retry of a topic table (ms); None = no message waits for one.
-        """
-        if is_connect(self.spark) or not self.tables.by_files:
+    def _leave_note(self, wakes: WakeTimers | None) -> None:
+        """Write the timers for the next scheduled run, so that it can skip starting Spark before the first of them."""
+        if wakes is None or not self.tables.by_files:
             return
         try:
-            timers = [at for at in (first_timer(self.spark, self.tables), next_try) if at is not None]
-            scheduled_run.write_note(self.tables, self.settings, min(timers, default=None), round(time.time() * 1000))
+            if wakes.timers is None:  # reading them takes Spark a second in an object store
+                wakes.know(timers_of(self.spark, self.tables))
+            now = round(time.time() * 1000)
+            scheduled_run.write_note(self.tables, self.settings, wakes.timers or (), wakes.next_try, now)
         except Exception as error:  # noqa: BLE001 - without the note the next run starts Spark
             _log.warning("the next scheduled run starts Spark, due or not: %s", reason(error))
 

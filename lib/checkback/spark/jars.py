@@ -2,6 +2,9 @@
 
 With ``spark.jars.packages`` every start would resolve them with Ivy, copy them, and load their classes with Spark's own
 class loader, which a class-data archive (`class_data_archive`) does not cover.
+
+Delta's are in front of Spark's JARs, those of other packages (of object stores, Kafka, the user) behind them: the JVM
+takes an archive whose class path is a prefix of its own, and so each start has the same one.
 """
 
 from __future__ import annotations
@@ -23,7 +26,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
 PACKAGES, CLASS_PATH = "spark.jars.packages", "spark.driver.extraClassPath"
+#: environment of Spark's launcher: the end of the class path (`AbstractCommandBuilder.buildClassPath`)
+_END = "SPARK_DIST_CLASSPATH"
 
 _log = logging.getLogger(__name__)
 
@@ -45,16 +51,32 @@ def of_spark() -> Path:
 
 
 def on_class_path(conf: Mapping[str, str]) -> dict[str, str]:
-    """The settings with the packages' JARs, as recorded by an earlier start, on the class path.
+    """The settings with the packages' JARs, as recorded by an earlier start, on the class path; see `at_end`, too.
 
     Unchanged if none were recorded, or one of the JARs is missing.
     """
-    found = _known(conf)
-    if not found:
+    front, _ = _parts(conf)
+    if not front:
         return dict(conf)
     others = conf.get(CLASS_PATH, "")
-    path = os.pathsep.join([*found, others] if others else found)
+    path = os.pathsep.join([*front, others] if others else front)
     return {key: value for key, value in conf.items() if key != PACKAGES} | {CLASS_PATH: path}
+
+
+def at_end(conf: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The launcher's environment for the packages' JARs that are not in `on_class_path`; empty if there are none."""
+    _, end = _parts(conf)
+    given = environ.get(_END, "")
+    return {_END: os.pathsep.join([given, *end] if given else end)} if end else {}
+
+
+def _parts(conf: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """The JARs of these settings in front of Spark's and behind them. All in front if Delta's are not among them."""
+    found = _known(conf)
+    delta = _known({**conf, PACKAGES: DELTA_PACKAGE})
+    if not delta or not set(delta) <= set(found):
+        return found, []
+    return delta, [jar for jar in found if jar not in delta]
 
 
 def remember(conf: Mapping[str, str], spark: SparkSession) -> None:

@@ -44,13 +44,16 @@ def java_check(environ: Mapping[str, str] = os.environ) -> str:
     return java
 
 
-def quick_start(conf: Mapping[str, str], java: str) -> dict[str, str]:
-    """The settings for a JVM started here, with the JARs and archive that earlier starts and `prefetch` cached."""
-    from checkback.spark import class_data_archive
+def quick_start(conf: Mapping[str, str], java: str) -> tuple[dict[str, str], dict[str, str]]:
+    """The settings for a JVM started here, with the JARs and archive that earlier starts and `prefetch` cached.
+
+    And what its environment has for them.
+    """
+    from checkback.spark import class_data_archive, jars
 
     if re.match(r"local(\[|$)", conf.get("spark.master", "local")) is None:
-        return dict(conf)  # separate executors do not have our class path
-    return class_data_archive.with_archive(with_class_path(conf), java)
+        return dict(conf), {}  # separate executors do not have our class path
+    return class_data_archive.with_archive(with_class_path(conf), java), jars.at_end(conf)
 
 
 def with_class_path(conf: Mapping[str, str]) -> dict[str, str]:
@@ -101,8 +104,8 @@ def worker_python(master: str) -> dict[str, str]:
     return {"PYSPARK_PYTHON": sys.executable}
 
 
-def start_jvm(conf: Mapping[str, str], held: HeldStderr, kafka: bool) -> None:
-    """Start the JVM of this process, without Ivy's and Spark's output.
+def start_jvm(conf: Mapping[str, str], environment: Mapping[str, str], held: HeldStderr, kafka: bool) -> None:
+    """Start the JVM of this process, with more in its environment, without Ivy's and Spark's output.
 
     ``kafka``: its packages include Spark's Kafka source. Raises CheckbackError if the JVM does not start, or JARs
     cannot be fetched.
@@ -119,7 +122,10 @@ def start_jvm(conf: Mapping[str, str], held: HeldStderr, kafka: bool) -> None:
         # Its stdout, too: ours is for a command's output.
         told = {"stdout": held.fileno(), "stderr": held.fileno()}
         locale = names_locale(os.environ, sys.getfilesystemencoding())
-        with launch_settings(conf, os.environ) as (shown, arguments), _environment({**locale, ARGUMENTS: arguments}):
+        with (
+            launch_settings(conf, os.environ) as (shown, arguments),
+            _environment({**environment, **locale, ARGUMENTS: arguments}),
+        ):
             gateway = launch(SparkConf().setAll(list(shown.items())), told)
     except Exception as error:
         lines = held.lines()

@@ -17,6 +17,7 @@ import checkback
 from checkback.errors import CheckbackError, SettingsError, reason
 from checkback.spark.connect import check_server, server_of
 from checkback.spark.hadoop_settings import EXCLUDED, FILE_MANAGER, hadoop_settings, packages_for
+from checkback.spark.jars import DELTA_PACKAGE
 from checkback.spark.jvm import java_check, quick_start, start_jvm
 from checkback.spark.stderr import HeldStderr
 from checkback.storage.dataframes import is_connect
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
     from checkback.settings import Settings
 
-DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
 #: Name of Spark's Kafka source among packages and JARs (`land --kafka` only).
 KAFKA_SOURCE = "spark-sql-kafka-0-10"
 _EXCLUDES = "spark.jars.excludes"
@@ -190,7 +190,7 @@ def open_session(settings: Settings, app: str = "checkback", kafka: bool = False
     except ImportError as error:
         raise SettingsError(f"{error.name} is not installed", fix="install it as checkback[spark]") from error
 
-    from checkback.spark import jars
+    from checkback.spark import jars, s3a_classes
 
     running, server = _running(), server_of(settings)
     if running is None and server is not None:
@@ -207,9 +207,10 @@ def open_session(settings: Settings, app: str = "checkback", kafka: bool = False
             given = SparkConf().get("spark.sql.extensions", "") or ""
             conf["spark.sql.extensions"] = _joined(conf["spark.sql.extensions"], given)
         elif SparkContext._gateway is None:
-            conf, started = quick_start(conf, java_check()), True
+            (conf, environment), started = quick_start(conf, java_check()), True
             fetches_kafka = KAFKA_SOURCE in conf.get("spark.jars.packages", "")
-            start_jvm(conf, stack.enter_context(HeldStderr(_CHATTER)), fetches_kafka)
+            start_jvm(conf, environment, stack.enter_context(HeldStderr(_CHATTER)), fetches_kafka)
+            s3a_classes.load(conf, settings.storage.root, settings.storage.checkpoints_root)
         builder = SparkSession.builder.appName(app)
         for key, value in conf.items():
             builder = builder.config(key, value)

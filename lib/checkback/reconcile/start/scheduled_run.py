@@ -1,7 +1,7 @@
 """Whether a scheduled run has anything to do, determined from files: if not, Spark need not be started.
 
-A run that drained the tables writes a note next to the checkpoint: the time of the first timer in its state. While the
-checkpoint is unchanged, the sources have no new commits and that time has not come, a run is a no-op. If anything
+A run that drained the tables writes a note next to the checkpoint: the timers in its state. While the checkpoint is
+unchanged, the sources have no new commits and the first timer's time has not come, a run is a no-op. If anything
 differs from the note, or cannot be read, the run starts. The note also has when the last runs ended, no-ops included:
 `checkback status` tells a job between two runs from a process that has died by it.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from checkback import __version__
 from checkback.errors import StorageError
 from checkback.reconcile.checkpoint_owner import NAME, REBUILDING
-from checkback.storage.checkpoints.checkpoint import Checkpoint, StreamPosition, last_done, read_checkpoint
+from checkback.storage.checkpoints.checkpoint import Checkpoint, StreamPosition, last_done, numbers, read_checkpoint
 from checkback.storage.checkpoints.seen_commits import replaced
 from checkback.storage.files import filesystem
 from checkback.storage.log.commit_reader import CommitReader
@@ -28,22 +29,29 @@ from checkback.storage.log.torn_commits import refuse_torn
 from checkback.storage.schemas import SCHEMAS, SOURCES
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from checkback.settings import Settings
     from checkback.storage.tables import Tables
 
-#: runs that the note keeps
-_RUNS = 10
+#: runs that the note keeps; timers, one a segment, of which it is still small
+_RUNS, _TIMERS = 10, 10_000
 #: next to the checkpoints
 FILE = "reconcile.due.json"
 _CHECK = "check"
 
 
+#: queue_id, segment, ms
+Timer = tuple[int, int, int]
+
+
 @dataclass(frozen=True)
 class DrainNote:
-    """The note of a drained run. ``due``: its first timer (ms); None = it has none.
+    """The note of a drained run. ``due``: when it has something to do (ms); None = nothing is waiting.
 
-    ``query_id``, ``batch_id``: those of its last batch. ``settings``: their fingerprint, including Checkback's version.
-    ``runs``: when the last runs ended (ms), in order; empty = not known: the note is of an earlier release.
+    ``query_id``, ``batch_id``, ``batch_time``: those of its last batch. ``settings``: their fingerprint, including
+    Checkback's version. ``runs``: when the last runs ended (ms), in order; empty = not known: the note is of an earlier
+    release. ``timers``: those of the state after the batch; None = not known: too many, or of an earlier release.
     """
 
     query_id: str
@@ -51,16 +59,26 @@ class DrainNote:
     due: int | None
     settings: str
     runs: tuple[int, ...] = ()
+    batch_time: int | None = None
+    timers: tuple[Timer, ...] | None = None
 
 
-def write_note(tables: Tables, settings: Settings, due: int | None, now: int) -> None:
-    """Write the note of a run that drained the tables, and ends ``now`` (ms); no-op if only Spark can read it."""
+def write_note(tables: Tables, settings: Settings, timers: Sequence[Timer], next_try: int | None, now: int) -> None:
+    """Write the note of a run that drained the tables, and ends ``now`` (ms); no-op if only Spark can read it.
+
+    ``timers``: all of the state. ``next_try``: time of the next retry of a topic table (ms); None = no message waits
+    for one.
+    """
     found, place = _checkpoint(tables, NAME), tables.checkpoint(NAME)
     if _path(place) is None or found is None or found.newest is None:
         return
     before = read_note(place)
     runs = () if before is None else before.runs
-    _write(place, DrainNote(found.query_id, found.newest.batch_id, due, _fingerprint(settings), runs), now)
+    due = min([*(at for *_, at in timers), *(() if next_try is None else (next_try,))], default=None)
+    kept = tuple(timers) if len(timers) <= _TIMERS and _is_done(tables, NAME, found) else None
+    batch = found.newest
+    note = DrainNote(found.query_id, batch.batch_id, due, _fingerprint(settings), runs, batch.time, kept)
+    _write(place, note, now)
 
 
 def note_run(tables: Tables, now: int) -> None:
@@ -82,6 +100,20 @@ def read_note(place: str) -> DrainNote | None:
         return None
 
 
+def noted_timers(tables: Tables) -> Sequence[Timer] | None:
+    """The timers of the checkpoint's state, without Spark; None = unknown."""
+    place = tables.checkpoint(NAME)
+    if _path(place) is None:
+        return None
+    with suppress(StorageError, OSError, ValueError):
+        if not numbers(None, f"{place}/offsets"):
+            return ()
+        found, note = _checkpoint(tables, NAME), read_note(place)
+        if found is not None and note is not None and _is_of(note, found) and _is_done(tables, NAME, found):
+            return note.timers
+    return None
+
+
 def nothing_to_do(tables: Tables, settings: Settings, now: int) -> bool:
     """True if a scheduled run at ``now`` (ms) would be a no-op. False if unknown."""
     note = read_note(tables.checkpoint(NAME))
@@ -91,8 +123,7 @@ def nothing_to_do(tables: Tables, settings: Settings, now: int) -> bool:
         return False
     try:
         found = _checkpoint(tables, NAME)
-        last = None if found is None or found.newest is None else (found.query_id, found.newest.batch_id)
-        if found is None or last != (note.query_id, note.batch_id):
+        if found is None or not _is_of(note, found):
             return False
         with ThreadPoolExecutor() as pool:  # in an object store each of their requests takes long
             whole = pool.submit(_is_whole, tables)
@@ -118,7 +149,7 @@ def _is_table(place: str) -> bool:
 def _has_read_all(tables: Tables, query: str, found: Checkpoint | None) -> bool:
     """True if the query's last batch is complete, and its sources have no commits after it."""
     batch = None if found is None else found.newest
-    if batch is not None and last_done(None, tables.checkpoint(query)) != batch.batch_id:
+    if found is not None and not _is_done(tables, query, found):
         return False
     if replaced(None, tables, query) is not None:
         return False
@@ -126,6 +157,18 @@ def _has_read_all(tables: Tables, query: str, found: Checkpoint | None) -> bool:
     positions = [None] * len(names) if batch is None else [*batch.positions, *[None] * len(names)][: len(names)]
     with ThreadPoolExecutor(len(names)) as pool:
         return all(pool.map(lambda name, position: _is_read(tables, name, position), names, positions))
+
+
+def _is_done(tables: Tables, query: str, found: Checkpoint) -> bool:
+    """True if the query's last batch is complete, or it has none."""
+    return found.newest is None or last_done(None, tables.checkpoint(query)) == found.newest.batch_id
+
+
+def _is_of(note: DrainNote, found: Checkpoint) -> bool:
+    """True if the note is that of the checkpoint's newest batch: also none of its number, begun from a backup."""
+    batch = found.newest
+    noted = note.query_id, note.batch_id, note.batch_time
+    return batch is not None and (found.query_id, batch.batch_id, batch.time) == noted
 
 
 def _is_read(tables: Tables, name: str, position: StreamPosition | None) -> bool:

@@ -27,11 +27,6 @@ def registered_timers(spark: SparkSession, place: str, batch_id: int) -> DataFra
     return timers.select(F.col("key.*"), F.col("expiration_timestamp_ms")).toDF("segment", "timer")
 
 
-def first_timer(spark: SparkSession, tables: Tables) -> int | None:
-    """The first timer (ms) after the last completed batch; None = there is none."""
-    return min((at for _, _, at in timers_of(spark, tables)), default=None)
-
-
 def timers_of(spark: SparkSession, tables: Tables) -> Iterator[tuple[int, int, int]]:
     """(queue_id, segment, ms) of each timer after the last completed batch; empty before the first."""
     place = tables.checkpoint(NAME)

@@ -68,6 +68,12 @@ class WakeTimers:
         with self._lock:
             return self._begun and self._told is not None
 
+    @property
+    def timers(self) -> tuple[tuple[int, int, int], ...] | None:
+        """All timers: (queue_id, segment, ms); None while those of the checkpoint are unknown."""
+        with self._lock:
+            return None if self._told is not None else tuple((*key, at) for key, at in self._at.items())
+
     def know(self, timers: Iterable[tuple[int, int, int]]) -> None:
         """Add the checkpoint's timers: (queue_id, segment, ms). Those reported by batches since are newer."""
         with self._lock:
