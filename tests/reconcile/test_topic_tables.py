@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from deltalake import DeltaTable, Field, Schema
+from deltalake import DeltaTable, Field, Schema, write_deltalake
 from deltalake.schema import PrimitiveType
 from py4j.protocol import Py4JNetworkError
 
@@ -29,6 +29,7 @@ from checkback.reconcile.records.records import Action
 from checkback.reconcile.recovery.batch_recovery import Deleted, finish
 from checkback.reconcile.recovery.interrupted_batch import find
 from checkback.settings import Settings
+from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.own_failure import own_failure
 from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import SCHEMAS
@@ -553,6 +554,42 @@ def test_table_moved_away_in_the_middle_of_a_batch(lake: Lakehouse, monkeypatch:
         assert "the table was moved away" in lake.unpublished()[1]
         lake.publish(2)
     assert [offset for offset, _ in lake.published("a")] == [1]
+
+
+@pytest.mark.parametrize("commits", [1, 4])
+def test_table_made_anew_in_the_middle_of_a_batch(
+    lake: Lakehouse, monkeypatch: pytest.MonkeyPatch, commits: int
+) -> None:
+    """As a reload does, with fewer versions than the one before or more: none of them names a file that is gone."""
+    lake.land({0: "a", 1: "a", 2: "a"})
+    for offset in range(2):
+        assert lake.conclude(offset, offset) == 0
+    put_off, place = topic_tables.TopicTables.put_off, lake.root / "topics/a"
+
+    def reloaded(*args: Any) -> dict[str, str]:
+        rows = DeltaTable(str(place)).to_pyarrow_table()
+        shutil.rmtree(place)
+        DeltaLog.create("topics/a", str(place))
+        for number in range(commits):
+            write_deltalake(str(place), rows if number == 0 else rows.slice(0, 0), mode="append")
+        return put_off(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(topic_tables.TopicTables, "put_off", reloaded)
+        lake.conclude(2, 2)
+    monkeypatch.setattr("checkback.reconcile.publish.publisher._now", lambda: 2 * 10**12)
+    lake.publish(3)
+    assert [offset for offset, _ in lake.published("a")] == [0, 1, 2]
+
+
+def test_constraint_added_between_two_batches_holds_from_the_next_one_on(lake: Lakehouse) -> None:
+    """Files of their own would break it: they are appended to no table that was altered since the last batch."""
+    lake.land({0: "a", 1: "a"})
+    assert lake.conclude(0, 0) == 0
+    lake.sql("ALTER TABLE {} ADD CONSTRAINT few CHECK (half_queue_offset < 1)", "a")
+    assert lake.conclude(1, 1) == 1
+    assert lake.published("a") == [(0, 0)]
+    assert "few" in lake.unpublished()[1]
 
 
 @pytest.mark.parametrize("batches", [1, 2])

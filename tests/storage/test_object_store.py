@@ -18,7 +18,7 @@ from checkback.errors import FencedError, SettingsError, StateError, StorageErro
 from checkback.settings import Settings, Storage, flatten
 from checkback.storage.checkpoints.seen_commits import SeenCommits, replaced
 from checkback.storage.files import filesystem, object_store, table_files
-from checkback.storage.files.log_files import versions
+from checkback.storage.files.log_files import commit_file, versions
 from checkback.storage.files.object_store import ObjectReader, ObjectWriter, canonical, options_of
 from checkback.storage.log import commit_reader
 from checkback.storage.log.commit_reader import CommitReader
@@ -203,21 +203,43 @@ def test_appends_of_others_between_are_known(tables: Tables) -> None:
         log.versions(["nobody"])
     _delta_rs(tables).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
     with pytest.raises(AlteredError):
+        log.commit(_files(tables, 51), "mine", 6)
+    with pytest.raises(AlteredError):
         log.commit_after(_files(tables, 51), {"mine": 5}, {"mine": 6})
     assert _queues(other) == sorted([11, 12, 13, *range(1, 51)])
 
 
-def test_nothing_is_written_into_a_table_that_was_made_anew(tables: Tables) -> None:
-    """By a process that knew the one before, whose versions the new one does not have yet: that would be a gap."""
+@pytest.mark.parametrize("newest", [0, 3, 5])
+def test_nothing_is_written_into_a_table_that_was_made_anew(tables: Tables, newest: int) -> None:
+    """By a process that knew the one before. Versions that the new one does not have yet would be a gap.
+
+    Whatever it has, it may be of other columns, and lacks files that were written for the one before.
+    """
     log = _log(tables)
     for number in range(3):
         log.commit(_files(tables, number))
     filesystem.delete(None, tables.location("op"))  # type: ignore[arg-type]
-    _log(tables)
+    other = _log(tables)
+    for number in range(newest):
+        other.commit(_files(tables, number))
     for _ in range(2):
-        with pytest.raises(StorageError):
+        with pytest.raises(StorageError, match="made anew"):
             log.commit(_files(tables, 4))
-    assert versions(tables.location("op")) == [0]
+    assert sorted(versions(tables.location("op"))) == list(range(newest + 1))
+
+
+def test_table_whose_files_were_copied_back_is_appended_to(tables: Tables) -> None:
+    """Its newest commit is another file, and it is the same table: what it has committed is read anew."""
+    log = _log(tables)
+    for number in range(1, 4):
+        log.commit(_files(tables, number), "app", number)
+    place = commit_file(tables.location("op"), 3)
+    content = table_files.read(place).replace(b'"version": 3', b'"version": 7')
+    table_files.remove(place)
+    table_files.write(place, content)
+    assert log.versions(["app"]) == {"app": 7}
+    log.commit(_files(tables, 8), "app", 8)
+    assert _queues(log) == [1, 2, 3, 8]
 
 
 def test_commit_into_the_place_of_one_that_was_cleaned_up_is_not_acknowledged(

@@ -352,6 +352,17 @@ def test_mark_and_last_version(lake: Lakehouse) -> None:
     assert lake.tables.last_version(lake.spark, "ticks", "b/c") is None
 
 
+def test_mark_of_a_table_that_only_spark_may_write(spark: SparkSession, tmp_path: Path) -> None:
+    """A rebuild begins with it: delta-rs commits nothing to a table with a feature that it does not know."""
+    tables = Tables(root=str(tmp_path), by_files=True)
+    tables.create(spark, "half")
+    feature = "'delta.feature.allowColumnDefaults' = 'supported'"
+    spark.sql(f"ALTER TABLE {tables.in_sql('half')} SET TBLPROPERTIES ({feature})")
+    for marks in (2, 3):
+        tables.mark(spark, "half")
+        assert max(tables.history(spark, "half", 1)) == marks
+
+
 def test_check_requests_lie_in_small_files(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream takes whole files: so Spark, too, writes no more rows into one than a batch of checks is to have."""
     monkeypatch.setitem(MOST_ROWS, "check_requests", 3)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from checkback.errors import StorageError
-from checkback.storage.files import table_files
-from checkback.storage.files.log_files import commit_file
-from checkback.storage.files.object_store import is_registered
 from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.log.log_store import commit_mark
 
 if TYPE_CHECKING:
+    from checkback.storage.log.log_store import Mark
     from checkback.storage.tables import Tables
 
 
@@ -27,7 +25,7 @@ class FollowedLog:
         self._sync = sync
         self.place = tables.location(name)
         self._log: DeltaLog | None = None
-        self._mark: tuple[int, ...] | None = None
+        self._mark: Mark | None = None
 
     def open(self) -> tuple[DeltaLog, bool] | None:
         """The log, and whether it was opened just now; None if there is no table. Raises StorageError."""
@@ -49,18 +47,3 @@ class FollowedLog:
         """The log was read up to its newest version: remember that commit."""
         if self._log is not None:
             self._mark = commit_mark(self.place, self._log.seen_version)
-
-
-def commit_mark(place: str, version: int) -> tuple[int, ...] | None:
-    """What tells the commit's file from another one in its place; None if it is not there. Raises StorageError."""
-    path = commit_file(place, version)
-    try:
-        if is_registered(path):
-            about = table_files.entry(path)
-            return about.size, about.written
-        found = os.stat(path)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise StorageError(f"the table's log cannot be read: {error}", place) from error
-    return found.st_ino, found.st_mtime_ns, found.st_size

@@ -385,11 +385,11 @@ class Tables:
         self.guard.confirm()
         opened = name not in self._logs
         log = self.log(name)
-        if opened:
+        if opened or self.local:
             self._refuse_moved(name, files)
-        if log.appendable():
+        try:
             return log.commit(files, app, version, also)
-        if files:
+        except AlteredError:
             from checkback.storage.spark_schemas import schema_of
 
             paths = [f"{self.location(name)}/{file.path}" for file in files]
@@ -423,8 +423,8 @@ class Tables:
 
     def mark(self, spark: SparkSession, name: str) -> None:
         """Commit a new version without rows."""
-        if self.by_files:
-            log = self.open_log(name)
+        log = self.open_log(name) if self.by_files else None
+        if log is not None and (log.appendable() or not self.local):
             found = log.versions([_MARK])
             log.commit_after([], found, {_MARK: (found[_MARK] or 0) + 1})
         else:

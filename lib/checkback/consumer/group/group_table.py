@@ -22,11 +22,10 @@ from checkback.errors import StorageError
 from checkback.storage.files import table_files
 from checkback.storage.files.lease import boot_time
 from checkback.storage.files.log_files import commit_file
-from checkback.storage.followed_log import commit_mark
 from checkback.storage.log.commit_reader import read_actions
 from checkback.storage.log.delta_errors import DELTA_ERRORS
 from checkback.storage.log.delta_log import DeltaLog
-from checkback.storage.log.log_store import write_commit
+from checkback.storage.log.log_store import commit_mark, write_commit
 from checkback.storage.log.snapshot_files import open_table
 from checkback.storage.own_failure import reading
 from checkback.storage.parquet.parquet_files import FileWriter
@@ -35,6 +34,7 @@ from checkback.storage.schemas import GROUP_PREFIX
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from checkback.storage.log.log_store import Mark
     from checkback.storage.tables import Tables
 
 #: attempts at a commit while other members' commits come first
@@ -63,7 +63,7 @@ class GroupTable:
         self._file: str | None = None
         self._state = GroupState()
         self._read_at = 0.0
-        self._mark: tuple[int, ...] | None = None
+        self._mark: Mark | None = None
         self._list()
 
     @property

@@ -22,9 +22,9 @@ from checkback.storage.files import table_files
 from checkback.storage.files.local_copies import LocalCopies
 from checkback.storage.files.object_store import concurrently, is_registered
 from checkback.storage.files.whole_objects import WholeObjects
-from checkback.storage.followed_log import commit_mark
 from checkback.storage.log.commit_reader import Added, CommitReader, added_by
 from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.log.log_store import commit_mark
 from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema
 from checkback.storage.valid_texts import python_values
 
@@ -64,7 +64,7 @@ class Mark(NamedTuple):
     """The newest version of a table that was read, and what tells its commit from another one (`commit_mark`)."""
 
     version: int
-    commit: tuple[int, ...] | None
+    commit: tuple[int | str | None, ...] | None
 
 
 @dataclass(eq=False)

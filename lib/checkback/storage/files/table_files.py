@@ -194,6 +194,12 @@ def size(path: str) -> int:
     return found
 
 
+def etag(path: str) -> str | None:
+    """The ETag of an object; another object in its place has another one."""
+    found: str | None = _about(path)["e_tag"]
+    return found
+
+
 def modified(path: str) -> int:
     """Modification time of a file (ms)."""
     if not is_registered(path):

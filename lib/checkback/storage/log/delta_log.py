@@ -272,8 +272,9 @@ class DeltaLog:
         ``also``: versions of further applications, which the same commit sets.
 
         (app, version) is Delta's transaction identifier (PROTOCOL.md of delta-io/delta), as written by Spark's
-        txnAppId and txnVersion. Raises FencedError if another process commits for ``app`` concurrently, StorageError
-        if the log cannot be written, UnflushedError if it cannot be flushed.
+        txnAppId and txnVersion. Raises FencedError if another process commits for ``app`` concurrently, AlteredError,
+        with nothing committed, if files cannot be appended any more, StorageError if the log cannot be written,
+        UnflushedError if it cannot be flushed.
         """
         if app is None:
             # A commit checks all versions since the last one read for conflicts.
@@ -281,6 +282,7 @@ class DeltaLog:
         elif self.has(app, version):
             return False
         if files:
+            self._refuse_altered()
             self._append(files, {} if app is None else {app: version, **also})
         return True
 
@@ -330,10 +332,14 @@ class DeltaLog:
         found = self._versions(expected)
         if found != dict(expected):
             raise fenced(self._place)
-        if files and not self.appendable():
+        if files:
+            self._refuse_altered()
+        self._append(files, versions, expected)
+
+    def _refuse_altered(self) -> None:
+        if not self.appendable():
             what = "somebody has clustered, partitioned or altered the table: files cannot be appended to it"
             raise AlteredError(what, self._place, "undo it, or run again: where Spark can append, it does")
-        self._append(files, versions, expected)
 
     def replace(self, old: Collection[str], new: Sequence[ParquetFile]) -> bool:
         """Replace files (paths relative to the table's folder) with ones that hold the same rows: a compaction.
@@ -435,9 +441,23 @@ class DeltaLog:
         Log cleanup may remove the next version after days, while later ones exist. Afterwards ``_table`` has the
         newest metadata and protocol, but not necessarily the newest files (`_snapshot`).
         """
-        commits = self._tail.read() if boot_time() < self._listed + _LIST_S else None
-        if commits is None or any(map(alters, commits)):
+        commits = self._tail.read()
+        if self._tail.replaced:
+            self._open_anew()
+        elif commits is None or boot_time() >= self._listed + _LIST_S or any(map(alters, commits)):
             self._load()
+
+    def _open_anew(self) -> None:
+        """Open the table if it is still the same one: delta-rs would read on from the known version of any.
+
+        Raises StorageError.
+        """
+        with reading(self._place, unreadable):
+            anew = open_listed(self._place, 0)
+        if anew.metadata().id != self._table.metadata().id:
+            raise StorageError("the table was made anew meanwhile", self._place, "run it again")
+        self._table, self._tail = anew, LogTail(self._place, int(anew.version()))
+        self._listed = boot_time()
 
     def _load(self) -> None:
         """List the log, and read the table's newest version. Raises StorageError."""
@@ -451,7 +471,7 @@ class DeltaLog:
         if int(self._table.version()) < self._tail.version:
             what = f"the log does not list its version {self._tail.version} any more"
             raise StorageError(what, self._place, "run it again; the table may have been put back or made anew")
-        self._tail.version = int(self._table.version())
+        self._tail.at(int(self._table.version()))
         self._listed = now
 
 

@@ -2,6 +2,8 @@
 
 In a local folder by a hard link, which fails if the name exists; in an object store by a conditional PUT
 (If-None-Match). Of processes that write the same version one succeeds.
+
+A commit file never changes: one that has another mark than it had is another table's, or was put back.
 """
 
 from __future__ import annotations
@@ -10,24 +12,44 @@ import json
 import os
 import uuid
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from checkback.errors import NO_SPACE, NO_SPACE_FIX, StorageError
 from checkback.storage.files import table_files
 from checkback.storage.files.fsync import flush_file, flush_folder
 from checkback.storage.files.log_files import commit_file
 from checkback.storage.files.object_store import create, is_registered
+from checkback.storage.log.delta_errors import unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Action = dict[str, Any]
+#: what tells a commit's file from another one in its place: its ETag, or what the file system says of it
+Mark: TypeAlias = "tuple[int | str | None, ...]"
 #: key in a commit's commitInfo: unique for each attempt at a commit
 COMMIT_ID = "checkback.commit"
 
 
-def write_commit(place: str, version: int, actions: Sequence[Action], sync: bool) -> bool:
-    """Commit these actions as ``version`` of the table in ``place``; False if another process has written it.
+def commit_mark(place: str, version: int) -> Mark | None:
+    """The mark of a version's commit file; None if it is not there. Raises StorageError."""
+    path = commit_file(place, version)
+    try:
+        return (table_files.etag(path),) if is_registered(path) else _mark(os.stat(path))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise unreadable(place, error) from error
+
+
+def _mark(about: os.stat_result) -> Mark:
+    return about.st_ino, about.st_mtime_ns, about.st_size
+
+
+def write_commit(place: str, version: int, actions: Sequence[Action], sync: bool) -> Mark | None:
+    """Commit these actions as ``version`` of the table in ``place``; None if another process has written it.
+
+    Returns the file's mark.
 
     The first action is a commitInfo. ``sync``: flushed to disk when this returns (local folders). The caller must have
     read the log up to ``version - 1`` recently: log cleanup may have removed a version that existed. Raises
@@ -46,7 +68,7 @@ def write_commit(place: str, version: int, actions: Sequence[Action], sync: bool
         raise StorageError(f"the commit failed: {error.strerror or error}", path, fix) from error
 
 
-def _link(path: str, content: bytes, sync: bool) -> bool:
+def _link(path: str, content: bytes, sync: bool) -> Mark | None:
     new = os.path.join(os.path.dirname(path), f".{uuid.uuid4().hex}.tmp")
     try:
         with open(new, "wb") as file:
@@ -54,24 +76,25 @@ def _link(path: str, content: bytes, sync: bool) -> bool:
         if sync:
             flush_file(new)
         os.link(new, path)
+        mark = _mark(os.stat(new))
     except FileExistsError:
-        return False
+        return None
     finally:
         with suppress(FileNotFoundError):
             os.remove(new)
     if sync:
         flush_folder(os.path.dirname(path))
-    return True
+    return mark
 
 
-def _put(path: str, content: bytes, attempt: str) -> bool:
+def _put(path: str, content: bytes, attempt: str) -> Mark | None:
     try:
-        create(path, content)
+        return (create(path, content),)
     except OSError as error:
         # A request that was done and answered with an error is repeated, and meets its own object; or is not repeated.
         try:
             first = table_files.lines(path)[0]
         except (OSError, IndexError):
             raise error from None
-        return bool(json.loads(first).get("commitInfo", {}).get(COMMIT_ID) == attempt)
-    return True
+        mine = json.loads(first).get("commitInfo", {}).get(COMMIT_ID) == attempt
+        return (table_files.etag(path),) if mine else None

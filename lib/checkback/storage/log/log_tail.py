@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from checkback.storage.files import table_files
 from checkback.storage.files.log_files import commit_file
-from checkback.storage.files.object_store import concurrently
+from checkback.storage.files.object_store import concurrently, is_registered
 from checkback.storage.log.checksum import after
 from checkback.storage.log.commit_reader import parse_action
 from checkback.storage.log.delta_errors import unreadable
-from checkback.storage.log.log_store import write_commit
+from checkback.storage.log.log_store import commit_mark, write_commit
 from checkback.storage.log.torn_commits import ACTIONS
 from checkback.storage.log.transaction_versions import TransactionVersions
 from checkback.storage.own_failure import reading
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from checkback.storage.log.checksum import Checksum
-    from checkback.storage.log.log_store import Action
+    from checkback.storage.log.log_store import Action, Mark
     from checkback.storage.parquet.parquet_files import ParquetFile
 
     Commit = list[Action]
@@ -42,26 +42,35 @@ class LogTail:
     def __init__(self, place: str, version: int) -> None:
         """``place``: the table's absolute folder, or its URI."""
         self._place = place
-        self.version = version
+        self.at(version)
+        #: the known version's commit is another file than it was: the table was made anew, or put back
+        self.replaced = False
         self.transactions = TransactionVersions(place)
         #: a version up to the known one, and its checksum
         self.checksum: tuple[int, Checksum] | None = None
+
+    def at(self, version: int) -> None:
+        """The log is known up to this version. Raises StorageError."""
+        self.version = version
+        # in an object store a request, which the next look makes
+        self._mark: Mark | None = None if is_registered(self._place) else commit_mark(self._place, version)
 
     def read(self) -> list[Commit] | None:
         """The commits after the known version; None if the log must be listed, which then stays as it was.
 
         That is if there are many, or if the known version is not there any more: log cleanup removes it some day, and
-        possibly the next one while later ones exist; or somebody has made the table anew. Raises StorageError.
+        possibly the next one while later ones exist; or somebody has made the table anew (`replaced`). Raises
+        StorageError.
         """
-        steps: list[Callable[[], Any]] = [self.is_there, partial(self._commit, self.version + 1)]
-        there, following = concurrently(self._place, lambda step: step(), steps)
-        commits = self._after(following, _MOST) if there else None
+        look, following = partial(commit_mark, self._place, self.version), partial(self._commit, self.version + 1)
+        steps: list[Callable[[], Any]] = [look, following]
+        mark, first = concurrently(self._place, lambda step: step(), steps)
+        self.replaced = None not in (mark, self._mark) and mark != self._mark
+        if mark is None or self.replaced:
+            return None
+        self._mark = mark
+        commits = self._after(first, _MOST)
         return None if commits is None else self._follow_all(commits)
-
-    def is_there(self) -> bool:
-        """True if the log has the commit of the known version. Raises StorageError."""
-        with reading(self._place, unreadable):
-            return table_files.exists(commit_file(self._place, self.version))
 
     def read_on(self) -> list[Commit]:
         """All commits after the known version, however many. Raises StorageError."""
@@ -73,9 +82,11 @@ class LogTail:
         The table takes files unchanged (`compatibility.takes_files`). Raises StorageError.
         """
         actions = _actions(files, versions)
-        if not write_commit(self._place, self.version + 1, actions, sync=False):
+        mark = write_commit(self._place, self.version + 1, actions, sync=False)
+        if mark is None:
             return False
         self._follow(actions)
+        self._mark = mark
         return True
 
     def _after(self, following: Commit | None, most: float = math.inf) -> list[Commit] | None:
@@ -90,6 +101,8 @@ class LogTail:
     def _follow_all(self, commits: list[Commit]) -> list[Commit]:
         for commit in commits:
             self._follow(commit)
+        if commits:
+            self.at(self.version)
         return commits
 
     def _follow(self, commit: Commit) -> None:
