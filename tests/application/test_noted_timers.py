@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest.mock import Mock
@@ -10,6 +11,7 @@ import pytest
 
 from application.test_delay import LATER, NEVER, Lake
 from checkback.application import run
+from checkback.errors import SettingsError
 from checkback.reconcile.start.scheduled_run import FILE, noted_timers
 from checkback.reconcile.state.registered_timers import timers_of
 from reconcile.messages import half
@@ -56,3 +58,15 @@ def test_what_is_noted_is_what_the_state_has(
     read.assert_called_once()
     assert _noted(lake) == _first_timers(lake)
     assert not caplog.records
+
+
+def test_unfit_settings_are_refused_where_nothing_is_to_be_checked(spark: SparkSession, tmp_path: Path) -> None:
+    """And no query is started for it: it has read all that there is."""
+    lake = Lake(spark, tmp_path)
+    lake.land(half(0))
+    lake.reconcile()
+    assert not Path(lake.tables.checkpoint("check")).exists()
+    unfit = lake.settings.check.model_copy(update={"ca_file": "/nonexistent.pem"})
+    lake.settings = lake.settings.model_copy(update={"check": unfit})
+    with pytest.raises(SettingsError, match=re.escape("check.ca_file: /nonexistent.pem")):
+        lake.reconcile()

@@ -264,8 +264,22 @@ def test_a_version_that_brought_no_rows_is_nothing_to_do(drained: Drained) -> No
     assert drained.nothing_to_do()
 
 
+def test_check_query_is_not_started_for_nothing(drained: Drained) -> None:
+    """What the other query has still to do is not its concern; its own last batch is, if it broke off."""
+    drained.land("half")
+    assert scheduled_run.nothing_to_check(drained.tables)
+    drained.batch("check", 8, done=False)
+    assert not scheduled_run.nothing_to_check(drained.tables)
+    drained.batch("check", 8)
+    assert scheduled_run.nothing_to_check(drained.tables)
+    (drained.root / "_checkpoints/check/offsets/8").write_text("v1\nnonsense")
+    assert not scheduled_run.nothing_to_check(drained.tables)
+
+
 def test_a_check_query_that_never_ran_has_nothing_to_do_as_long_as_nothing_was_asked(drained: Drained) -> None:
     (drained.root / "_checkpoints/check/metadata").unlink()
     assert drained.nothing_to_do()
+    assert scheduled_run.nothing_to_check(drained.tables)
     drained.land("check_requests")
     assert not drained.nothing_to_do()
+    assert not scheduled_run.nothing_to_check(drained.tables)

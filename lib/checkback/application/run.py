@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from checkback.application.observability import observed
 from checkback.check.checkpoint_reset import renew
-from checkback.check.query import check_query, decisive_answers
+from checkback.check.query import CheckBatches, check_query, decisive_answers
 from checkback.errors import reason
 from checkback.reconcile.batch_rules import BatchRules, batch_rules, begun_with, group_hash_of, keep
 from checkback.reconcile.checkpoint_owner import NAME, claim
@@ -23,6 +23,7 @@ from checkback.reconcile.start.preconditions import refuse
 from checkback.reconcile.start.start_facts import facts
 from checkback.reconcile.state.registered_timers import timers_of
 from checkback.reconcile.state.wake_timers import WakeTimers
+from checkback.spark.connect import parallelism
 from checkback.spark.shutdown import GracefulShutdown, stop_on_signal
 from checkback.storage import external_tables
 from checkback.storage.crash_recovery import recover_query, recover_tables
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from checkback.check.query import CheckBatches
     from checkback.observe.observer import Observer
     from checkback.settings import Settings
     from checkback.storage.checkpoints.checkpoint import Checkpoint
@@ -188,7 +188,10 @@ class Queries:
                     return
 
     def _check(self) -> int:
-        """Run `check` on the available requests; the number of deciding answers."""
+        """Run `check` on the available requests, if there are any; the number of deciding answers."""
+        if scheduled_run.nothing_to_check(self.tables):
+            CheckBatches(self.tables, self.settings, parallelism(self.spark))  # refuses invalid settings
+            return 0
         since = datetime.now(timezone.utc)
         # With Spark Connect a copy of the batch function runs on the server, and reports nothing here.
         before = decisive_answers(self.spark, self.tables, since) if is_connect(self.spark) else 0

@@ -66,6 +66,8 @@ LOCAL: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     # Failures are reported as one-line errors; stack traces are for --debug.
     "spark.log.level": "FATAL",
+    # Which line of Python made a column: ten calls of the JVM for each column of each query.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.driver.memory": "4g",
     # No limit: a batch's result is collected whole, and one over the limit would be so at every restart. Spark's 1g
     # would stop `reconcile` permanently although the batch fits into the driver's memory.

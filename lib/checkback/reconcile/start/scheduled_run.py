@@ -127,8 +127,18 @@ def nothing_to_do(tables: Tables, settings: Settings, now: int) -> bool:
             return False
         with ThreadPoolExecutor() as pool:  # in an object store each of their requests takes long
             whole = pool.submit(_is_whole, tables)
-            check = pool.submit(lambda: _has_read_all(tables, _CHECK, _checkpoint(tables, _CHECK)))
+            check = pool.submit(nothing_to_check, tables)
             return _has_read_all(tables, NAME, found) and check.result() and whole.result()
+    except (StorageError, OSError, ValueError):
+        return False
+
+
+def nothing_to_check(tables: Tables) -> bool:
+    """True if the check query has answered all check requests. False if unknown."""
+    if not tables.by_files or _path(tables.checkpoint(_CHECK)) is None:
+        return False
+    try:
+        return _has_read_all(tables, _CHECK, _checkpoint(tables, _CHECK))
     except (StorageError, OSError, ValueError):
         return False
 
