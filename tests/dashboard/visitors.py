@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 SAME = {"origin": "http://localhost:8902"}
 
 
-def client(root: Path, token: str | None = None, **dashboard: object) -> TestClient:
+def client(root: Path, token: str | None = None, kind: type[Pages] = Pages, **dashboard: object) -> TestClient:
     about = {"storage": {"root": str(root)}, "dashboard": dashboard | ({"token": token} if token else {})}
-    pages = Pages(Settings.model_validate(about), Access(token, lambda: 1_000_000.0))
+    pages = kind(Settings.model_validate(about), Access(token, lambda: 1_000_000.0))
     return TestClient(create_app(pages), base_url="http://localhost:8902")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from datetime import datetime, timedelta, timezone
-from functools import reduce
+from functools import cache, reduce
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -95,12 +95,12 @@ def test_versions_of_a_moment_are_those_of_the_model(seed: int) -> None:
     with TemporaryDirectory() as folder:
         root = Path(folder)
         history = History(root, Random(seed), 12)
-        tables = Tables(root=folder, by_files=True)
-        for ms in {at + near for at in [_START, *history.times] for near in (-1, 0, 1)}:
-            with DuckDBEngine(tables) as engine:
+        offsets = cache(_offsets)
+        with DuckDBEngine(Tables(root=folder, by_files=True)) as engine:
+            for ms in {at + near for at in [_START, *history.times] for near in (-1, 0, 1)}:
                 view = View(engine, _moment(ms))
-                half, decisions = (_offsets(root, name, view.version(name)) for name in ("half", "decisions"))
-            assert half - decisions == history.pending(ms)
+                half, decisions = (offsets(root, name, view.version(name)) for name in ("half", "decisions"))
+                assert half - decisions == history.pending(ms)
 
 
 def test_pending_as_of_is_what_the_model_says(spark: SparkSession, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -327,6 +328,23 @@ def test_topics_are_the_tables_that_are_there(tables: Tables) -> None:
     assert tables.topics(None) == ["topics/B", "topics/a"]  # type: ignore[arg-type]
 
 
+def _at_once(codes: Sequence[str]) -> None:
+    """Run them, each in a process of its own: they go on together, from where each says that it is ready."""
+    pipe = subprocess.PIPE
+    with ExitStack() as stack:
+        started = [
+            stack.enter_context(subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe))
+            for code in codes
+        ]
+        for each in started:
+            assert each.stdout is not None
+            assert each.stdout.readline() == b"ready\n"
+        for each in started:
+            assert each.stdin is not None
+            each.stdin.close()
+        assert [each.wait(300) for each in started] == [0] * len(codes)
+
+
 _APPEND = """
 import sys
 sys.path[:0] = {paths!r}
@@ -336,6 +354,8 @@ from storage.test_object_store import _rows
 from checkback.storage.parquet.parquet_files import TableRoot
 
 root = TableRoot({root!r}, {sync!r}, {options!r})
+print("ready", flush=True)
+sys.stdin.readline()
 for number in range({times}):
     with root.writer() as writer:
         writer.write("op", _rows({first} + number))
@@ -348,27 +368,14 @@ for number in range({times}):
 
 def test_two_processes_lose_no_commit(tables: Tables) -> None:
     """Spark's commits lose some in an object store: two writers of a version are both told that theirs is it."""
-    log, times = _log(tables), 200
+    log, times = _log(tables), 60
     paths = [str(Path(__file__).parents[1]), str(Path(checkback.__file__).parents[1])]
     root: TableRoot = tables.table_root
-    writers = [
-        subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                _APPEND.format(
-                    paths=paths,
-                    root=root.uri,
-                    sync=root.sync,
-                    options=dict(root.options),
-                    first=first,
-                    times=times,
-                ),
-            ]
-        )
+    codes = [
+        _APPEND.format(paths=paths, root=root.uri, sync=root.sync, options=dict(root.options), first=first, times=times)
         for first in (0, 1000)
     ]
-    assert [writer.wait(600) for writer in writers] == [0, 0]
+    _at_once(codes)
     assert _queues(log) == [*range(times), *range(1000, 1000 + times)]
 
 
@@ -393,20 +400,7 @@ def test_first_starts_at_the_same_time_make_the_same_tables(tables: Tables) -> N
     """Nobody fails for the other's table, and nobody's commit is in a table that is replaced."""
     paths = [str(Path(__file__).parents[1]), str(Path(checkback.__file__).parents[1])]
     storage = {"root": tables.root, "options": dict(tables.table_root.options), "checkpoints": tables.root}
-    starts = [
-        subprocess.Popen(
-            [sys.executable, "-c", _CREATE.format(paths=paths, storage=storage, app=app)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        for app in "abc"
-    ]
-    for start in starts:
-        assert start.stdout is not None
-        assert start.stdout.readline() == b"ready\n"
-    for start in starts:
-        start.communicate(b"go\n", timeout=300)
-    assert [start.returncode for start in starts] == [0, 0, 0]
+    _at_once([_CREATE.format(paths=paths, storage=storage, app=app) for app in "abc"])
     for name in SCHEMAS:
         assert tables.log(name).versions("abc") == dict.fromkeys("abc", 1)
         assert tables.log(name).version() == 3
