@@ -142,6 +142,8 @@ def test_failures_in_one_line() -> None:
         "query reconcile: [DELTA_SCHEMA_CHANGED_WITH_VERSION] Detected schema change in version 2; "
         "a table that it reads was altered, as by a new column: run again, and it goes on"
     )
+    dropped = RuntimeError("[DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE_USE_SCHEMA_LOG] Streaming read is not")
+    assert "for the query check move the folder check of its checkpoint away" in str(failure("check", dropped))
     own = CheckbackError("gone", where="half")
     assert failure("check", own) is own
 

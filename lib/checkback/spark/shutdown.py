@@ -45,6 +45,8 @@ _FIXES = {
     "[CANNOT_WRITE_STATE_STORE": "check that the checkpoint's disk has space and is writable, then run again",
     "[DELTA_SCHEMA_CHANGED": "a table that it reads was altered, as by a new column: run again, and it goes on",
     "[DELTA_STREAMING_SCHEMA_MISMATCH": "a table that it reads was altered, as by a new column: run again",
+    "[DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE": "a column of a table that it reads was dropped or renamed, which no "
+    "stream passes: for the query check move the folder check of its checkpoint away, else run `checkback rebuild`",
     "[CONCURRENT_STREAM_LOG_UPDATE]": "another process runs this query: stop one of the two, then run again",
 }
 #: errors of a call after Spark has died
