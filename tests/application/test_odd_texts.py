@@ -49,7 +49,7 @@ def test_text_that_is_not_utf8(spark: SparkSession, tmp_path: Path) -> None:
         for row in [half_row(0), *odd]
     ]
     append_odd(str(tmp_path), "op", ops)
-    for _ in range(3):
+    for _ in range(2):
         reconcile(spark, settings, available_now=True)
     shutil.rmtree(f"{tables.checkpoint('reconcile')}")
     assert rebuild(spark, settings, print) is not None

@@ -29,6 +29,7 @@ from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
+from support.copied_lakes import copied
 from support.rows import rows_of
 
 if TYPE_CHECKING:
@@ -185,16 +186,21 @@ def test_batch_that_was_begun_puts_off_the_same_checks(lake: Lakehouse, monkeypa
     assert {offset for offset, tables in fates.items() if tables == ["topics/t"]} == {9, *left}
 
 
-def _begin(lake: Lakehouse, settings: Settings, version: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first run, by the release that `_as_release_before` makes of it."""
-    with monkeypatch.context() as patch:
-        if version is None:
-            patch.setattr(batch_rules, "GROUP_HASH", GroupHash.XXHASH64)
-        lake.run(settings)
+@pytest.fixture(scope="module")
+def begun(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
+    """After the first run of a release before, of its one check of both messages; an op has landed since."""
+    lake = Lakehouse(spark, tmp_path_factory.mktemp("begun") / "data")
+    lake.half(0, 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batch_rules, "GROUP_HASH", GroupHash.XXHASH64)
+        lake.run(lake.settings(check_max=1))
+    lake.commit(1)
+    return lake
 
 
-def _as_release_before(lake: Lakehouse, version: int | None) -> None:
-    """Let the rules beside the checkpoint be those of a release that decides otherwise; None: that kept none."""
+def _as_release_before(lake: Lakehouse, root: Path, version: int | None) -> Lakehouse:
+    """A copy, with the rules beside the checkpoint of a release that decides otherwise; None: that kept none."""
+    lake = Lakehouse(lake.spark, copied(Path(lake.root), root))
     folder = Path(lake.tables.checkpoint("reconcile"), batch_rules.FOLDER)
     for file in folder.iterdir():
         if version is None:
@@ -202,47 +208,39 @@ def _as_release_before(lake: Lakehouse, version: int | None) -> None:
         else:
             found = json.loads(file.read_text())
             file.write_text(json.dumps(found | {"decision_version": version, "release": "0.0.9"}))
+    return lake
 
 
-@pytest.mark.parametrize("version", [None, 0])
 def test_batch_of_another_release_that_has_written_is_refused_until_a_rebuild(
-    lake: Lakehouse, version: int | None, monkeypatch: pytest.MonkeyPatch
+    begun: Lakehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = lake.settings(check_max=1)
-    lake.half(0, 1)
-    _begin(lake, settings, version, monkeypatch)
-    lake.commit(1)
-    batch = _crash(lake, settings, "topics/t", monkeypatch)
-    _as_release_before(lake, version)
-    with pytest.raises(StateError, match="`checkback rebuild`") as refused:
+    crashed = Lakehouse(begun.spark, copied(Path(begun.root), tmp_path / "crashed"))
+    settings = crashed.settings(check_max=1)
+    batch = _crash(crashed, settings, "topics/t", monkeypatch)
+    for version in (None, 0):
+        lake = _as_release_before(crashed, tmp_path / f"{version}", version)
+        settings = lake.settings(check_max=1)
+        with pytest.raises(StateError, match="`checkback rebuild`") as refused:
+            lake.run(settings)
+        assert f"batch {batch} was begun by" in str(refused.value), version
+        assert rebuild(lake.spark, settings, print) is not None
+        old, new = (
+            sorted({row[0] for row in lake.rows("batches", "application")}),
+            lake.rows("batches", "batch_id"),
+        )
+        # The batch that was finished is concluded by its query's name.
+        assert (len(old), new.count((batch,))) == (2, 1), version
+        lake.commit(0)
         lake.run(settings)
-    assert f"batch {batch} was begun by" in str(refused.value)
-    assert rebuild(lake.spark, settings, print) is not None
-    old, new = (
-        sorted({row[0] for row in lake.rows("batches", "application")}),
-        lake.rows("batches", "batch_id"),
-    )
-    assert (len(old), new.count((batch,))) == (2, 1)  # the batch that was finished is concluded by its query's name
-    lake.commit(0)
-    lake.run(settings)
-    assert lake.fates() == {0: ["discarded"], 1: ["topics/t"]}
+        assert lake.fates() == {0: ["discarded"], 1: ["topics/t"]}, version
 
 
-@pytest.mark.parametrize("version", [None, 0])
 def test_batch_of_another_release_that_has_written_nothing_is_decided_anew(
-    lake: Lakehouse, version: int | None, monkeypatch: pytest.MonkeyPatch
+    begun: Lakehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The state that its first try has written is forgotten, so that nobody takes it up."""
-    settings = lake.settings(check_max=1)
-    lake.half(0, 1)
-    _begin(lake, settings, version, monkeypatch)
-    lake.commit(1)
-    batch = _interrupt(lake, settings, "publish", monkeypatch)
-    _as_release_before(lake, version)
-    (state,) = Path(lake.tables.checkpoint("reconcile"), "state").iterdir()
-    for partition in state.iterdir():
-        if partition.name.isdecimal():
-            (partition / f"{batch + 1}.zip").write_bytes(b"of the first try")
+    crashed = Lakehouse(begun.spark, copied(Path(begun.root), tmp_path / "crashed"))
+    batch = _interrupt(crashed, crashed.settings(check_max=1), "publish", monkeypatch)
     # As with a checkpoint in an object store: in local folders each start removes the state of a batch not done.
     monkeypatch.setattr(application, "recover_query", lambda *_: None)
     publish = Publisher.publish
@@ -252,16 +250,22 @@ def test_batch_of_another_release_that_has_written_nothing_is_decided_anew(
             raise CrashError
         return publish(self, spark, actions, batch_id, app)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Publisher, "publish", once)  # then the state is read from the files
-        with pytest.raises(CheckbackError):
-            lake.run(lake.settings(check_max=2))
-    lake.run(lake.settings(check_max=2))
-    lake.run(lake.settings(check_max=2))
-    assert lake.fates() == {0: ["discarded"], 1: ["topics/t"]}
-    assert set(dict(lake.rows("batches", "batch_id", "check_max")).items()) >= {(batch, 2)}
-    # The first try discarded it: by that state the next batch would not check it.
-    assert (batch + 1, 0) in lake.rows("check_requests", "batch_id", "queue_offset")
+    for version in (None, 0):
+        lake = _as_release_before(crashed, tmp_path / f"{version}", version)
+        (state,) = Path(lake.tables.checkpoint("reconcile"), "state").iterdir()
+        for partition in state.iterdir():
+            if partition.name.isdecimal():
+                (partition / f"{batch + 1}.zip").write_bytes(b"of the first try")
+        with monkeypatch.context() as patch:
+            patch.setattr(Publisher, "publish", once)  # then the state is read from the files
+            with pytest.raises(CheckbackError):
+                lake.run(lake.settings(check_max=2))
+        lake.run(lake.settings(check_max=2))
+        lake.run(lake.settings(check_max=2))
+        assert lake.fates() == {0: ["discarded"], 1: ["topics/t"]}, version
+        assert set(dict(lake.rows("batches", "batch_id", "check_max")).items()) >= {(batch, 2)}, version
+        # The first try discarded it: by that state the next batch would not check it.
+        assert (batch + 1, 0) in lake.rows("check_requests", "batch_id", "queue_offset"), version
 
 
 def test_batch_that_is_done_again_leaves_the_same_state(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
