@@ -76,7 +76,7 @@ def test_tables_in_an_object_store_end_as_in_a_folder(
     rebuilt = rebuild(spark, settings, print)
     assert rebuilt is not None
     assert (rebuilt.set_aside or "").startswith(f"{tables.root}/_checkpoints/reconcile.before-")
-    for _ in range(_CHECK_MAX + 2):
+    for _ in range(_CHECK_MAX + 1):
         reconcile(spark, settings, available_now=True)
     reports = {report.table: report for report in maintain(settings, tables, dry_run=False, progress=Quiet())}
     assert reports["ticks"].files_after < reports["ticks"].files_before
