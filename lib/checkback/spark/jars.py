@@ -17,8 +17,6 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark import __version__ as spark_version
-
 from checkback.storage.files.paths import local_path
 
 if TYPE_CHECKING:
@@ -110,6 +108,8 @@ def _known(conf: Mapping[str, str]) -> list[str]:
 
 def _file(conf: Mapping[str, str]) -> Path:
     """The file that records the JARs of these settings. Its name is a hash of everything that affects resolution."""
+    from pyspark import __version__ as spark_version
+
     asked = {key: value for key, value in conf.items() if key.startswith("spark.jars")}
     key = json.dumps([spark_version, asked], sort_keys=True)
     return cache() / f"jars-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
