@@ -68,17 +68,17 @@ def _damage(root: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ["duckdb", pytest.param("spark", marks=pytest.mark.spark)])
-@pytest.mark.parametrize("how", ["log", "no log", "no file", "file"])
+@pytest.mark.parametrize("how", [("log", "no log"), ("no file", "file")], ids=" and ".join)
 def test_a_topic_that_cannot_be_read_is_named_and_the_others_told(
-    tmp_path: Path, how: str, engine: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, how: tuple[str, str], engine: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On DuckDB without Spark's packages."""
     settings = Settings.model_validate({"storage": {"root": str(tmp_path)}})
     rows = [row for one in (0, 1) for row in Transaction(one).committed()]
     others = [Transaction(number).published(f"t{number}") for number in range(2, 5)]
     write(None, Tables.of(settings.storage), in_batches([*rows, *others])[0])
-    for topic in ("t2", "t4"):
-        _damage(tmp_path / "topics" / topic, how)
+    for topic, fault in zip(("t2", "t4"), how, strict=True):
+        _damage(tmp_path / "topics" / topic, fault)
     spark = request.getfixturevalue("spark") if engine == "spark" else None
     if engine == "duckdb":
         monkeypatch.setitem(sys.modules, "pyspark", None)

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from contextlib import nullcontext, suppress
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -49,12 +50,19 @@ def _rows(*offsets: int) -> pa.Table:
     return pa.Table.from_pylist([{**filled, _KEY: offset} for offset in offsets], arrow_schema(NAME))
 
 
+@pytest.fixture(scope="module")
+def folder(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The table, empty."""
+    root = tmp_path_factory.mktemp("tables")
+    Tables(root=str(root)).create(spark, NAME)
+    return root
+
+
 @pytest.fixture(params=["catalog", "folder"])
 def tables(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Iterator[Tables]:
     if request.param == "folder":
-        found = Tables(root=str(tmp_path), sync=True)
-        found.create(spark, NAME)
-        yield found
+        shutil.copytree(request.getfixturevalue("folder"), tmp_path, dirs_exist_ok=True)
+        yield Tables(root=str(tmp_path), sync=True)
         return
     spark.sql(f"CREATE SCHEMA spark_catalog.{SCHEMA}")
     try:
@@ -253,34 +261,50 @@ def test_process_that_may_not_write_any_more(spark: SparkSession, tables: Tables
     assert _offsets(spark, tables) == []
 
 
+def _append_around(spark: SparkSession, tables: Tables, change: str, first: int) -> None:
+    """A row before the table is altered, and three after it, the second of them twice."""
+    tables.append_arrow(spark, _rows(first), NAME, "a", first)
+    spark.sql(f"ALTER TABLE {tables.in_sql(NAME)} {change}")
+    for version in (first + 1, first + 2, first + 1):
+        tables.append_arrow(spark, _rows(version), NAME, "a", version)
+    version = max(tables.history(spark, NAME, 1))
+    assert tables.committed_version(spark, NAME) == version
+    tables.append_arrow(spark, _rows(first + 3), NAME, "a", first + 3)
+    assert tables.committed_version(spark, NAME) == version + 1
+
+
+def test_table_whose_features_want_no_more_than_files(spark: SparkSession, tables: Tables) -> None:
+    """Delta's own transaction writes it, whichever of them it has."""
+    changes = (
+        "ADD COLUMNS (note STRING)",
+        "SET TBLPROPERTIES (delta.enableDeletionVectors = true, delta.checkpointPolicy = 'v2')",
+        "SET TBLPROPERTIES (delta.enableInCommitTimestamps = true)",
+        "SET TBLPROPERTIES (delta.enableRowTracking = true)",
+    )
+    for number, change in enumerate(changes):
+        _append_around(spark, tables, change, 4 * number + 1)
+    rows = 4 * len(changes)
+    assert _offsets(spark, tables) == list(range(1, rows + 1))
+    operations = Counter(_operations(spark, tables))
+    assert (operations["STREAMING UPDATE"], operations["WRITE"]) == (rows, 0)
+    ids = spark.sql(f"SELECT DISTINCT _metadata.row_id FROM {tables.in_sql(NAME)}")  # noqa: S608 - quoted
+    assert ids.count() == rows
+
+
 @pytest.mark.parametrize(
-    ("change", "operation"),
+    "change",
     [
-        ("ADD COLUMNS (note STRING)", "STREAMING UPDATE"),
-        ("SET TBLPROPERTIES (delta.enableDeletionVectors = true, delta.checkpointPolicy = 'v2')", "STREAMING UPDATE"),
-        ("SET TBLPROPERTIES (delta.enableInCommitTimestamps = true)", "STREAMING UPDATE"),
-        ("SET TBLPROPERTIES (delta.enableRowTracking = true)", "STREAMING UPDATE"),
-        ("ADD CONSTRAINT few CHECK (half_queue_offset < 100)", "WRITE"),
-        ("SET TBLPROPERTIES (delta.columnMapping.mode = 'name')", "WRITE"),
-        ("CLUSTER BY (half_queue_id)", "WRITE"),
+        "ADD CONSTRAINT few CHECK (half_queue_offset < 100)",
+        "SET TBLPROPERTIES (delta.columnMapping.mode = 'name')",
+        "CLUSTER BY (half_queue_id)",
     ],
 )
-def test_altered_table(spark: SparkSession, tables: Tables, change: str, operation: str) -> None:
-    """Who writes it depends on whether its features want more than files; the rows are there in either case."""
-    tables.append_arrow(spark, _rows(1), NAME, "a", 1)
-    spark.sql(f"ALTER TABLE {tables.in_sql(NAME)} {change}")
-    for version in (2, 3, 2):
-        tables.append_arrow(spark, _rows(version), NAME, "a", version)
-    assert _offsets(spark, tables) == [1, 2, 3]
+def test_table_whose_features_want_more_than_files(spark: SparkSession, tables: Tables, change: str) -> None:
+    """Spark writes it; the rows are there all the same."""
+    _append_around(spark, tables, change, 1)
+    assert _offsets(spark, tables) == [1, 2, 3, 4]
     operations = _operations(spark, tables)
-    assert operations[-2:] == [operation] * 2
-    if "RowTracking" in change:
-        ids = spark.sql(f"SELECT DISTINCT _metadata.row_id FROM {tables.in_sql(NAME)}")  # noqa: S608 - quoted
-        assert ids.count() == 3
-    version = len(operations) - 1
-    assert tables.committed_version(spark, NAME) == version
-    tables.append_arrow(spark, _rows(4), NAME, "a", 4)
-    assert tables.committed_version(spark, NAME) == version + 1
+    assert (operations.count("STREAMING UPDATE"), operations[-3:]) == (1, ["WRITE"] * 3)
 
 
 def test_changes_can_be_read(spark: SparkSession, tables: Tables) -> None:
