@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from chispa import assert_df_equality
 from deltalake import DeltaTable
 
 from checkback.errors import StorageError
@@ -29,7 +30,6 @@ from reconcile.messages import BATCH_ID, BATCH_MS, T0, T0_US, T1, action, action
 from support.rows import count_of, records_of, rows_of
 
 if TYPE_CHECKING:
-    from deltalake import Schema
     from pyspark.sql import SparkSession
 
 APP = "query"
@@ -123,14 +123,9 @@ def test_all_ways_write_the_same_rows(spark: SparkSession, tmp_path: Path, monke
         lake.publish(*_BATCH, *_DELAYED)
         found.append(lake)
     for name in OUTPUTS:
-        one, *others = (_content(lake, name) for lake in found)
-        assert one[1]
-        assert others == [one, one], name
-
-
-def _content(lake: Lakehouse, name: str) -> tuple[Schema, list[dict[str, Any]]]:
-    rows = sorted(records_of(lake.files.root, name), key=lambda row: str(row["transaction_id"]))
-    return DeltaTable(lake.files.location(name)).schema(), rows
+        one, *others = (lake.files.read(spark, name).orderBy("transaction_id") for lake in found)
+        for other in others:
+            assert_df_equality(one, other)
 
 
 def test_topic_that_cannot_be_written_after_the_survey_is_parked(spark: SparkSession, tmp_path: Path) -> None:
