@@ -36,5 +36,8 @@ def server_seconds() -> float:
 
 
 def _is_server(pid: int) -> bool:
-    words = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
+    try:
+        words = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
+    except OSError:  # it has just ended
+        return False
     return any(word.endswith((b"s3_server", b"fault_proxy")) for word in words)
