@@ -214,10 +214,8 @@ def test_timers_are_noted_for_the_batch_that_left_them(drained: Drained, monkeyp
 
 
 def test_before_the_first_batch_there_are_no_timers(tmp_path: Path) -> None:
-    assert (
-        scheduled_run.noted_timers(Tables.of(Settings.model_validate({"storage": {"root": str(tmp_path)}}).storage))
-        == ()
-    )
+    storage = Settings.model_validate({"storage": {"root": str(tmp_path)}}).storage
+    assert scheduled_run.noted_timers(Tables.of(storage)) == ()
 
 
 def _same_number(drained: Drained) -> None:

@@ -173,8 +173,7 @@ class Queries:
         with without_no_data_batches(self.spark):
             tick(self.spark, self.tables)
             wakes = None if is_connect(self.spark) else WakeTimers()  # with Connect nothing is deferred: `query`
-            noted = scheduled_run.noted_timers(self.tables)
-            if wakes is not None and noted is not None:
+            if wakes is not None and (noted := scheduled_run.noted_timers(self.tables)) is not None:
                 wakes.know(noted)
             while not self.stopper.wanted:
                 self._start(decided, available_now=True, wakes=wakes)

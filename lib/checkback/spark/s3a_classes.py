@@ -9,7 +9,7 @@ from contextlib import suppress
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from checkback.storage.files.object_store import canonical
+from checkback.spark.hadoop_settings import in_s3
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,11 +24,11 @@ def load(conf: Mapping[str, str], *places: str) -> Thread | None:
 
     By a file system of its own: Spark's has settings that are known later.
     """
-    place = next((place for place in map(canonical, places) if place is not None and place.startswith("s3://")), None)
-    if place is None:
+    found = in_s3(*places)
+    if not found:
         return None
     hadoop = {key.removeprefix(_HADOOP): value for key, value in conf.items() if key.startswith(_HADOOP)}
-    thread = Thread(target=_look, args=(hadoop | _ONCE, place), daemon=True)
+    thread = Thread(target=_look, args=(hadoop | _ONCE, found[0]), daemon=True)
     thread.start()
     return thread
 

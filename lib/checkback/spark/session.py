@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from checkback.settings import Settings
+    from checkback.settings import Settings, Storage
 
 #: Name of Spark's Kafka source among packages and JARs (`land --kafka` only).
 KAFKA_SOURCE = "spark-sql-kafka-0-10"
@@ -169,12 +169,17 @@ def _excluded(excludes: str, packages: str) -> str:
     return ",".join(each for each in excludes.split(",") if each not in wanted)
 
 
+def _places(storage: Storage) -> tuple[str, str]:
+    """Where tables and checkpoints are; a catalog knows itself where its tables are."""
+    return "" if storage.catalog else storage.root, storage.checkpoints_root
+
+
 def _object_store(settings: Settings, conf: Mapping[str, str]) -> dict[str, str]:
     """The settings for an object store. spark-submit and a shared session bring the JARs themselves."""
     storage = settings.storage
-    root = "" if storage.catalog else storage.root
-    found = hadoop_settings(root, storage.checkpoints_root, storage.plain_options, os.environ)
-    packages = packages_for(root, storage.checkpoints_root)
+    places = _places(storage)
+    found = hadoop_settings(*places, storage.plain_options, os.environ)
+    packages = packages_for(*places)
     if packages and "spark.jars.packages" in conf:
         found["spark.jars.packages"] = ",".join([conf["spark.jars.packages"], *packages])
         found[_EXCLUDES] = conf.get(_EXCLUDES, ",".join(EXCLUDED))
@@ -212,7 +217,7 @@ def open_session(settings: Settings, app: str = "checkback", kafka: bool = False
             (conf, environment), started = quick_start(conf, java_check()), True
             fetches_kafka = KAFKA_SOURCE in conf.get("spark.jars.packages", "")
             start_jvm(conf, environment, stack.enter_context(HeldStderr(_CHATTER)), fetches_kafka)
-            s3a_classes.load(conf, settings.storage.root, settings.storage.checkpoints_root)
+            s3a_classes.load(conf, *_places(settings.storage))
         builder = SparkSession.builder.appName(app)
         for key, value in conf.items():
             builder = builder.config(key, value)

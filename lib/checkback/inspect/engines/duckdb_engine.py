@@ -22,9 +22,9 @@ from checkback.storage.files import table_files
 from checkback.storage.files.local_copies import LocalCopies
 from checkback.storage.files.object_store import concurrently, is_registered
 from checkback.storage.files.whole_objects import WholeObjects
+from checkback.storage.log import log_store
 from checkback.storage.log.commit_reader import Added, CommitReader, added_by
 from checkback.storage.log.delta_log import DeltaLog
-from checkback.storage.log.log_store import commit_mark
 from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema
 from checkback.storage.valid_texts import python_values
 
@@ -64,7 +64,7 @@ class Mark(NamedTuple):
     """The newest version of a table that was read, and what tells its commit from another one (`commit_mark`)."""
 
     version: int
-    commit: tuple[int | str | None, ...] | None
+    commit: log_store.Mark | None
 
 
 @dataclass(eq=False)
@@ -175,7 +175,7 @@ class DuckDBEngine:
     def _mark(self, name: str) -> None:
         newest = self._logs[name].seen_version
         if name not in self.marks or self.marks[name].version != newest:
-            self.marks[name] = Mark(newest, commit_mark(self.tables.location(name), newest))
+            self.marks[name] = Mark(newest, log_store.commit_mark(self.tables.location(name), newest))
 
     def versions(self, name: str, newest: bool = False) -> Versions | None:  # noqa: ARG002 - listing costs the same
         """See Engine."""
@@ -256,7 +256,7 @@ class DuckDBEngine:
         """The table's log; opened anew for each question if somebody has made another table in its place."""
         if name not in self._logs:
             known = self.marks.get(name)
-            if known is not None and commit_mark(self.tables.location(name), known.version) != known.commit:
+            if known is not None and log_store.commit_mark(self.tables.location(name), known.version) != known.commit:
                 self.tables.forget(name)
                 del self.marks[name]
             self._logs[name] = self.tables.log(name)

@@ -106,10 +106,12 @@ def noted_timers(tables: Tables) -> Sequence[Timer] | None:
     if _path(place) is None:
         return None
     with suppress(StorageError, OSError, ValueError):
-        if not numbers(None, f"{place}/offsets"):
-            return ()
         found, note = _checkpoint(tables, NAME), read_note(place)
-        if found is not None and note is not None and _is_of(note, found) and _is_done(tables, NAME, found):
+        if found is None:
+            return None if numbers(None, f"{place}/offsets") else ()
+        if found.newest is None:
+            return ()
+        if note is not None and _is_of(note, found) and _is_done(tables, NAME, found):
             return note.timers
     return None
 
