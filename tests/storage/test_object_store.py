@@ -368,7 +368,7 @@ for number in range({times}):
 
 def test_two_processes_lose_no_commit(tables: Tables) -> None:
     """Spark's commits lose some in an object store: two writers of a version are both told that theirs is it."""
-    log, times = _log(tables), 60
+    log, times = _log(tables), 200
     paths = [str(Path(__file__).parents[1]), str(Path(checkback.__file__).parents[1])]
     root: TableRoot = tables.table_root
     codes = [
