@@ -239,6 +239,11 @@ def test_body_cut_short_is_no_answer() -> None:
     assert answer.error == "answer cut short"
 
 
+def test_header_cut_short_is_no_answer() -> None:
+    answer = answer_of(always(reply(says("COMMIT"))[:30], keep=False))
+    assert answer.error == "answer cut short"
+
+
 def test_connection_kept_alive_is_used_again() -> None:
     with Server(always(reply(says("COMMIT")))) as server, CheckClient({"orders": Group((server.url,))}, 5) as client:
         for _ in range(3):

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 #: What may happen to one request. DROPPED: it lands, and the reply is lost; BROKEN: it is lost; CUT: it lands, and the
-#: reply ends in the middle; UNAVAILABLE: it lands, and a proxy before the gateway loses the reply.
-OK, DROPPED, BROKEN, CUT, UNAVAILABLE = "ok", "dropped", "broken", "cut", "unavailable"
+#: reply ends in the middle; TORN: it ends in its header; UNAVAILABLE: it lands, and a proxy before the gateway loses the
+#: reply.
+OK, DROPPED, BROKEN, CUT, TORN, UNAVAILABLE = "ok", "dropped", "broken", "cut", "torn", "unavailable"
 FULL, BAD_GATEWAY, FAILED, REFUSED, REDIRECT, NONSENSE = "full", "bad gateway", "failed", "refused", "redirect", "?"
-FAULTS = (OK, DROPPED, BROKEN, CUT, UNAVAILABLE, FULL, BAD_GATEWAY, FAILED, REFUSED, REDIRECT, NONSENSE)
+FAULTS = (OK, DROPPED, BROKEN, CUT, TORN, UNAVAILABLE, FULL, BAD_GATEWAY, FAILED, REFUSED, REDIRECT, NONSENSE)
 
 
 class StubGateway:
@@ -84,13 +85,13 @@ class StubGateway:
             faults = self._faults[received.path]
             fault = faults.pop(0) if faults else OK
             landing = self._ops if received.path == "/v1/ops" else self._messages
-            said = landing(received.json) if fault in {OK, DROPPED, CUT, UNAVAILABLE} else b""
+            said = landing(received.json) if fault in {OK, DROPPED, CUT, TORN, UNAVAILABLE} else b""
         if fault in {DROPPED, BROKEN}:
             # Reset, not closed: what a proxy does that restarts.
             wire.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             return False
-        if fault == CUT:
-            wire.send(said[: len(said) - 5])
+        if fault in {CUT, TORN}:
+            wire.send(said[: len(said) - 5] if fault == CUT else said[:30])
             return False
         wire.send(said if fault == OK else _REPLIES[fault])
         return True

@@ -25,6 +25,7 @@ from producer.gateways import (
     OK,
     REDIRECT,
     REFUSED,
+    TORN,
     UNAVAILABLE,
     StubGateway,
 )
@@ -37,7 +38,7 @@ COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.
 ERROR = RuntimeError("INSERT ... amount 42")
 #: tries that are made of one request
 TRIES = Patience().retries + 1
-AGAIN = {DROPPED, BROKEN, CUT, UNAVAILABLE, FULL, BAD_GATEWAY}
+AGAIN = {DROPPED, BROKEN, CUT, TORN, UNAVAILABLE, FULL, BAD_GATEWAY}
 RESET = {DROPPED, BROKEN}
 
 
@@ -65,7 +66,7 @@ def told(faults: list[str], kept: bool) -> list[str]:
     for fault in faults:
         if not (kept and fault in RESET):
             heard.append(fault)
-        kept = fault not in {*RESET, CUT}
+        kept = fault not in {*RESET, CUT, TORN}
     return heard
 
 

@@ -131,6 +131,8 @@ class Handle:
         body = b"".join(self.body)
         if not code and any(map(_LONG_STATUS.match, self.headers)):
             return Response(0, error="not HTTP")
+        if not code and b"\r\n" not in self.headers and b"\n" not in self.headers:
+            return Response(0, error="answer cut short")  # in its header: libcurl takes what came for all of it
         if not code and status == 200:
             return Response(status, body)
         too_long = code == pycurl.E_FILESIZE_EXCEEDED
