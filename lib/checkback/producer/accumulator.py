@@ -33,6 +33,8 @@ class Accumulator(Generic[C]):
         self._hurried = Condition(self._lock)
         self._finished = Condition(self._lock)
         self._waiting: deque[C] = deque()
+        #: threads that wait for the first call
+        self._idle = 0
         self._closed = False
 
     def __len__(self) -> int:
@@ -46,7 +48,8 @@ class Accumulator(Generic[C]):
                 return False
             call.taken = False
             self._waiting.append(call)
-            self._arrived.notify(1 if call.pinned is None else _ALL)
+            if self._idle:  # under load there is none, and asking Condition takes longer than the rest
+                self._arrived.notify(1 if call.pinned is None else _ALL)
             return True
 
     def put_back(self, calls: Sequence[C]) -> None:
@@ -79,7 +82,9 @@ class Accumulator(Generic[C]):
                     return calls
                 if calls:
                     return calls
+                self._idle += 1
                 self._arrived.wait()
+                self._idle -= 1
 
     def hurry(self) -> None:
         """Have what waits now sent at once."""

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from checkback.producer.base_producer import PATIENCE, BaseProducer, one
 from checkback.producer.calls import HALVES, MESSAGES, Call, Route, send_results
-from checkback.producer.daemon_threads import DaemonThreads, Outcome
+from checkback.producer.daemon_threads import DaemonThreads
+from checkback.producer.deadlines import Deadlines, resolve
 from checkback.producer.listener import (
     AsyncTransactionListener,
-    LocalTransactionState,
     TransactionListener,
     failed,
     no_listener,
@@ -80,6 +80,8 @@ class AsyncTransactionProducer(BaseProducer):
         )
         self._listener = listener
         self._sleep = sleep
+        #: of the loop that was used last
+        self._deadlines: Deadlines | None = None
         # As many as are called: their timeouts count from the call.
         self._endings = DaemonThreads(sys.maxsize, "checkback-flush")
 
@@ -133,44 +135,44 @@ class AsyncTransactionProducer(BaseProducer):
         # Step 2
         local_error: Exception | None = None
         try:
-            executed = await self._execute(listener, message.stored_at(*place, transaction_id), arg)
-            state = state_of(executed.value(), transaction_id)
+            stored = message.stored_at(*place, transaction_id)
+            if isinstance(listener, AsyncTransactionListener):
+                returned = await listener.execute_local_transaction(stored, arg)
+            else:
+                executed = await self._threads.run(partial(listener.execute_local_transaction, stored, arg))
+                returned = executed.value()
+            state = state_of(returned, transaction_id)
         except Exception as error:  # noqa: BLE001 - as in RocketMQ: any error is resolved by the check-back
             state, local_error = failed(error, transaction_id, "execute_local_transaction"), error
         # Step 3
         return self._end(call, place, state, local_error)
 
-    async def _execute(
-        self, listener: AsyncTransactionListener | TransactionListener, message: Message, arg: Any
-    ) -> Outcome[LocalTransactionState | None]:
-        if isinstance(listener, AsyncTransactionListener):
-            return Outcome(await listener.execute_local_transaction(message, arg), None)
-        return await self._threads.run(partial(listener.execute_local_transaction, message, arg))
-
     async def _post(self, route: Route, call: Call) -> None:
         """Make attempts until each message has its result."""
-        while (wait := await self._attempt(route, call)) is not None:
-            await self._sleep(wait)
-
-    async def _attempt(self, route: Route, call: Call) -> float | None:
-        """Seconds to wait until the next attempt; None: there is none."""
         loop = asyncio.get_running_loop()
-        call.waiter = ended = loop.create_future()
-        if not self._senders.add(route, call):
-            self._closed(call)
-            return None
-        in_time = loop.call_later(call.attempts.left(self._timer()), _resolve, [ended], False)
-        try:
-            answered = await ended
-        except BaseException:  # cancelled: it is not sent any more, if it is not too late
-            self._senders.withdraw(route, call)
-            raise
-        finally:
-            in_time.cancel()
-        if answered:
-            return call.after(self._timer())
-        self._too_late(route, call)
-        return None
+        deadlines = self._deadlines
+        if deadlines is None or deadlines.loop is not loop:
+            self._deadlines = deadlines = Deadlines(loop)
+        while True:
+            call.waiter = ended = loop.create_future()
+            if not self._senders.add(route, call):
+                self._closed(call)
+                return
+            deadlines.add(ended, call.attempts.left(self._timer()))
+            try:
+                answered = await ended
+            except BaseException:  # cancelled: it is not sent any more, if it is not too late
+                self._senders.withdraw(route, call)
+                raise
+            finally:
+                deadlines.remove(ended)
+            if not answered:
+                self._too_late(route, call)
+                return
+            wait = call.after(self._timer())
+            if wait is None:
+                return
+            await self._sleep(wait)
 
 
 def _wake(calls: Sequence[Call]) -> None:
@@ -180,10 +182,4 @@ def _wake(calls: Sequence[Call]) -> None:
         waiting.setdefault(call.waiter.get_loop(), []).append(call.waiter)
     for loop, futures in waiting.items():
         with suppress(RuntimeError):  # the loop is closed, and with it those who waited
-            loop.call_soon_threadsafe(_resolve, futures, True)
-
-
-def _resolve(futures: Sequence[asyncio.Future[bool]], answered: bool) -> None:
-    for future in futures:
-        if not future.done():
-            future.set_result(answered)
+            loop.call_soon_threadsafe(resolve, futures, True)

@@ -75,7 +75,7 @@ class Call:
         self._left: Sequence[int] = range(len(messages))
         self._reply: tuple[str, _Replied] | None = None
         #: bytes
-        self.size = sum([len(json) for _, json in messages])
+        self.size = len(messages[0][1]) if len(messages) == 1 else sum([len(json) for _, json in messages])
         #: by `Accumulator`: an attempt is under way, or was
         self.taken = False
 
@@ -84,6 +84,8 @@ class Call:
 
     def json(self) -> bytes:
         """The messages of the next attempt, as elements of an array."""
+        if len(self._left) == 1:
+            return self.messages[self._left[0]][1]
         return b",".join([self.messages[at][1] for at in self._left])
 
     def replied(self, url: str, reply: _Replied) -> None:

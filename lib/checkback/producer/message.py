@@ -28,7 +28,7 @@ except ImportError:
 
 _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 _COMPACT = json.JSONEncoder(separators=(",", ":"))
-_NO_DELAY = (None, None, None)
+_STRINGS = frozenset({str})
 _DELAYS = frozenset(PROPERTIES)
 _known_group, _known_topic = lru_cache(1024)(is_group), lru_cache(1024)(is_topic)
 
@@ -141,9 +141,11 @@ def half_json(group: str, message: Message, transaction_id: str, born_ms: int) -
 def _is_plain(message: Message, transaction_id: str) -> bool:
     """Is the message clearly valid and without a delay? It then needs no validation by parsing, which takes longer."""
     properties = message.properties
-    texts = [text for text in (message.tags, message.keys) if text is not None]
-    texts += properties
-    texts += properties.values()
+    texts = [*properties, *properties.values()]
+    if message.tags is not None:
+        texts.append(message.tags)
+    if message.keys is not None:
+        texts.append(message.keys)
     return (
         type(transaction_id) is str
         and 0 < len(transaction_id) <= TRANSACTION_ID_MAX
@@ -153,11 +155,14 @@ def _is_plain(message: Message, transaction_id: str) -> bool:
         and type(message.body) is bytes
         and len(message.body) <= BODY_MAX
         and _is_int(message.real_queue_id)
-        and (message.delay_level, message.delay, message.deliver_at) == _NO_DELAY
+        and message.delay_level is None
+        and message.delay is None
+        and message.deliver_at is None
         and (message.check_immunity_s is None or _is_int(message.check_immunity_s))
         and _DELAYS.isdisjoint(properties)
-        and all(type(text) is str and text.isascii() for text in texts)
-        and sum(map(len, texts)) + len(texts) < PROPERTIES_MAX // 2
+        and _STRINGS.issuperset(map(type, texts))
+        and (whole := "".join(texts)).isascii()
+        and len(whole) + len(texts) < PROPERTIES_MAX // 2
     )
 
 

@@ -160,25 +160,24 @@ class TransactionProducer(BaseProducer):
 
     def _post(self, route: Route, call: Call) -> None:
         """Make attempts until each message has its result."""
-        while (wait := self._attempt(route, call)) is not None:
+        while True:
+            call.waiter = waiter = _Waiter()
+            try:
+                if not self._senders.add(route, call):
+                    self._closed(call)
+                    return
+                in_time = waiter.wait(call.attempts.left(self._timer()))
+            except BaseException:  # KeyboardInterrupt: it is not sent any more, if it is not too late
+                waiter.give_up()
+                self._senders.withdraw(route, call)
+                raise
+            if not in_time:
+                self._too_late(route, call)
+                return
+            wait = call.after(self._timer())
+            if wait is None:
+                return
             self._sleep(wait)
-
-    def _attempt(self, route: Route, call: Call) -> float | None:
-        """Seconds to wait until the next attempt; None: there is none."""
-        call.waiter = waiter = _Waiter()
-        try:
-            if not self._senders.add(route, call):
-                self._closed(call)
-                return None
-            in_time = waiter.wait(call.attempts.left(self._timer()))
-        except BaseException:  # KeyboardInterrupt: it is not sent any more, if it is not too late
-            waiter.give_up()
-            self._senders.withdraw(route, call)
-            raise
-        if in_time:
-            return call.after(self._timer())
-        self._too_late(route, call)
-        return None
 
 
 class _Waiter:

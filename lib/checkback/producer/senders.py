@@ -14,6 +14,7 @@ import threading
 import time
 from contextlib import suppress
 from http import HTTPStatus
+from operator import attrgetter
 from typing import TYPE_CHECKING, Generic
 
 from checkback.errors import CheckbackError
@@ -43,6 +44,7 @@ _LINGER_S = 0.005
 _MOMENT_S = 0.1
 #: refusals of a whole request that may be meant for one of its messages: malformed, too large, unfit
 _OF_ONE = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY})
+_until = attrgetter("until")
 _CLOSED = GatewayError("the producer is closed", fix="the check-back resolves it", refused=True)
 
 
@@ -253,8 +255,8 @@ class Senders:
         """
         reply: NoReply | GatewayReply
         try:
-            last = max(calls, key=_until)
-            left = min(self._patience.timeout_s, last.attempts.left(self._timer()))
+            last = max([call.attempts for call in calls], key=_until)
+            left = min(self._patience.timeout_s, last.left(self._timer()))
             reply = connection.post(route.path, request_body(route, calls), left)
         except Exception as error:  # noqa: BLE001 - else callers would wait, and the thread would be gone
             logger.error("a request failed: %s", type(error).__name__, exc_info=error)
@@ -333,10 +335,6 @@ class Senders:
                 # sys.exit would end the thread of the ops, and nothing else; in the caller's own it is the caller's
                 if not (isinstance(raised, Exception) or self._ops.is_here()):
                     raise
-
-
-def _until(call: Call) -> float:
-    return call.attempts.until
 
 
 def _late(op: Op) -> GatewayError:
