@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 #: What may happen to one request. DROPPED: it lands, and the reply is lost; BROKEN: it is lost; CUT: it lands, and the
-#: reply ends in the middle; TORN: it ends in its header; UNAVAILABLE: it lands, and a proxy before the gateway loses the
-#: reply.
+#: reply ends in the middle; TORN: it ends in its header; UNAVAILABLE: it lands, and a proxy before the gateway loses
+#: the reply.
 OK, DROPPED, BROKEN, CUT, TORN, UNAVAILABLE = "ok", "dropped", "broken", "cut", "torn", "unavailable"
 FULL, BAD_GATEWAY, FAILED, REFUSED, REDIRECT, NONSENSE = "full", "bad gateway", "failed", "refused", "redirect", "?"
 FAULTS = (OK, DROPPED, BROKEN, CUT, TORN, UNAVAILABLE, FULL, BAD_GATEWAY, FAILED, REFUSED, REDIRECT, NONSENSE)

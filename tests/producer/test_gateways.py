@@ -103,7 +103,9 @@ def test_half_message_sent_again_elsewhere_is_known_by_the_place_acknowledged() 
     assert committed(*gateways) == ["t0"]
 
 
-FAULTY = st.lists(st.sampled_from([OK, DROPPED, BROKEN, CUT, TORN, UNAVAILABLE, FULL, BAD_GATEWAY, REFUSED]), max_size=4)
+FAULTY = st.lists(
+    st.sampled_from([OK, DROPPED, BROKEN, CUT, TORN, UNAVAILABLE, FULL, BAD_GATEWAY, REFUSED]), max_size=4
+)
 
 
 @pytest.mark.slow
