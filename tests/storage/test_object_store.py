@@ -93,7 +93,7 @@ def test_files_are_replaced_once(tables: Tables) -> None:
 
 def test_log_is_read_from_its_checkpoint(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
     """And its commit files one by one, and the checksum that saves Spark a job is there."""
-    monkeypatch.setattr("checkback.storage.log.delta_log._INTERVAL", 5)
+    monkeypatch.setattr("checkback.storage.log.log_checkpoints._INTERVAL", 5)
     log = _log(tables)
     for version in range(1, 8):
         log.commit(_files(tables, version), "app", version)

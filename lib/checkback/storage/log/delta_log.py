@@ -10,37 +10,37 @@ stores it is written on condition that there is none (If-None-Match), which Spar
 from __future__ import annotations
 
 import re
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from threading import RLock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
 
 from checkback.errors import StorageError
 from checkback.storage.files import table_files
 from checkback.storage.files.fsync import LogFlush
 from checkback.storage.files.lease import boot_time
 from checkback.storage.files.log_files import LOG, commit_file
-from checkback.storage.files.object_store import is_registered, options_of
+from checkback.storage.files.object_store import is_registered
 from checkback.storage.log import compatibility
 from checkback.storage.log.checksum import write_checksum
 from checkback.storage.log.compatibility import declared_schema
 from checkback.storage.log.delta_errors import DELTA_ERRORS, FORGETS, forgotten, storage_error, unreadable
+from checkback.storage.log.log_checkpoints import LogCheckpoints
 from checkback.storage.log.log_tail import LogTail
-from checkback.storage.log.optimistic_transaction import HOOKS, OptimisticTransaction, alters, fenced, update
+from checkback.storage.log.optimistic_transaction import OptimisticTransaction, alters, fenced, update
 from checkback.storage.log.snapshot_files import DataFile, SnapshotFiles, data_files, open_listed, open_table
 from checkback.storage.log.synchronized import synchronized
-from checkback.storage.log.torn_commits import ACTIONS, last_checkpoint, recover_log, refuse_torn
+from checkback.storage.log.table_creation import add_columns, create_table
+from checkback.storage.log.torn_commits import last_checkpoint, recover_log, refuse_torn
 from checkback.storage.own_failure import reading
-from checkback.storage.schemas import SOURCES, added_columns, properties_of
+from checkback.storage.schemas import SOURCES, added_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-    from concurrent.futures import Future
 
     from checkback.storage.parquet.parquet_files import ParquetFile
 
@@ -50,12 +50,6 @@ _OF_LOG = re.compile(r"[0-9]{20}\.(?:json|checkpoint\..*)")
 _STREAMED = frozenset(name for names in SOURCES.values() for name in names)
 #: time after which a log is listed for new versions (s); its retention is days
 _LIST_S = 600.0
-#: attempts at adding columns while others commit
-_ATTEMPTS = 100
-#: commits between checkpoints if the table does not set delta.checkpointInterval
-_INTERVAL = 100
-#: Writes checkpoints in object stores, some thirty requests one after the other: commits do not wait for them.
-BESIDE = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
 
 
 class AlteredError(StorageError):
@@ -89,10 +83,7 @@ class DeltaLog:
         self._tail = LogTail(place, int(self._table.version()))
         #: what readers of all rows ask for
         self.files = SnapshotFiles(name, place, self._at, self._lock)
-        #: the checkpoint that is being written, and the table as it reads then
-        self._beside: Future[DeltaTable | None] | None = None
-        interval = self._table.metadata().configuration.get("delta.checkpointInterval", "")
-        self._interval = int(interval) if interval.isdecimal() and int(interval) else _INTERVAL
+        self._checkpoints = LogCheckpoints(place, self._table.metadata().configuration)
 
     @staticmethod
     def exists(place: str) -> bool:
@@ -121,15 +112,7 @@ class DeltaLog:
             log.add_columns()
             return log
         try:
-            DeltaTable.create(
-                place,
-                declared_schema(name),
-                mode="ignore",
-                configuration=properties_of(name),
-                storage_options=options_of(place) or None,
-                # Retried, it becomes a later version beside another process's creation: the table with another id.
-                commit_properties=CommitProperties(max_commit_retries=0),
-            )
+            create_table(name, place)
         except DELTA_ERRORS as error:
             if not cls.exists(place):  # else another process was faster
                 raise storage_error("the table cannot be created", place, error) from error
@@ -155,25 +138,8 @@ class DeltaLog:
 
         Raises StorageError.
         """
-        declared = {field.name: field for field in declared_schema(self._name).fields}
-        for attempt in range(_ATTEMPTS):
-            there = {field.name for field in self._table.schema().fields}
-            lacking = [declared[name] for name in sorted(added_columns(self._name) - there)]
-            if not lacking:
-                if attempt:
-                    self._load()
-                break
-            try:
-                self._table.alter.add_columns(
-                    lacking,
-                    post_commithook_properties=HOOKS,
-                    commit_properties=CommitProperties(custom_metadata={ACTIONS: "1"}),  # metaData
-                )
-            except CommitFailedError:  # another commit came first: perhaps this one
-                update(self._table, self._place)
-            except DELTA_ERRORS as error:
-                what = f"the columns {', '.join(field.name for field in lacking)} cannot be added"
-                raise storage_error(what, self._place, error) from error
+        if add_columns(self._table, self._name, self._place):
+            self._load()
         self.flush()
 
     def appendable(self) -> bool:
@@ -406,27 +372,20 @@ class DeltaLog:
         if self._name in _STREAMED or not is_registered(self._place):  # a request, for what Spark reads in each batch
             found = write_checksum(self._place, version, self._tail.checksum)
             self._tail.checksum = None if found is None else (version, found)
-        self._reload()
-        due = (version + 1) // self._interval * self._interval - 1
-        if due <= before:
+        anew = self._checkpoints.written()
+        if anew is not None and int(anew.version()) >= int(self._table.version()):
+            self._table = anew
+        due = self._checkpoints.due(before, version)
+        if due is None:
             return
         if is_registered(self._place):
-            self._beside = self._beside or BESIDE.submit(_checkpointed, self._place, due)
+            self._checkpoints.begin(due)
             return
         with suppress(StorageError, *DELTA_ERRORS):  # best effort: the table is valid without it
             if last_checkpoint(self._place) < due:
                 self.checkpoint()
             # Reload from the checkpoint: state accumulated commit by commit makes each commit slower.
             self._table = open_table(self._place)
-
-    def _reload(self) -> None:
-        """Take the table over as it reads from a checkpoint that was written beside commits, unless it is older."""
-        if self._beside is None or not self._beside.done():
-            return
-        found = None if self._beside.exception() else self._beside.result()
-        self._beside = None
-        if found is not None and int(found.version()) >= int(self._table.version()):
-            self._table = found
 
     def _snapshot(self) -> DeltaTable:
         """The table with its files, at the newest version. Raises StorageError."""
@@ -480,12 +439,3 @@ def _unopened(place: str, error: BaseException) -> StorageError:
     if isinstance(error, TableNotFoundError):
         return StorageError("there is no such table", place, "land something first")
     return unreadable(place, error)
-
-
-def _checkpointed(place: str, due: int) -> DeltaTable | None:
-    """The table, with a checkpoint of version ``due`` or a later one; None if that cannot be written."""
-    with suppress(StorageError, *DELTA_ERRORS):  # best effort, as above
-        if last_checkpoint(place) < due:
-            open_table(place).create_checkpoint()
-        return open_table(place)
-    return None
