@@ -239,6 +239,22 @@ def test_first_batch_whose_checkpoint_is_lost(catalog: Lakehouse, monkeypatch: p
     assert (lake.published(), lake.decisions()) == ({"orders_1": [0]}, {0: "COMMIT"})
 
 
+def test_rebuild_while_a_topic_waits(catalog: Lakehouse) -> None:
+    """Its own batch publishes what waits, or tries to: it takes the tables from the checkpoint that is lost."""
+    lake = catalog
+    lake.tables.create(lake.spark, *SCHEMAS, "topics/orders_1")
+    lake.spark.sql(f"ALTER TABLE {lake.tables.in_sql('topics/orders_1')} ADD CONSTRAINT none CHECK (batch_id < 0)")
+    lake.land(0, 1)
+    lake.end("COMMIT", 0, 1)
+    lake.run()
+    assert lake.published() == {"orders_1": [], "Orders_1": [1]}
+    shutil.rmtree(lake.checkpoints)
+    assert rebuild(lake.spark, lake.settings(), print) is not None
+    lake.spark.sql(f"ALTER TABLE {lake.tables.in_sql('topics/orders_1')} DROP CONSTRAINT none")
+    lake.run()
+    assert lake.published() == {"orders_1": [0], "Orders_1": [1]}
+
+
 def test_another_checkpoint_takes_the_tables_while_the_first_batch_is_under_way(
     catalog: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:

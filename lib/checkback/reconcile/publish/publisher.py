@@ -133,7 +133,9 @@ class Publisher:
         if not self._claimed:
             self._make_durable()
             # In a catalog no lock keeps checkpoints in different folders apart: one may have claimed since the start.
-            claim(spark, self._tables, app, self._size, if_unowned=not self._tables.readable)
+            # A rebuilt one takes the tables from the one that is lost.
+            new = self._restored is None and not self._tables.readable
+            claim(spark, self._tables, app, self._size, if_unowned=new)
             self._claimed = True
         # Step 1
         late: list[str] = []
