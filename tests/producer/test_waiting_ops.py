@@ -178,6 +178,49 @@ def test_close_in_on_op_error_sends_what_waits() -> None:
         assert lost == ["t0"]
 
 
+@pytest.mark.parametrize("where", ["handing over an op", "adding a message"])
+def test_close_by_a_signal_s_handler_waits_for_nothing_that_it_holds_up(gateway: StubGateway, where: str) -> None:
+    """It may interrupt the main thread while that holds a lock: here as soon as the call is looked at, under it."""
+    ended: list[object] = []
+
+    class Interrupted(Op):
+        @property
+        def number(self) -> int:
+            return 0
+
+        @number.setter
+        def number(self, _: int) -> None:
+            if where == "handing over an op":
+                producer.close()
+
+        @property
+        def pinned(self) -> str | None:
+            if where == "adding a message":
+                producer.close()
+            return None
+
+        @pinned.setter
+        def pinned(self, _: str | None) -> None: ...
+
+    producer = TransactionProducer("orders", gateway.url, Listener(lambda *_: COMMIT))
+    producer.send_in_transaction(message(0))
+    ((_, json),) = producer._call(message(1)).messages
+
+    def interrupted() -> None:
+        call = Interrupted("t1", json, Attempts(Patience(), time.monotonic()), COMMIT)
+        if where == "handing over an op":
+            ended.append(producer._senders.hand_over(call))
+        else:
+            ended.append(producer._senders.add(MESSAGES, call))
+
+    main = threading.Thread(target=interrupted, daemon=True)
+    main.start()
+    main.join(20)
+    assert ended, "it waits for itself"
+    until(lambda: producer._senders not in _RUNNING)
+    assert [op["transaction_id"] for op in gateway.ops] == ["t0"]
+
+
 def test_second_close_waits_as_well(gateway: StubGateway) -> None:
     """Of two that close the producer at once, none returns before the ops have landed."""
     gateway.takes_ops.clear()

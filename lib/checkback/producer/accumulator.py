@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict, deque
-from threading import Condition, Lock, get_ident
+from threading import Condition, RLock, get_ident
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from checkback.producer.calls import BATCH_BYTES, BATCH_MAX, Call, Op
@@ -28,7 +28,7 @@ class Accumulator(Generic[C]):
     def __init__(self, linger_s: float = 0.0) -> None:
         self._linger_s = linger_s
         self._hurry = False
-        self._lock = Lock()
+        self._lock = RLock()  # a signal's handler may interrupt who holds it, and come here
         self._arrived = Condition(self._lock)
         self._hurried = Condition(self._lock)
         self._finished = Condition(self._lock)
@@ -40,6 +40,12 @@ class Accumulator(Generic[C]):
     def __len__(self) -> int:
         """Calls that wait."""
         return len(self._waiting)
+
+    @property
+    def is_held(self) -> bool:
+        """Has this thread been interrupted in one of these methods? Until it goes on, nothing is taken."""
+        held: bool = self._lock._is_owned()  # type: ignore[attr-defined]  # Condition asks likewise
+        return held
 
     def add(self, call: C) -> bool:
         """Append a call; False if the accumulator is closed."""
@@ -159,10 +165,16 @@ class Outstanding:
 
     def __init__(self, bound: int) -> None:
         self._bound = bound
-        self._changed = Condition(Lock())
+        self._changed = Condition(RLock())  # as `Accumulator`
         self._ops: OrderedDict[int, Op] = OrderedDict()
         self._telling: dict[int, int] = {}
         self._last = 0
+
+    @property
+    def is_held(self) -> bool:
+        """Has this thread been interrupted in one of these methods?"""
+        held: bool = self._changed._is_owned()  # type: ignore[attr-defined]
+        return held
 
     @property
     def full(self) -> bool:

@@ -215,11 +215,12 @@ class Senders:
     def close(self, timeout_s: float) -> None:
         """Send what waits, then end the threads. What is not sent in time is reported, and left to the check-back.
 
-        ``on_op_error`` may close the producer: in the thread that sends what waits, which therefore is not waited for.
+        ``on_op_error`` may close the producer: in the thread that sends what waits, which therefore is not waited for;
+        and so may a signal's handler, in a thread that holds what others must have to go on.
         """
         for sender in self._all:
             sender.waiting.close()
-        if self._ops.is_here():
+        if self._ops.is_here() or self.outstanding.is_held or any(sender.waiting.is_held for sender in self._all):
             if not self._closes_behind:
                 self._closes_behind = True
                 with suppress(RuntimeError):  # the interpreter ends, and closes it
