@@ -61,3 +61,10 @@ def postable(url: str) -> bool:
     except (ValueError, requests.RequestException):
         return False
     return fit and "@" not in parts.netloc and not parts.fragment
+
+
+def as_sent(url: str) -> str:
+    """A postable URL as it is sent: quoted, and the host IDNA-encoded."""
+    import requests
+
+    return requests.Request("POST", url).prepare().url or url

@@ -14,6 +14,7 @@ from check.servers import SHORT, Received, Server, Wire, always, late, reply, un
 from checkback.errors import SettingsError
 from checkback.messages.fields import Rejected
 from checkback.producer import GatewayError, LocalTransactionState, Message, Patience, SendStatus
+from checkback.producer.gateway_address import Address
 from producer.gateways import (
     BAD_GATEWAY,
     BROKEN,
@@ -304,6 +305,13 @@ def test_message_not_fit_is_refused_before_it_is_sent(sender: Sender, message: M
 def test_url_not_fit_is_refused(sender: Sender, url: str) -> None:
     with pytest.raises(SettingsError):
         sender.send(url, saying(COMMIT))
+
+
+def test_url_that_is_not_ascii_is_sent_encoded() -> None:
+    """As that of an endpoint; libcurl takes no other."""
+    assert Address("orders", "http://b\u00fccher.example/\u00e4/").url("/v1/ops") == (
+        "http://xn--bcher-kva.example/%C3%A4/v1/ops"
+    )
 
 
 def test_host_that_cannot_be_looked_up_is_no_answer(sender: Sender) -> None:

@@ -6,14 +6,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-import requests
-
 from checkback.check.circuit_breaker import CircuitBreaker, Limits, State
 from checkback.check.connections import Post
 from checkback.check.signature import Signer
 from checkback.errors import SettingsError
 from checkback.storage.row_texts import NOT_TRIED
-from checkback.urls import masked_each, postable
+from checkback.urls import as_sent, masked_each, postable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,7 +64,7 @@ class Endpoint:
         self.url = url
         self.shown = shown
         self.breaker = breaker
-        self._sent_to = requests.Request("POST", url).prepare().url or url  # quoted, and the host IDNA-encoded
+        self._sent_to = as_sent(url)
         self._limits = limits
 
     def post(self, body: str, headers: Mapping[str, str]) -> Post:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from checkback.errors import SettingsError
 from checkback.producer.message import Message, half_json
-from checkback.urls import postable
+from checkback.urls import as_sent, postable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +38,8 @@ class Address:
 
     def url(self, path: str) -> str:
         """The URL of an API path."""
-        return self.gateway_url.rstrip("/") + path
+        url = self.gateway_url.rstrip("/") + path
+        return url if url.isascii() else as_sent(url)
 
     def headers(self) -> list[str]:
         """The headers of every request, in lines."""
