@@ -137,6 +137,14 @@ def test_unexpected_error_is_one_line_that_names_debug(
     assert line.endswith("run again with --debug\n")
 
 
+def test_full_disk_is_told_with_what_helps() -> None:
+    with open("/dev/full", "wb") as full:
+        command = [sys.executable, "-m", "checkback", "config", "show"]
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr == "checkback: no space left on device; make room on the disk\n"
+
+
 def test_version(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capfd.readouterr().out == f"checkback {__version__}\n"

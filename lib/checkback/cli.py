@@ -7,6 +7,7 @@ module imports the standard library only, so that a missing package is also repo
 from __future__ import annotations
 
 import atexit
+import errno
 import gc
 import os
 import signal
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
     from types import FrameType
 
 PROGRAM = "checkback"
+#: what helps against errors of the operating system that any command may come upon
+_FIXES = {
+    errno.ENOSPC: "make room on the disk",
+    errno.EDQUOT: "make room on the disk",
+    errno.EMFILE: "raise the process's limit of open files (ulimit -n)",
+}
 #: the exit code of a command that Ctrl-C has ended, as shells have it
 INTERRUPTED = 130
 #: seconds until a Ctrl-C in the middle of an import is heard again
@@ -49,8 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except CheckbackError as error:
         return _failed(str(error), error.exit_code, arguments)
     except Exception as error:  # noqa: BLE001 - the last line of defence
-        hint = "" if "--debug" in arguments else "; run again with --debug"
-        return _failed(f"unexpected {type(error).__name__}: {reason(error)}{hint}", 1, arguments)
+        return _failed(_unexpected(error, arguments), 1, arguments)
     finally:
         if argv is None:
             gc.freeze()  # else the interpreter looks for cycles among all that there is, twice, before it ends
@@ -69,6 +75,13 @@ def job() -> None:
     code = main(sys.argv[1:])
     if code:
         sys.exit(code)
+
+
+def _unexpected(error: Exception, arguments: Sequence[str]) -> str:
+    if isinstance(error, OSError) and error.errno in _FIXES:
+        return f"{os.strerror(error.errno).lower()}; {_FIXES[error.errno]}"
+    hint = "" if "--debug" in arguments else "; run again with --debug"
+    return f"unexpected {type(error).__name__}: {reason(error)}{hint}"
 
 
 def _run(arguments: list[str], own_process: bool) -> int:

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from checkback.errors import CheckbackError, StorageError
+from checkback.errors import CheckbackError, StorageError, reason
 from checkback.gateway.health import now_ms, steady_ms
 from checkback.gateway.journal.group_commit import COMMIT_BYTES, COMMIT_ROWS, closing_thread
 from checkback.gateway.journal.journal import Kind
@@ -152,7 +152,7 @@ class FlushLoop:
         self._hurried.set()
 
     def _left(self, error: Exception) -> CheckbackError:
-        why = error.what if isinstance(error, CheckbackError) else type(error).__name__
+        why = error.what if isinstance(error, CheckbackError) else reason(error)
         what = f"{self._journal.rows} messages are acknowledged and in the journal, not in the tables yet: {why}"
         fix = error.fix if isinstance(error, CheckbackError) and error.fix else "mend that"
         return StorageError(what, self._journal.path, f"{fix}, then start again: the start commits them")
