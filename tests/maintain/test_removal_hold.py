@@ -41,7 +41,7 @@ def test_hold_in_a_catalog(
 ) -> None:
     """``properties``: those of `decisions`, None = there is no such table; what Spark says of it is given."""
     tables = Tables(root=str(tmp_path), catalog="main", schema="checkback", checkpoints=str(tmp_path))
-    monkeypatch.setattr(spark_log, "exists", lambda _spark, _table: properties is not None)
+    monkeypatch.setattr(Tables, "exists", lambda *_: properties is not None)
     monkeypatch.setattr(spark_log, "properties", lambda _spark, _table: properties)
     if query_id is not None:
         (tmp_path / "reconcile").mkdir()

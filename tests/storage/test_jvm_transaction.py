@@ -13,7 +13,9 @@ import time
 from collections import Counter
 from contextlib import nullcontext, suppress
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlparse
 
 import pyarrow as pa
 import pytest
@@ -28,7 +30,6 @@ from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -83,6 +84,11 @@ def _operations(spark: SparkSession, tables: Tables) -> list[str]:
     return [operation for _, operation in sorted(found)]
 
 
+def _log(spark: SparkSession, tables: Tables) -> Path:
+    place = spark.sql(f"DESCRIBE DETAIL {tables.in_sql(NAME)}").select("location").collect()[0][0]
+    return Path(urlparse(place).path) / "_delta_log"
+
+
 def _jobs(spark: SparkSession) -> int:
     context: Any = spark.sparkContext
     return int(context._jsc.sc().dagScheduler().numTotalJobs())
@@ -115,6 +121,23 @@ def test_no_spark_job_once_the_table_is_known(spark: SparkSession, tables: Table
         assert tables.committed_version(spark, NAME) == version
     assert _jobs(spark) == before
     assert _offsets(spark, tables) == [1, 2, 3, 4, 5]
+
+
+def test_newest_and_last_versions_take_no_spark_job(spark: SparkSession, tables: Tables) -> None:
+    """Where the log is opened anew, too; without the checksum file Spark tells the same of an application."""
+    for app, version in (("a", 1), ("b", 7), ("a", 2)):
+        tables.append_arrow(spark, _rows(version), NAME, app, version)
+    jvm: Any = spark._jvm
+    for left, jobs in ((True, 0), (False, 1)):
+        for file in [] if left else _log(spark, tables).glob("*.crc"):
+            file.unlink()
+        jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+        before = _jobs(spark)
+        assert (tables.newest(spark, NAME), tables.exists(spark, NAME)) == (3, True)
+        found = {app: tables._spark_writer._transactions.last_version(spark, tables._place(NAME), app) for app in "abc"}
+        assert found == {"a": 2, "b": 7, "c": -1}
+        assert min(_jobs(spark) - before, 1) == jobs
+    assert (tables.newest(spark, "topics/none"), tables.exists(spark, "topics/none")) == (None, False)
 
 
 def test_repeated_version_is_skipped(spark: SparkSession, tables: Tables) -> None:
@@ -358,6 +381,7 @@ def test_a_table_of_another_format_is_no_other_delta(spark: SparkSession, tables
         (tmp_path / "topics/raw/file.parquet").write_bytes(b"")
     with pytest.raises(Exception, match="raw"):
         tables.append_arrow(spark, _rows(1), "topics/raw", "a", 1)
+    assert tables.newest(spark, "topics/raw") is None
     tables.append_arrow(spark, _rows(1), NAME, "a", 1)
     assert _operations(spark, tables) == ["CREATE TABLE", "STREAMING UPDATE"]
 

@@ -223,7 +223,7 @@ def _first_unread(spark: SparkSession, tables: Tables, name: str) -> int:
     """
     for _ in range(2):
         tables.mark(spark, name)
-    return max(tables.history(spark, name, 1))
+    return tables.version(spark, name)
 
 
 def _reject_repeated(

@@ -102,7 +102,7 @@ def _maintained(
     place = tables.in_sql(name)
     progress.begin(name, 1)
     try:
-        before, version = _detail(spark, place), max(tables.history(spark, name, 1))
+        before, version = _detail(spark, place), tables.version(spark, name)
         done = TableReport(name, before["numFiles"], before["numFiles"], before["sizeInBytes"], before["sizeInBytes"])
         done.version_before = done.version_after = version
         done.removed_files = done.removed_bytes = done.removed_commits = done.rewritten = None
@@ -114,9 +114,10 @@ def _maintained(
         else:
             mine = [reader for table, reader in found.get(name, ()) if table == before["id"]]
             _vacuum(spark, settings, tables, name, place, mine, done, dry_run)
-        after = _detail(spark, place)
-        done.files_after, done.bytes_after = after["numFiles"], after["sizeInBytes"]
-        done.version_after = max(tables.history(spark, name, 1))
+        if not dry_run:
+            after = _detail(spark, place)
+            done.files_after, done.bytes_after = after["numFiles"], after["sizeInBytes"]
+            done.version_after = tables.version(spark, name)
     except (Py4JJavaError, PySparkException) as error:
         raise StorageError(f"cannot be maintained: {one_line(error)}", place, "run it again") from error
     progress.step()

@@ -9,7 +9,7 @@ from checkback.storage.files.fsync import LogFlush
 from checkback.storage.files.paths import local_path
 from checkback.storage.log import spark_log
 from checkback.storage.log.delta_errors import FORGETS, forgotten
-from checkback.storage.log.jvm_transaction import JvmTransactions
+from checkback.storage.log.jvm_transaction import JvmTransactions, Newest
 from checkback.storage.log.spark_log import CatalogName
 from checkback.storage.parquet.parquet_files import MOST_ROWS
 from checkback.storage.schemas import arrow_schema
@@ -125,6 +125,28 @@ class SparkWriter:
         if last is None:
             raise forgotten(str(table.place), table.in_sql)
         return last >= version
+
+    def newest(self, spark: SparkSession, table: SparkTable) -> int | None:
+        """The table's newest version; None if it does not exist."""
+        found = self._newest(spark, table)
+        if found is not None:
+            return found.version
+        commits = spark_log.history_if_any(spark, table.in_sql, 1)
+        return commits[0].version if commits else None
+
+    def table_id(self, spark: SparkSession, table: SparkTable) -> str:
+        """Delta's table id: a table recreated in the same place has a different one."""
+        found = self._newest(spark, table)
+        return spark_log.table_id(spark, table.in_sql) if found is None else found.table_id
+
+    def _newest(self, spark: SparkSession, table: SparkTable) -> Newest | None:
+        """As Delta's snapshot in the JVM has it: SQL takes two Spark jobs to tell, and tells of a missing table."""
+        from pyspark.errors import AnalysisException
+
+        try:
+            return self._transactions.newest(spark, table.place)
+        except AnalysisException:
+            return None
 
     def last_version(self, spark: SparkSession, table: SparkTable, app: str) -> int | None:
         """The last version that an application has committed; None if none.

@@ -173,7 +173,7 @@ class Tables:
         """True if the table exists."""
         if self.by_files:
             return DeltaLog.exists(self.location(name))
-        return spark_log.exists(spark, self.in_sql(name))
+        return self.newest(spark, name) is not None
 
     def create(self, spark: SparkSession, *names: str) -> None:
         """Create the tables that do not exist, in parallel, and register them.
@@ -249,7 +249,7 @@ class Tables:
         """The version of this process's last commit to the table, or a later one. Raises StorageError."""
         if not self.by_files:
             known = self._spark_writer.version(name)
-            return max(self.history(spark, name, 1)) if known is None else known
+            return self.version(spark, name) if known is None else known
         log = self.log(name)
         return log.seen_version if log.appendable() else log.version()
 
@@ -264,6 +264,23 @@ class Tables:
             refuse_torn(folder, self.sync)
             self._seen.add(name)
         return place
+
+    def newest(self, spark: SparkSession, name: str) -> int | None:
+        """The table's newest version; None if the table does not exist. Raises StorageError."""
+        if self.by_files:
+            return self.open_log(name).version() if self.exists(spark, name) else None
+        return self._spark_writer.newest(spark, self._spark_table(name))
+
+    def version(self, spark: SparkSession, name: str) -> int:
+        """The table's newest version. Raises StorageError, also if the table does not exist."""
+        found = self.newest(spark, name)
+        if found is None:
+            raise StorageError("there is no such table", self.location(name))
+        return found
+
+    def table_id(self, spark: SparkSession, name: str) -> str:
+        """Delta's id of a table that only Spark writes: one made anew in the same place has another."""
+        return self._spark_writer.table_id(spark, self._spark_table(name))
 
     def history(self, spark: SparkSession, name: str, commits: int) -> dict[int, int]:
         """The table's last ``commits``: commit timestamp (ms) by version. Empty if the table does not exist."""
@@ -429,10 +446,8 @@ class Tables:
             log.commit_after([], found, {_MARK: (found[_MARK] or 0) + 1})
         else:
             # Without an application id Spark would skip a commit without rows.
-            from checkback.storage.spark_schemas import schema_of
-
-            nothing = spark.createDataFrame([], schema_of(name))
-            self._append_by_spark(nothing, name, _MARK, time.time_ns() // 1_000_000)
+            nothing, version = arrow_schema(name).empty_table(), time.time_ns() // 1_000_000
+            self._spark_writer.append_arrow(spark, nothing, self._spark_table(name), _MARK, version, self.guard)
 
     def last_version(self, spark: SparkSession, name: str, app: str) -> int | None:
         """The last version an application committed; None if none.

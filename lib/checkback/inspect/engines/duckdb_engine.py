@@ -177,9 +177,14 @@ class DuckDBEngine:
         if name not in self.marks or self.marks[name].version != newest:
             self.marks[name] = Mark(newest, log_store.commit_mark(self.tables.location(name), newest))
 
-    def versions(self, name: str, newest: bool = False) -> Versions | None:  # noqa: ARG002 - listing costs the same
+    def versions(self, name: str) -> Versions | None:
         """See Engine."""
         return CommitReader.of(self.tables.location(name))
+
+    def newest(self, name: str) -> int | None:
+        """See Engine."""
+        versions = self.versions(name)
+        return None if versions is None else versions.newest
 
     def read(
         self,

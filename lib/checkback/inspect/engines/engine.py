@@ -77,8 +77,11 @@ class Engine(Protocol):
         is left out. Spark leaves out all: it finds the newest version by itself.
         """
 
-    def versions(self, name: str, newest: bool = False) -> Versions | None:
-        """The table's versions, or only the ``newest``; None if it does not exist. Raises StorageError."""
+    def versions(self, name: str) -> Versions | None:
+        """The table's versions; None if it does not exist. Raises StorageError."""
+
+    def newest(self, name: str) -> int | None:
+        """The newest version, without the others; None if the table does not exist. Raises StorageError."""
 
     def read(
         self,

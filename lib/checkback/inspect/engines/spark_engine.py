@@ -98,12 +98,16 @@ class SparkEngine:
         """Nothing."""
         return {}
 
-    def versions(self, name: str, newest: bool = False) -> Versions | None:
+    def versions(self, name: str) -> Versions | None:
         """See Engine."""
         if self.tables.by_files:
             return CommitReader.of(self.tables.location(name))
-        history = self.tables.history(self.spark, name, 1 if newest else _ALL)
+        history = self.tables.history(self.spark, name, _ALL)
         return History(history) if history else None
+
+    def newest(self, name: str) -> int | None:
+        """See Engine."""
+        return self.tables.newest(self.spark, name)
 
     def read(
         self,

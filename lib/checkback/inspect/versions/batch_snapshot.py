@@ -58,7 +58,7 @@ def snapshot(spark: SparkSession, settings: Settings, at: datetime | str | None 
     # A batch's rows are committed before its row in `batches`: fix the versions after reading that table.
     names = [*(name for name in SCHEMAS if batch_time(name)), *tables.topics(spark)]
     with ThreadPoolExecutor(max_workers=4) as pool:
-        versions = dict(zip(names, pool.map(lambda name: tables.history(spark, name, 1), names), strict=True))
+        versions = dict(zip(names, pool.map(lambda name: tables.newest(spark, name), names), strict=True))
     # Batches completed meanwhile are known now, and left out.
     cut = Cut.at(whole, None if moment is None else ms_of(moment), read_batches(SparkEngine(spark, tables)))
     if cut is None:
@@ -70,12 +70,12 @@ def snapshot(spark: SparkSession, settings: Settings, at: datetime | str | None 
         raise SettingsError("it is not known which batches were complete then", "at", fix)
 
     def read(name: str) -> DataFrame:
-        found = versions[name]
-        if not found:
+        version = versions[name]
+        if version is None:
             return spark.createDataFrame([], schema_of(name))
-        return whole_columns(cut.of(tables.read(spark, name, max(found)), name), name)
+        return whole_columns(cut.of(tables.read(spark, name, version), name), name)
 
     topics = {name.removeprefix(TOPIC_PREFIX): read(name) for name in names if name.startswith(TOPIC_PREFIX)}
-    unpublished = read("unpublished") if versions.get("unpublished") else None
+    unpublished = read("unpublished") if versions.get("unpublished") is not None else None
     ledger = {name: read(name) for name in ("decisions", "deliveries", "discarded", "check_requests")}
     return Snapshot(cut.batch, topics, **ledger, unpublished=unpublished)

@@ -35,8 +35,7 @@ def with_noted(rows: str) -> str:
 
 def read_notes(engine: Engine) -> pa.Table:
     """All notes, as they are now. Raises StorageError."""
-    versions = engine.versions(TABLE, newest=True)
-    if versions is None or versions.newest == 0:  # never written
+    if not engine.newest(TABLE):  # there is none, or it was never written
         return no_notes()
     writers = engine.query(WRITERS.text, {TABLE: engine.read(TABLE)}, {})
     return notes_about(engine, engine.arrow(writers).to_pylist())

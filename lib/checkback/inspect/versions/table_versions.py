@@ -105,13 +105,12 @@ class FixedTables:
             if name in found:
                 return name, found[name]
             try:
-                versions = engine.versions(name, newest=True)
+                return name, engine.newest(name)
             except Exception as error:  # Spark's own, in a catalog
                 if not name.startswith(TOPIC_PREFIX):
                     raise
                 unread[name] = own_failure(error)
                 return name, None
-            return name, None if versions is None else versions.newest
 
         with ThreadPoolExecutor(max_workers=4) as pool:
             newest_of = list(pool.map(newest, outputs))

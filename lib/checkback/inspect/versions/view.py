@@ -141,12 +141,11 @@ class View:
         return self.at is None or (cut is not None and cut.batch is not None)
 
     def _found(self, name: str) -> int | None:
-        newest_is_read = self._newest_is_read(name)
-        versions = self.engine.versions(name, newest=newest_is_read)
+        if self.at is None or self._newest_is_read(name):
+            return self.engine.newest(name)
+        versions = self.engine.versions(name)
         if versions is None:
             return None
-        if newest_is_read or self.at is None:
-            return versions.newest
         version = version_at(versions.oldest, versions.newest, versions.made_at, ms_of(self.at))
         if version is None and versions.oldest > 0:
             since = time_of(versions.made_at(versions.oldest))

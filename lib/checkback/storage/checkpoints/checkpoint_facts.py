@@ -12,7 +12,6 @@ from checkback.storage.checkpoints.checkpoint_fit import Fit, TableLog
 from checkback.storage.checkpoints.seen_commits import replaced
 from checkback.storage.files import filesystem
 from checkback.storage.files.log_files import versions
-from checkback.storage.log import spark_log
 from checkback.storage.schemas import SOURCES
 
 if TYPE_CHECKING:
@@ -92,10 +91,10 @@ def logs(spark: SparkSession, tables: Tables, positions: Mapping[str, StreamPosi
 
 def _spark_log(spark: SparkSession, tables: Tables, name: str, position: StreamPosition | None) -> TableLog:
     """The table's log, back to the position from which the checkpoint resumes."""
-    newest = max(tables.history(spark, name, 1))
+    newest = tables.version(spark, name)
     behind = 1 if position is None else newest - max(position.version, 0) + 1
     oldest = newest if behind <= 1 else min(tables.history(spark, name, behind))
-    return TableLog(spark_log.table_id(spark, tables.in_sql(name)), oldest, newest)
+    return TableLog(tables.table_id(spark, name), oldest, newest)
 
 
 def _log(tables: Tables, name: str) -> TableLog:

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from checkback.errors import StorageError
 from checkback.storage.dataframes import is_connect
@@ -46,6 +46,7 @@ _LACKING = re.compile(r"does not exist in the JVM|(?:Method|Constructor) \S+\(.*
 _FOLDER = "checkback-append-"
 #: seconds after which a temporary folder is removed if this machine has no such process: another container may have it
 _LEFT = 86400
+_Told = TypeVar("_Told")
 
 
 @dataclass
@@ -55,6 +56,13 @@ class _Known:
     table_id: str
     version: int
     apps: dict[str, int] = field(default_factory=dict)
+
+
+class Newest(NamedTuple):
+    """The newest version of a table, and Delta's id of the table: one made anew in the same place has another."""
+
+    version: int
+    table_id: str
 
 
 class _Begun(NamedTuple):
@@ -82,6 +90,22 @@ class JvmTransactions:
         """Forget what is known of the table: it is looked up again."""
         self._known.pop(name, None)
 
+    def newest(self, spark: SparkSession, place: CatalogName | str) -> Newest | None:
+        """The table's newest version; None if there is no table, or without Delta's classes.
+
+        Raises pyspark's errors: AnalysisException also if the catalog has no such table.
+        """
+        if place in self._missing or is_connect(spark):
+            return None
+
+        def look() -> Newest | None:
+            snapshot = _started(spark, place).snapshot()
+            version = int(snapshot.version())
+            return None if version < 0 else Newest(version, str(snapshot.metadata().id()))
+
+        with _active(spark._jvm, spark._jsparkSession):
+            return self._unless_lacking(place, look)
+
     def last_version(self, spark: SparkSession, place: CatalogName | str, app: str) -> int | None:
         """The last version that the application has committed to the table, -1 = none; None if this cannot tell.
 
@@ -93,7 +117,7 @@ class JvmTransactions:
             begun = self._begin(spark, place, app, 0)
             if begun is None or begun.snapshot.version() < 0:
                 return None
-            return _last_of(app, begun.snapshot)
+            return _last_of(spark._jvm, app, begun.snapshot)
 
     def append(
         self,
@@ -120,7 +144,7 @@ class JvmTransactions:
             begun = self._begin(spark, place, app, version)
             if begun is None or not _takes_files(name, begun.snapshot):
                 return False
-            known = _look_up(before, begun.snapshot, place, app)
+            known = _look_up(jvm, before, begun.snapshot, place, app)
             if known.apps[app] >= version:
                 self._known[name] = known
                 return True
@@ -142,17 +166,25 @@ class JvmTransactions:
 
     def _begin(self, spark: SparkSession, place: CatalogName | str, app: str, version: int) -> _Begun | None:
         """Begin a transaction at the table's newest version; None if this JVM's Delta has no such classes."""
-        from py4j.protocol import Py4JError
-
         jvm: Any = spark._jvm
-        delta = jvm.org.apache.spark.sql.delta
-        try:
+
+        def begin() -> _Begun:
+            delta = jvm.org.apache.spark.sql.delta
             transaction = _started(spark, place)
             transaction.readTxn().addOne(app)  # another commit of the application is a conflict
             # SQL reads (app, version) from the userMetadata.
             append, note = jvm.org.apache.spark.sql.streaming.OutputMode.Append(), f"{app} {version}"
             operation = delta.DeltaOperations.StreamingUpdate(append, app, version, jvm.scala.Option.apply(note))
             return _Begun(transaction, transaction.snapshot(), operation, delta.actions.Action)
+
+        return self._unless_lacking(place, begin)
+
+    def _unless_lacking(self, place: CatalogName | str, ask: Callable[[], _Told]) -> _Told | None:
+        """What Delta tells; None, which is noted, if this JVM's Delta has no such classes or methods."""
+        from py4j.protocol import Py4JError
+
+        try:
+            return ask()
         except (Py4JError, TypeError) as error:
             if type(error) not in (Py4JError, TypeError) or not _LACKING.search(str(error)):
                 raise  # Py4JJavaError, Py4JNetworkError, or an object that the JVM has given up
@@ -160,8 +192,8 @@ class JvmTransactions:
         return None
 
 
-def _look_up(known: _Known | None, snapshot: Any, place: CatalogName | str, app: str) -> _Known:
-    """What is known of the snapshot. Spark reconstructs the table's state, unless ``known`` is of this version.
+def _look_up(jvm: Any, known: _Known | None, snapshot: Any, place: CatalogName | str, app: str) -> _Known:
+    """What is known of the snapshot; it is asked unless ``known`` is of this version.
 
     Raises StorageError if the application is missing and the table expires transaction identifiers.
     """
@@ -170,19 +202,27 @@ def _look_up(known: _Known | None, snapshot: Any, place: CatalogName | str, app:
     if known is None or (known.table_id, known.version) != (table_id, version):
         known = _Known(table_id, version)
     if app not in known.apps:
-        last = _last_of(app, snapshot)
+        last = _last_of(jvm, app, snapshot)
         if last is None:
             raise forgotten(str(place), f"delta.{quoted(place)}" if isinstance(place, str) else str(place))
         known.apps[app] = last
     return known
 
 
-def _last_of(app: str, snapshot: Any) -> int | None:
-    """The last version that the application has committed, -1 = none; None: the table may have expired it."""
+def _last_of(jvm: Any, app: str, snapshot: Any) -> int | None:
+    """The last version that the application has committed, -1 = none; None: the table may have expired it.
+
+    Where the version's checksum file (PROTOCOL.md, Version Checksum File) does not tell, Spark reconstructs the state.
+    """
+    forgets, checksum = snapshot.metadata().configuration().contains(FORGETS), snapshot.checksumOpt()
+    if checksum.isDefined() and checksum.get().setTransactions().isDefined() and not forgets:
+        mapper, known = jvm.org.apache.spark.sql.delta.util.JsonUtils.mapper(), checksum.get().setTransactions().get()
+        told = json.loads(mapper.writeValueAsString(known))
+        return next((each["version"] for each in told if each["appId"] == app), -1)
     found = snapshot.transactions().get(app)
     if found.isDefined():
         return int(found.get())
-    return None if snapshot.metadata().configuration().contains(FORGETS) else -1
+    return None if forgets else -1
 
 
 def _refuse_other(spark: SparkSession, place: CatalogName | str, known: _Known, made: int | None = None) -> None:

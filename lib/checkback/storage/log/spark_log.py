@@ -92,11 +92,6 @@ def _add_columns(spark: SparkSession, table: str, name: str) -> None:
         spark.sql(f"ALTER TABLE {table} ADD COLUMNS ({columns})")
 
 
-def exists(spark: SparkSession, table: str) -> bool:
-    """True if the table exists."""
-    return history_if_any(spark, table, 1) is not None
-
-
 def history_if_any(spark: SparkSession, table: str, commits: int) -> list[CommitInfo] | None:
     """As `history`; None if the table does not exist."""
     from pyspark.errors import AnalysisException
