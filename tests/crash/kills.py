@@ -17,7 +17,7 @@ from crash.fates import HOUR_MS, Lander, answers, ended_by_op, fate
 from crash.process import INTERVAL_S, PATIENCE_S, TIMEOUT_S, Application, Shape, Tuning
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from random import Random
 
 _EVERY_S, _TRANSACTIONS = 1.0, 50
@@ -88,12 +88,12 @@ class Rounds:
     rebuilds: int = 0
     kills: int = 0
 
-    def start(self, *options: str) -> Application:
+    def start(self, *options: str, max_checks: Sequence[int] = (1, 100, 160_000)) -> Application:
         """`checkback reconcile`, each time with other settings."""
         tuning = Tuning(
             self.random.choice([TIMEOUT_S, 2 * TIMEOUT_S]),
             self.random.choice([INTERVAL_S, 2 * INTERVAL_S]),
-            self.random.choice([1, 100, 160_000]),
+            self.random.choice(max_checks),
             self.random.choice(["1h", "72h"]),
         )
         return Application("reconcile", self.root, self.endpoints, *options, shape=self.shape, tuning=tuning)
@@ -165,7 +165,8 @@ def run(root: str, rounds: int, random: Random, tell: Callable[[str], object]) -
                 told = (all_rounds.rebuild() if rebuilds else "") + all_rounds.round()
                 books = all_rounds.audit(finished=False)
                 tell(f"round {number} of {rounds}: {told}; {books.transactions} landed, faults: {_faults(books)}")
-        with all_rounds.start() as application:
+        # What the load has left takes a few batches, or hundreds.
+        with all_rounds.start(max_checks=[160_000]) as application:
             all_rounds.caught_up(application)
             application.until(lambda: len(decided(root)) >= lander.landed)
             lander.cancel(range(lander.landed))  # those that were not scheduled yet when it was tried

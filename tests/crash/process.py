@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: for a process to do what it must; a test that needs so long has failed
 PATIENCE_S = 600
-TIMEOUT_S, INTERVAL_S = 1, 3
+TIMEOUT_S, INTERVAL_S = 1, 2
 #: Spark gives a worker of its driver 10 s to start. On a machine that is busier than that the application ends, and is
 #: started again, as by systemd.
 TOO_SLOW = "Python worker failed to connect back"
@@ -73,6 +73,10 @@ class Application:
             "spark.master=local[2]",
             "spark.driver.memory=1g",
             f"spark.driver.extraJavaOptions={SHORT_LIVED}",
+            # Each start would compile the plans of a few batches.
+            "spark.sql.codegen.wholeStage=false",
+            "spark.sql.codegen.factoryMode=NO_CODEGEN",
+            "spark.sql.adaptive.enabled=false",
         ]
         line = [sys.executable, "-m", "checkback", command, *options]
         for override in overrides:

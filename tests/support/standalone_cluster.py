@@ -187,7 +187,7 @@ def wait_for(condition: Callable[[], bool], told: Callable[[], str]) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, told()
-        time.sleep(0.1)
+        time.sleep(0.5)  # a look at tables in an object store takes CPU time here and in its server
 
 
 def kill(pids: Sequence[int]) -> None:
