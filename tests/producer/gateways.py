@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 #: What may happen to one request. DROPPED: it lands, and the reply is lost; BROKEN: it is lost; CUT: it lands, and the
-#: reply ends in the middle; TORN: it ends in its header; UNAVAILABLE: it lands, and a proxy before the gateway loses
-#: the reply.
-OK, DROPPED, BROKEN, CUT, TORN, UNAVAILABLE = "ok", "dropped", "broken", "cut", "torn", "unavailable"
+#: reply ends in the middle; TORN: it ends in its header; UNAVAILABLE, LATE: it lands, and a proxy before the gateway
+#: loses the reply, or does not wait for it.
+OK, DROPPED, BROKEN, CUT, TORN, UNAVAILABLE, LATE = "ok", "dropped", "broken", "cut", "torn", "unavailable", "late"
 FULL, BAD_GATEWAY, FAILED, REFUSED, REDIRECT, NONSENSE = "full", "bad gateway", "failed", "refused", "redirect", "?"
-FAULTS = (OK, DROPPED, BROKEN, CUT, TORN, UNAVAILABLE, FULL, BAD_GATEWAY, FAILED, REFUSED, REDIRECT, NONSENSE)
+FAULTS = (OK, DROPPED, BROKEN, CUT, TORN, UNAVAILABLE, LATE, FULL, BAD_GATEWAY, FAILED, REFUSED, REDIRECT, NONSENSE)
 
 
 class StubGateway:
@@ -85,7 +85,7 @@ class StubGateway:
             faults = self._faults[received.path]
             fault = faults.pop(0) if faults else OK
             landing = self._ops if received.path == "/v1/ops" else self._messages
-            said = landing(received.json) if fault in {OK, DROPPED, CUT, TORN, UNAVAILABLE} else b""
+            said = landing(received.json) if fault in {OK, DROPPED, CUT, TORN, UNAVAILABLE, LATE} else b""
         if fault in {DROPPED, BROKEN}:
             # Reset, not closed: what a proxy does that restarts.
             wire.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -159,6 +159,7 @@ _REPLIES = {
     FULL: problem(429, "queue_full", Retry_After="1"),
     BAD_GATEWAY: reply(b"<html>", "502 Bad Gateway"),
     UNAVAILABLE: reply(b"upstream connect error", "503 Service Unavailable"),
+    LATE: reply(b"<html>", "504 Gateway Timeout"),
     FAILED: problem(500, "failed"),
     REFUSED: problem(422, "bad_topic"),
     REDIRECT: reply(b"", "307 Temporary Redirect", Location="http://127.0.0.1:1/v1/halves"),

@@ -26,7 +26,7 @@ from checkback.producer import (
 )
 from checkback.producer.gateway import Gateway
 from checkback.producer.gateway_address import Address, addresses
-from producer.gateways import BAD_GATEWAY, BROKEN, CUT, DROPPED, FULL, OK, REFUSED, TORN, UNAVAILABLE, StubGateway
+from producer.gateways import BAD_GATEWAY, BROKEN, CUT, DROPPED, FULL, LATE, OK, REFUSED, TORN, UNAVAILABLE, StubGateway
 from producer.sending import Listener, message
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def test_half_message_sent_again_elsewhere_is_known_by_the_place_acknowledged() 
 
 
 FAULTY = st.lists(
-    st.sampled_from([OK, DROPPED, BROKEN, CUT, TORN, UNAVAILABLE, FULL, BAD_GATEWAY, REFUSED]), max_size=4
+    st.sampled_from([OK, DROPPED, BROKEN, CUT, TORN, UNAVAILABLE, LATE, FULL, BAD_GATEWAY, REFUSED]), max_size=4
 )
 
 

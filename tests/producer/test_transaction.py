@@ -22,6 +22,7 @@ from producer.gateways import (
     DROPPED,
     FAULTS,
     FULL,
+    LATE,
     NONSENSE,
     OK,
     REDIRECT,
@@ -39,7 +40,7 @@ COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.
 ERROR = RuntimeError("INSERT ... amount 42")
 #: tries that are made of one request
 TRIES = Patience().retries + 1
-AGAIN = {DROPPED, BROKEN, CUT, TORN, UNAVAILABLE, FULL, BAD_GATEWAY}
+AGAIN = {DROPPED, BROKEN, CUT, TORN, UNAVAILABLE, LATE, FULL, BAD_GATEWAY}
 RESET = {DROPPED, BROKEN}
 
 

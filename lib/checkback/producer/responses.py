@@ -16,7 +16,14 @@ except ImportError:
 #: maximum bytes read of a reply
 MAX_REPLY = 16 << 20
 #: retryable statuses of a gateway or proxy
-TRY_AGAIN = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE})
+TRY_AGAIN = frozenset(
+    {
+        HTTPStatus.TOO_MANY_REQUESTS,
+        HTTPStatus.BAD_GATEWAY,
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        HTTPStatus.GATEWAY_TIMEOUT,
+    }
+)
 #: codes with which a 503 is a definite refusal by the gateway; a 503 alone proves nothing
 _REFUSALS = frozenset(
     {"queue_full", "journal_full", "transactions_rejected", "storage_unavailable", "too_many_connections"}
@@ -127,8 +134,8 @@ def refusal(reply: Reply, url: str, lost: bool) -> GatewayError:
 def may_have_landed(reply: Reply) -> bool:
     """May the gateway have stored what this retryable reply does not acknowledge?
 
-    A proxy's 502 or 503: the gateway behind it may have accepted the request. "stopping" is also what a gateway says
-    that could not learn the outcome of its commit.
+    A proxy's 502, 503 or 504: the gateway behind it may have accepted the request. "stopping" is also what a gateway
+    says that could not learn the outcome of its commit.
     """
     return reply.status != HTTPStatus.TOO_MANY_REQUESTS and _code(reply) not in _REFUSALS
 
