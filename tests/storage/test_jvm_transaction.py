@@ -127,6 +127,7 @@ def test_newest_and_last_versions_take_no_spark_job(spark: SparkSession, tables:
     """Where the log is opened anew, too; without the checksum file Spark tells the same of an application."""
     for app, version in (("a", 1), ("b", 7), ("a", 2)):
         tables.append_arrow(spark, _rows(version), NAME, app, version)
+    tables.create(spark, "topics/empty")
     jvm: Any = spark._jvm
     for left, jobs in ((True, 0), (False, 1)):
         for file in [] if left else _log(spark, tables).glob("*.crc"):
@@ -134,6 +135,7 @@ def test_newest_and_last_versions_take_no_spark_job(spark: SparkSession, tables:
         jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
         before = _jobs(spark)
         assert (tables.newest(spark, NAME), tables.exists(spark, NAME)) == (3, True)
+        assert (tables.has_rows(spark, NAME), tables.has_rows(spark, "topics/empty")) == (True, False)
         found = {app: tables._spark_writer._transactions.last_version(spark, tables._place(NAME), app) for app in "abc"}
         assert found == {"a": 2, "b": 7, "c": -1}
         assert min(_jobs(spark) - before, 1) == jobs

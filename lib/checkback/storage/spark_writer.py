@@ -139,6 +139,11 @@ class SparkWriter:
         found = self._newest(spark, table)
         return spark_log.table_id(spark, table.in_sql) if found is None else found.table_id
 
+    def files(self, spark: SparkSession, table: SparkTable) -> int | None:
+        """The number of the table's files; None = only its rows tell."""
+        found = self._newest(spark, table)
+        return None if found is None else found.files
+
     def _newest(self, spark: SparkSession, table: SparkTable) -> Newest | None:
         """As Delta's snapshot in the JVM has it: SQL takes two Spark jobs to tell, and tells of a missing table."""
         from pyspark.errors import AnalysisException

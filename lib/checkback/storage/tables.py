@@ -271,6 +271,13 @@ class Tables:
             return self.open_log(name).version() if self.exists(spark, name) else None
         return self._spark_writer.newest(spark, self._spark_table(name))
 
+    def has_rows(self, spark: SparkSession, name: str) -> bool:
+        """True if the table has rows, or files whose rows are all deleted. Raises StorageError."""
+        if self.by_files:
+            return bool(self.log(name).data_files())
+        files = self._spark_writer.files(spark, self._spark_table(name))
+        return bool(self.read(spark, name).limit(1).collect() if files is None else files)
+
     def version(self, spark: SparkSession, name: str) -> int:
         """The table's newest version. Raises StorageError, also if the table does not exist."""
         found = self.newest(spark, name)

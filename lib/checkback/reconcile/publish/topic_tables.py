@@ -213,7 +213,7 @@ def parked(
     spark: SparkSession, tables: Tables, kept: Iterable[str] = ()
 ) -> tuple[list[Parked], dict[published_notes.Key, int]]:
     """The rows of `unpublished` not noted as published, of topics that can have a table; and the notes."""
-    if tables.by_files and not tables.log(unpublished.TABLE).data_files():
+    if not tables.has_rows(spark, unpublished.TABLE):
         return [], {}
     rows = tables.read(spark, unpublished.TABLE)
     notes = published_notes.read_notes(spark, tables, rows)

@@ -56,9 +56,9 @@ def facts(spark: SparkSession, settings: Settings, tables: Tables) -> StartFacts
 def decision_facts(spark: SparkSession, tables: Tables, checkpoint: Checkpoint | None) -> DecisionFacts:
     """The tables' facts about a checkpoint; without Spark where the logs can be read. Raises StorageError."""
     log = tables.log("decisions") if tables.readable else None
-    rows = log.data_files() if log is not None else tables.read(spark, "decisions").limit(1).collect()
+    rows = tables.has_rows(spark, "decisions")
     if checkpoint is None:
-        return DecisionFacts(bool(rows) or _first_batch_wrote(spark, tables))
+        return DecisionFacts(rows or _first_batch_wrote(spark, tables))
     query_id = checkpoint.query_id
     with ThreadPoolExecutor() as pool:
         last = pool.map(lambda name: tables.last_version(spark, name, f"{query_id}/{name}"), WRITTEN)
@@ -67,7 +67,7 @@ def decision_facts(spark: SparkSession, tables: Tables, checkpoint: Checkpoint |
     if log is None and not found.last:  # earlier releases stored none
         found = Owner(1, 1)
     return DecisionFacts(
-        bool(rows),
+        rows,
         owner=found.last,
         owned=found.own,
         last_batch=max((batch for batch in batches.values() if batch is not None), default=None),

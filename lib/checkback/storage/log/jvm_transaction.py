@@ -59,10 +59,14 @@ class _Known:
 
 
 class Newest(NamedTuple):
-    """The newest version of a table, and Delta's id of the table: one made anew in the same place has another."""
+    """The newest version of a table, and Delta's id of the table: one made anew in the same place has another.
+
+    ``files``: how many it has, None = the version's checksum file does not tell.
+    """
 
     version: int
     table_id: str
+    files: int | None
 
 
 class _Begun(NamedTuple):
@@ -100,8 +104,9 @@ class JvmTransactions:
 
         def look() -> Newest | None:
             snapshot = _started(spark, place).snapshot()
-            version = int(snapshot.version())
-            return None if version < 0 else Newest(version, str(snapshot.metadata().id()))
+            version, checksum = int(snapshot.version()), snapshot.checksumOpt()
+            files = int(checksum.get().numFiles()) if checksum.isDefined() else None
+            return None if version < 0 else Newest(version, str(snapshot.metadata().id()), files)
 
         with _active(spark._jvm, spark._jsparkSession):
             return self._unless_lacking(place, look)
