@@ -273,7 +273,7 @@ class Tables:
 
     def has_rows(self, spark: SparkSession, name: str) -> bool:
         """True if the table has rows, or files whose rows are all deleted. Raises StorageError."""
-        if self.by_files:
+        if self.readable:
             return bool(self.log(name).data_files())
         files = self._spark_writer.files(spark, self._spark_table(name))
         return bool(self.read(spark, name).limit(1).collect() if files is None else files)
