@@ -59,7 +59,7 @@ def claim(spark: SparkSession, tables: Tables, query_id: str, segment_size: int,
         raise FencedError(
             "the tables belong to another checkpoint: another `checkback reconcile` works on them",
             tables.checkpoint(NAME),
-            "let one process work on them, with one storage.checkpoints",
+            "let one process work on them, with one storage.checkpoints; if that one is lost, run `checkback rebuild`",
         )
     number, place = found.last + 1, local_path(tables.checkpoint(NAME))
     if log is None or not log.appendable():
