@@ -107,6 +107,9 @@ class SparkEngine:
 
     def newest(self, name: str) -> int | None:
         """See Engine."""
+        if self.tables.by_files:
+            versions = self.versions(name)
+            return None if versions is None else versions.newest
         return self.tables.newest(self.spark, name)
 
     def read(
