@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -38,8 +39,12 @@ class Address:
 
     def url(self, path: str) -> str:
         """The URL of an API path."""
-        url = self.gateway_url.rstrip("/") + path
-        return url if url.isascii() else as_sent(url)
+        return self._sent_to + path
+
+    @cached_property
+    def _sent_to(self) -> str:
+        url = self.gateway_url
+        return (url if url.isascii() else as_sent(url)).rstrip("/")
 
     def headers(self) -> list[str]:
         """The headers of every request, in lines."""
