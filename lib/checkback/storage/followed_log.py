@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from checkback.errors import StorageError
 from checkback.storage.log.delta_log import DeltaLog
-from checkback.storage.log.log_store import commit_mark
+from checkback.storage.log.log_store import commit_mark, is_commit
 
 if TYPE_CHECKING:
     from checkback.storage.log.log_store import Mark
@@ -29,7 +29,7 @@ class FollowedLog:
 
     def open(self) -> tuple[DeltaLog, bool] | None:
         """The log, and whether it was opened just now; None if there is no table. Raises StorageError."""
-        if self._log is not None and self._mark == commit_mark(self.place, self._log.seen_version):
+        if self._log is not None and is_commit(self.place, self._log.seen_version, self._mark):
             return self._log, False
         self._log = None
         if not DeltaLog.exists(self.place):

@@ -25,7 +25,7 @@ from checkback.storage.files.log_files import commit_file
 from checkback.storage.log.commit_reader import read_actions
 from checkback.storage.log.delta_errors import DELTA_ERRORS
 from checkback.storage.log.delta_log import DeltaLog
-from checkback.storage.log.log_store import commit_mark, write_commit
+from checkback.storage.log.log_store import commit_mark, is_commit, write_commit
 from checkback.storage.log.snapshot_files import open_table
 from checkback.storage.own_failure import reading
 from checkback.storage.parquet.parquet_files import FileWriter
@@ -74,7 +74,7 @@ class GroupTable:
     def refresh(self) -> bool:
         """Read the newest state; True if it is new. Raises StorageError."""
         before = self._version
-        if boot_time() > self._read_at + _LIST_S or self._mark != commit_mark(self._place, self._version):
+        if boot_time() > self._read_at + _LIST_S or not is_commit(self._place, self._version, self._mark):
             self._list()
         else:
             newest = self._version
@@ -119,13 +119,13 @@ class GroupTable:
         if self._file is not None:
             removed = {"path": self._file, "deletionTimestamp": now, "dataChange": True}
             actions.append({"remove": removed})
-        if not write_commit(self._place, self._version + 1, actions, self._sync):
+        mark = write_commit(self._place, self._version + 1, actions, self._sync)
+        if mark is None:
             with suppress(OSError):
                 table_files.remove(f"{self._place}/{file.path}")
             return False
-        self._version += 1
+        self._version, self._mark = self._version + 1, mark
         self._file, self._state = file.path, state
-        self._mark = commit_mark(self._place, self._version)
         if self._version % _CHECKPOINT == 0:
             self._clean_up()
         return True

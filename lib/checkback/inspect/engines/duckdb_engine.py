@@ -261,7 +261,7 @@ class DuckDBEngine:
         """The table's log; opened anew for each question if somebody has made another table in its place."""
         if name not in self._logs:
             known = self.marks.get(name)
-            if known is not None and log_store.commit_mark(self.tables.location(name), known.version) != known.commit:
+            if known is not None and not log_store.is_commit(self.tables.location(name), *known):
                 self.tables.forget(name)
                 del self.marks[name]
             self._logs[name] = self.tables.log(name)

@@ -42,6 +42,14 @@ def commit_mark(place: str, version: int) -> Mark | None:
         raise unreadable(place, error) from error
 
 
+def is_commit(place: str, version: int, mark: Mark | None) -> bool:
+    """True if the version's commit file is the one with this mark; False without a mark, for it was gone already.
+
+    Raises StorageError.
+    """
+    return mark is not None and mark == commit_mark(place, version)
+
+
 def _mark(about: os.stat_result) -> Mark:
     return about.st_ino, about.st_mtime_ns, about.st_size
 
