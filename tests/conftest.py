@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import uuid
 from collections import Counter
 from pathlib import Path
@@ -101,6 +102,17 @@ def _texts(item: pytest.Item) -> list[str]:
     """The parameters that are texts."""
     parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
     return [value for value in parameters if isinstance(value, str)]
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """A command that is called sets up logging to its stderr, which the next test does not have any more."""
+    root, own = logging.getLogger(), logging.getLogger("checkback")
+    handlers, levels = root.handlers[:], (root.level, own.level)
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(levels[0])
+    own.setLevel(levels[1])
 
 
 @pytest.fixture(scope="session")

@@ -4,24 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING
 
 import pytest
 
 from checkback.observe.logs import EVENTS, event, set_up
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-@pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
-    root, own = logging.getLogger(), logging.getLogger("checkback")
-    handlers, levels = root.handlers[:], (root.level, own.level)
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(levels[0])
-    own.setLevel(levels[1])
 
 
 def test_an_event_is_one_flat_object(capsys: pytest.CaptureFixture[str]) -> None:
