@@ -17,6 +17,7 @@ from checkback.storage.checkpoints.checkpoint import Batch
 from checkback.storage.log.commit_reader import Unread
 
 _NOW = round(datetime(2026, 11, 21, 14, 15, tzinfo=timezone.utc).timestamp() * 1000)
+_YEAR = 31_536_000_000
 _DONE = Batch(41, _NOW - 5_000)
 _RUNS = (_NOW - 1_260_000, _NOW - 960_000)
 _STUCK = dict.fromkeys(GROUP) | {
@@ -89,6 +90,13 @@ def test_lines() -> None:
         (
             Engine("", Progress(_DONE, _DONE, schedule=RunSchedule((_NOW, _NOW - 3_600_000)))),
             Line("reconcile", "scheduled: last run 13:15:00, 1h ago"),
+        ),
+        *(
+            (
+                Engine("", Progress(_DONE, _DONE, schedule=RunSchedule((_NOW - 900_000, *wrong, _NOW - 600_000)))),
+                Line("reconcile", "scheduled, every 5m: last run 14:05:00, 10m ago; overdue since 14:13:30", bad=True),
+            )
+            for wrong in ((_NOW + _YEAR, _NOW + _YEAR + 300_000), (_NOW - _YEAR, _NOW - _YEAR + 300_000))
         ),
         (
             Engine("", Progress(_DONE, _DONE, schedule=RunSchedule((_NOW - 3_600_001,)))),

@@ -79,6 +79,13 @@ def test_nothing_is_to_be_done_until_the_first_timer_is_due(drained: Drained) ->
     assert not drained.nothing_to_do(_DUE)
 
 
+def test_run_starts_when_the_clock_was_set_back(drained: Drained) -> None:
+    """A message may wait for its topic's table, which is tried again at each start, and 10 minutes later at most."""
+    scheduled_run.write_note(drained.tables, drained.settings, (), _DUE, _NOW)
+    assert drained.nothing_to_do(_NOW)
+    assert not drained.nothing_to_do(_NOW - 1)
+
+
 def test_without_a_timer_nothing_is_ever_due(drained: Drained) -> None:
     scheduled_run.write_note(drained.tables, drained.settings, (), None, _NOW)
     assert drained.nothing_to_do(2**62)
@@ -93,7 +100,7 @@ def test_the_last_runs_are_known_those_without_work_too(drained: Drained) -> Non
         return None if found is None or found.schedule is None else found.schedule.runs
 
     scheduled_run.note_run(drained.tables, _NOW + 60)
-    assert drained.nothing_to_do()
+    assert drained.nothing_to_do(_NOW + 60)
     assert runs() == (_NOW, _NOW + 60)
     assert runs(_NOW + 59) == (_NOW,)
     assert runs(_NOW - 1) is None

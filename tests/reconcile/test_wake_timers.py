@@ -90,6 +90,17 @@ def test_batch_is_asked_for_when_a_topics_table_is_tried_again() -> None:
     assert [wakes.due(89), wakes.due(90)] == [False, True]
 
 
+def test_table_of_a_topic_is_tried_again_when_the_clock_is_set_back() -> None:
+    """As the retry is due then (`unpublished.Waiting.due`): once, and for nothing else."""
+    wakes = WakeTimers()
+    wakes.know([(0, 0, 5000)])
+    assert [wakes.due(1000), wakes.due(400)] == [False, False]
+    wakes.update(_records({}), next_try=2000)
+    assert [wakes.due(1000), wakes.due(300), wakes.due(200)] == [False, True, False]
+    wakes.update(_records({}), next_try=700)
+    assert [wakes.due(300), wakes.due(699), wakes.due(700)] == [False, False, True]
+
+
 def test_topics_that_were_put_off_are_due_at_once() -> None:
     wakes = WakeTimers()
     wakes.update(_records({}), next_try=0)

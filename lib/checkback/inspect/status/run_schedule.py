@@ -24,8 +24,15 @@ class RunSchedule:
 
     @property
     def every(self) -> int | None:
-        """The longest pause between two of the runs (ms); None = not known. The clock may have been set back."""
-        return max((later - run for run, later in pairwise(self.runs) if later > run), default=None)
+        """The longest pause between two of the runs (ms); None = not known.
+
+        If the clock was set back, either the runs before that were by a wrong clock, or those after it until it was
+        set forward: without them. Both would make the pause too long.
+        """
+        ahead = [run for place, run in enumerate(self.runs) if run <= min(self.runs[place:])]
+        behind = [run for place, run in enumerate(self.runs) if run >= max(self.runs[: place + 1])]
+        pauses = ([later - run for run, later in pairwise(runs)] for runs in (ahead, behind))
+        return min((max(found) for found in pauses if found), default=None)
 
     @property
     def next_by(self) -> int:

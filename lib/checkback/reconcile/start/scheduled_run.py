@@ -123,6 +123,8 @@ def nothing_to_do(tables: Tables, settings: Settings, now: int) -> bool:
         return False
     if note.due is not None and now >= note.due:
         return False
+    if note.runs and now < note.runs[-1]:  # the clock was set back: the next retry of a topic's table is too far ahead
+        return False
     try:
         found = _checkpoint(tables, NAME)
         if found is None or not _is_of(note, found):

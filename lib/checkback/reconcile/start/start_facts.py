@@ -57,7 +57,7 @@ def decision_facts(spark: SparkSession, tables: Tables, checkpoint: Checkpoint |
     """The tables' facts about a checkpoint; without Spark where the logs can be read. Raises StorageError."""
     log = tables.log("decisions") if tables.readable else None
     rows = tables.has_rows(spark, "decisions")
-    if checkpoint is None:
+    if checkpoint is None or checkpoint.newest is None:
         return DecisionFacts(rows or _first_batch_wrote(spark, tables))
     query_id = checkpoint.query_id
     with ThreadPoolExecutor() as pool:

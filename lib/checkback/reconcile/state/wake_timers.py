@@ -28,6 +28,7 @@ class WakeTimers:
         self._told: set[Key] | None = set()  # None once the checkpoint's timers are known
         self._asked = self._begun = False
         self._next_try: int | None = None
+        self._now: int | None = None
         self._lock = threading.Lock()
 
     def update(self, told: Records, next_try: int | None = None) -> None:
@@ -83,10 +84,15 @@ class WakeTimers:
                     self._at[queue, segment] = min(at, self._at.get((queue, segment), at))
 
     def due(self, now: int) -> bool:
-        """True if a batch is needed at ``now`` (ms): once per batch, and always while not all timers are known."""
+        """True if a batch is needed at ``now`` (ms): once per batch, and always while not all timers are known.
+
+        Also if the clock was set back while a message waits for its topic's table: its retry is then too far ahead.
+        """
         with self._lock:
+            back = self._next_try is not None and self._now is not None and now < self._now
+            self._now = now
             if self._asked:
                 return False
             tries = () if self._next_try is None else (self._next_try,)
-            self._asked = self._told is not None or min([*self._at.values(), *tries], default=now + 1) <= now
+            self._asked = back or self._told is not None or min([*self._at.values(), *tries], default=now + 1) <= now
             return self._asked
