@@ -27,11 +27,11 @@ REPLACED_FIX = f"{PUT_BACK}, {_REBUILD}"
 class DecisionFacts:
     """Facts from the table `decisions`.
 
-    ``written``: it has rows; if the checkpoint has no batch also: another table has rows that only batches write. ``owner``: the
-    number of checkpoints that have owned the tables; ``owned``: the number of this one, None = never an owner.
-    ``last_batch``: the newest batch of its query in any table; ``concluded``: the newest in `batches`, None = none;
-    ``segment_size``: that of the checkpoint. ``planned``: for the newest batch in `batches` and the newest begun, the
-    times (ms) of the plans by which tables were written.
+    ``written``: it has rows; if the checkpoint has no batch also: another table has rows that only batches write.
+    ``owner``: the number of checkpoints that have owned the tables; ``owned``: the number of this one, None = never an
+    owner. ``last_batch``: the newest batch of its query in any table; ``concluded``: the newest in `batches`, None =
+    none; ``segment_size``: that of the checkpoint. ``planned``: for the newest batch in `batches` and the newest begun,
+    the times (ms) of the plans by which tables were written.
     """
 
     written: bool
