@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict, deque
+from contextlib import contextmanager, nullcontext
 from threading import Condition, RLock, get_ident
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from checkback.producer.calls import BATCH_BYTES, BATCH_MAX, Call, Op
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
 C = TypeVar("C", bound=Call)
 #: seconds between two looks whether a signal has come
 LOOK_S = 0.5
 #: threads that wait for calls: more than there are
 _ALL = 1 << 30
+_NOTHING = nullcontext()
 
 
 class Accumulator(Generic[C]):
@@ -46,6 +49,19 @@ class Accumulator(Generic[C]):
         """Has this thread been interrupted in one of these methods? Until it goes on, nothing is taken."""
         held: bool = self._lock._is_owned()  # type: ignore[attr-defined]  # Condition asks likewise
         return held
+
+    def let_go(self) -> AbstractContextManager[None]:
+        """Meanwhile others go on, if this thread has been interrupted in one of these methods."""
+        return self._let_go() if self.is_held else _NOTHING
+
+    @contextmanager
+    def _let_go(self) -> Iterator[None]:
+        """As Condition.wait does."""
+        held = self._lock._release_save()  # type: ignore[attr-defined]
+        try:
+            yield
+        finally:
+            self._lock._acquire_restore(held)  # type: ignore[attr-defined]
 
     def add(self, call: C) -> bool:
         """Append a call; False if the accumulator is closed."""
@@ -165,7 +181,9 @@ class Outstanding:
 
     def __init__(self, bound: int) -> None:
         self._bound = bound
-        self._changed = Condition(RLock())  # as `Accumulator`
+        #: As in `Accumulator`. Not by way of the condition: Ctrl-C may interrupt that before it lets the lock go.
+        self.lock = RLock()
+        self._changed = Condition(self.lock)
         self._ops: OrderedDict[int, Op] = OrderedDict()
         self._telling: dict[int, int] = {}
         self._last = 0
@@ -173,7 +191,7 @@ class Outstanding:
     @property
     def is_held(self) -> bool:
         """Has this thread been interrupted in one of these methods?"""
-        held: bool = self._changed._is_owned()  # type: ignore[attr-defined]
+        held: bool = self.lock._is_owned()  # type: ignore[attr-defined]
         return held
 
     @property
@@ -183,31 +201,31 @@ class Outstanding:
 
     def wait_for_room(self, timeout_s: float) -> bool:
         """Wait while it is full; False if it still is."""
-        with self._changed:
+        with self.lock:
             return self._wait_for(lambda: not self.full, timeout_s)
 
     def add(self, op: Op) -> None:
         """An op is handed over."""
-        with self._changed:
+        with self.lock:
             self._last += 1
             op.number = self._last
             self._ops[op.number] = op
 
     def settle(self, ops: Iterable[Op]) -> list[Op]:
         """These have their last word; returns those of them that had none. They are to be `told`."""
-        with self._changed:
+        with self.lock:
             return self._settled([op for op in ops if self._ops.pop(op.number, None) is not None])
 
     def told(self, ops: Iterable[Op]) -> None:
         """The caller knows the last word of these."""
-        with self._changed:
+        with self.lock:
             for op in ops:
                 self._telling.pop(op.number, None)
             self._changed.notify_all()
 
     def among(self, ops: Iterable[Op]) -> list[Op]:
         """Those of these that have no last word yet."""
-        with self._changed:
+        with self.lock:
             return [op for op in ops if op.number in self._ops]
 
     def flush(self, timeout_s: float) -> bool:
@@ -215,7 +233,7 @@ class Outstanding:
 
         A thread that is telling one does not wait for what is being told: it would wait for itself.
         """
-        with self._changed:
+        with self.lock:
             last = self._last
             tells = get_ident() in self._telling.values()
 
@@ -237,7 +255,7 @@ class Outstanding:
 
     def abandon(self) -> list[Op]:
         """Those without a last word, which is now that they are given up. They are to be `told`."""
-        with self._changed:
+        with self.lock:
             ops = list(self._ops.values())
             self._ops.clear()
             return self._settled(ops)

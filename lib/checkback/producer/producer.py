@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from itertools import pairwise
-from threading import Lock
+from threading import Lock, current_thread, main_thread
 from typing import TYPE_CHECKING, Any
 
 from checkback.errors import CheckbackError
@@ -166,7 +166,8 @@ class TransactionProducer(BaseProducer):
                 if not self._senders.add(route, call):
                     self._closed(call)
                     return
-                in_time = waiter.wait(call.attempts.left(self._timer()))
+                with self._senders.waits(route):
+                    in_time = waiter.wait(call.attempts.left(self._timer()))
             except BaseException:  # KeyboardInterrupt: it is not sent any more, if it is not too late
                 waiter.give_up()
                 self._senders.withdraw(route, call)
@@ -184,11 +185,13 @@ class _Waiter:
     """A thread that waits for the end of its attempt, and wakes the next one of the same request.
 
     One after the other: threads that are woken all at once contend for the GIL, which costs as much as all else.
+    The main thread wakes nobody: a signal's handler may keep it, and wait for a call of its own in the same request.
     """
 
-    __slots__ = ("_ended", "_turn", "behind")
+    __slots__ = ("_ended", "_turn", "alone", "behind")
 
     def __init__(self) -> None:
+        self.alone = current_thread() is main_thread()
         self._ended = Lock()
         self._ended.acquire()
         #: the one that it wakes
@@ -236,7 +239,13 @@ class _Waiter:
 
 
 def _wake(calls: Sequence[Call]) -> None:
-    waiters: list[_Waiter] = [call.waiter for call in calls]
+    waiters: list[_Waiter] = []
+    for waiter in [call.waiter for call in calls]:
+        if waiter.alone:
+            waiter.wake()
+        else:
+            waiters.append(waiter)
     for waiter, behind in pairwise(waiters):
         waiter.behind = behind
-    waiters[0].wake()
+    if waiters:
+        waiters[0].wake()

@@ -27,6 +27,7 @@ from checkback.producer.responses import TRY_AGAIN, GatewayError, GatewayReply, 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from typing import Any
 
     from checkback.producer.gateway_address import Address
@@ -74,11 +75,13 @@ class _Sender(Generic[C]):
         """Begin anew, without calls and threads."""
         self.waiting: Accumulator[C] = Accumulator(self._linger_s)
         self._threads: list[threading.Thread] = []
-        self._starting = threading.Lock()
+        #: Those that no thread has. Each takes its own: whoever starts it may be interrupted before it knows.
+        self._idle = list(self.connections)
+        self._starting = threading.RLock()  # as in `Accumulator`
 
     def add(self, call: C) -> bool:
         """Have a call sent; False if the sender is closed."""
-        if len(self._threads) < len(self.connections):
+        if self._idle:
             self._start()
         return self.waiting.add(call)
 
@@ -93,20 +96,21 @@ class _Sender(Generic[C]):
 
     def _start(self) -> None:
         with self._starting:
-            if len(self._threads) == len(self.connections):
-                return
             if not self._threads:
                 _end_with_the_process()
-            for connection in self.connections[len(self._threads) :]:  # one may have failed to start before
+            for _ in range(len(self._idle)):  # one may have failed to start before
                 name = f"checkback{self.route.path.replace('/', '-')}"
-                thread = threading.Thread(target=self._run, args=connection, name=name, daemon=True)
                 try:
-                    thread.start()
+                    threading.Thread(target=self._run, name=name, daemon=True).start()
                 except RuntimeError as error:  # no memory, or the interpreter ends
                     raise CheckbackError(f"no thread can be started: {error}", "producer") from error
-                self._threads.append(thread)
 
-    def _run(self, gateway: Gateway, connection: Connection) -> None:
+    def _run(self) -> None:
+        try:
+            gateway, connection = self._idle.pop(0)
+        except IndexError:
+            return
+        self._threads.append(threading.current_thread())
         waiting = self.waiting
         try:
             while True:
@@ -194,21 +198,34 @@ class Senders:
 
     def hand_over(self, op: Op) -> GatewayError | None:
         """Have an op sent, after those that were handed over before; the error if the producer is closed."""
-        self.outstanding.add(op)
         gateway = self._gateways.get(op.gateway)
         if gateway is not None and not gateway.only and not gateway.is_left_alone():
             op.pinned = op.gateway  # it has the half message, others would look it up
         try:
-            if self._ops.add(op):
-                return None
+            with self.outstanding.lock:  # whom a signal interrupts in between is seen to hold it
+                self.outstanding.add(op)
+                if self._ops.add(op):
+                    return None
             error = _CLOSED
         except CheckbackError as failed:
             error = GatewayError(failed.what, failed.where, refused=True)
+        except BaseException:  # KeyboardInterrupt: nobody may wait for what is perhaps not sent
+            self.outstanding.told(self.outstanding.settle([op]))
+            raise
         self._tell([(one, error) for one in self.outstanding.settle([op])])
         return error
 
+    def waits(self, route: Route) -> AbstractContextManager[None]:
+        """While the caller waits for the end of an attempt: what it holds others must have."""
+        return self._calls[route].waiting.let_go()
+
     def flush(self, timeout_s: float) -> bool:
-        """Wait until every op that was handed over has its last word; False if one still has not."""
+        """Wait until every op that was handed over has its last word; False if one still has not.
+
+        So at once in a signal's handler that has interrupted who hands one over.
+        """
+        if self.outstanding.is_held or self._ops.waiting.is_held:
+            return False
         self._ops.waiting.hurry()
         return self.outstanding.flush(timeout_s)
 
