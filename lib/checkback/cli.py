@@ -30,6 +30,8 @@ _FIXES = {
     errno.EDQUOT: "make room on the disk",
     errno.EMFILE: "raise the process's limit of open files (ulimit -n)",
 }
+#: modules that the extra `spark` brings
+_OF_SPARK = {"delta", "pandas", "py4j", "pyspark"}
 #: the exit code of a command that Ctrl-C has ended, as shells have it
 INTERRUPTED = 130
 #: seconds until a Ctrl-C in the middle of an import is heard again
@@ -126,7 +128,9 @@ def _closed(code: int) -> int:
 def _missing(error: ModuleNotFoundError) -> Exception:
     if (error.name or "").partition(".")[0] == __package__:
         return error
-    return SettingsError(f"the Python module {error.name} is missing", fix="install Checkback with its dependencies")
+    spark = (error.name or "").partition(".")[0] in _OF_SPARK
+    fix = "install checkback[spark]" if spark else "install Checkback with its dependencies"
+    return SettingsError(f"the Python module {error.name} is missing", fix=fix)
 
 
 def _failed(message: str, code: int, arguments: list[str]) -> int:

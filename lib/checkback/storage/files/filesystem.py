@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol
@@ -120,12 +121,16 @@ def needs_spark(place: str) -> bool:
 
 @contextmanager
 def _told(what: str, place: str) -> Iterator[None]:
-    from py4j.protocol import Py4JJavaError
-
     try:
         yield
-    except (OSError, UnicodeDecodeError, Py4JJavaError) as error:
+    except _errors() as error:
         raise StorageError(f"cannot be {what}: {one_line(error)}", place) from error
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    """With Py4J's, unless Spark, which brings it, is not installed or not imported."""
+    py4j = sys.modules.get("py4j.protocol")
+    return (OSError, UnicodeDecodeError) if py4j is None else (OSError, UnicodeDecodeError, py4j.Py4JJavaError)
 
 
 def _files(spark: SparkSession | None, place: str, whole: bool = False) -> _Files:
