@@ -145,6 +145,20 @@ def test_newest_and_last_versions_take_no_spark_job(spark: SparkSession, tables:
     assert (tables.newest(spark, "topics/none"), tables.exists(spark, "topics/none")) == (None, False)
 
 
+def test_checksum_of_a_lost_commit_tells_nothing(spark: SparkSession, tables: Tables) -> None:
+    """As a restore may leave it: Delta writes no other in its place. What it names was not committed here."""
+    jvm: Any = spark._jvm
+    for version in (1, 9, 2, 3):
+        tables = Tables(**{key: vars(tables)[key] for key in ("root", "catalog", "schema", "sync")})
+        tables.append_arrow(spark, _rows(version), NAME, "a", version)
+        if version == 9:
+            for name in (f"{2:020}.json", f".{2:020}.json.crc"):
+                (_log(spark, tables) / name).unlink(missing_ok=True)
+            assert (_log(spark, tables) / f"{2:020}.crc").exists()
+        jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    assert _offsets(spark, tables) == [1, 2, 3]
+
+
 def test_repeated_version_is_skipped(spark: SparkSession, tables: Tables) -> None:
     """By the process that has committed it, by one that starts, and by Spark; a version is an application's own."""
     again = Tables(**{key: vars(tables)[key] for key in ("root", "catalog", "schema")})

@@ -104,8 +104,8 @@ class JvmTransactions:
 
         def look() -> Newest | None:
             snapshot = _started(spark, place).snapshot()
-            version, checksum = int(snapshot.version()), snapshot.checksumOpt()
-            files = int(checksum.get().numFiles()) if checksum.isDefined() else None
+            version, checksum = int(snapshot.version()), _checksum(spark._jvm, snapshot)
+            files = None if checksum is None else int(checksum.numFiles())
             return None if version < 0 else Newest(version, str(snapshot.metadata().id()), files)
 
         with _active(spark._jvm, spark._jsparkSession):
@@ -219,15 +219,35 @@ def _last_of(jvm: Any, app: str, snapshot: Any) -> int | None:
 
     Where the version's checksum file (PROTOCOL.md, Version Checksum File) does not tell, Spark reconstructs the state.
     """
-    forgets, checksum = snapshot.metadata().configuration().contains(FORGETS), snapshot.checksumOpt()
-    if checksum.isDefined() and checksum.get().setTransactions().isDefined() and not forgets:
-        mapper, known = jvm.org.apache.spark.sql.delta.util.JsonUtils.mapper(), checksum.get().setTransactions().get()
+    forgets, checksum = snapshot.metadata().configuration().contains(FORGETS), _checksum(jvm, snapshot)
+    if checksum is not None and checksum.setTransactions().isDefined() and not forgets:
+        mapper, known = jvm.org.apache.spark.sql.delta.util.JsonUtils.mapper(), checksum.setTransactions().get()
         told = json.loads(mapper.writeValueAsString(known))
         return next((each["version"] for each in told if each["appId"] == app), -1)
     found = snapshot.transactions().get(app)
     if found.isDefined():
         return int(found.get())
     return None if forgets else -1
+
+
+def _checksum(jvm: Any, snapshot: Any) -> Any:
+    """The checksum of the snapshot's version; None if there is none, or it may be of a commit that the log has not.
+
+    Delta leaves a checksum file that is there: where a version was removed from a log without its own, as a restore may
+    do, this tells of the lost commit. Both have the commit's txnId.
+    """
+    from py4j.protocol import Py4JJavaError
+
+    found = snapshot.checksumOpt()
+    if not found.isDefined() or not found.get().txnId().isDefined():
+        return None
+    log, names = snapshot.deltaLog(), jvm.org.apache.spark.sql.delta.util.FileNames
+    try:
+        commit = log.store().read(names.unsafeDeltaFile(log.logPath(), snapshot.version()), log.newDeltaHadoopConf())
+    except Py4JJavaError:  # as where the catalog commits: the file has another name
+        return None
+    about: dict[str, Any] = json.loads(commit.head()).get("commitInfo", {})  # the first action
+    return found.get() if about.get("txnId") == found.get().txnId().get() else None
 
 
 def _refuse_other(spark: SparkSession, place: CatalogName | str, known: _Known, made: int | None = None) -> None:
