@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -81,6 +82,15 @@ def test_ctrl_c_ends_it_with_130_and_without_a_word(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=_PATIENCE_S)
     assert (process.returncode, said) == (130, "")
+
+
+def test_a_port_in_use_is_told_in_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        command = [sys.executable, "-m", "checkback", "dashboard", "--port", port, "--set", f"storage.root={tmp_path}"]
+        run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE_S)
+    told = f"checkback: 127.0.0.1:{port}: cannot listen: Address already in use; choose another dashboard.port\n"
+    assert (run.returncode, run.stdout, run.stderr) == (2, "", told)
 
 
 def test_a_question_that_is_being_answered_is_ended_with_it(root: Path) -> None:
