@@ -194,6 +194,7 @@ def test_positions_of_the_release_before(lake: Published, running: list[PushCons
     heard = Heard()
     start(lake, running, heard)
     heard.wait_for(*range(6))
+    until(lambda: is_settled(lake))
     running.pop().shutdown()
 
     def before(state: GroupState) -> GroupState:
@@ -210,6 +211,7 @@ def test_positions_of_the_release_before(lake: Published, running: list[PushCons
     lake.publish({"pay": [lake.messages(2)]})
     start(lake, running, heard)
     heard.wait_for(6, 7)
+    until(lambda: is_settled(lake))
     running.pop().shutdown()
     assert (lag.messages, heard_in_all([heard])) == (0, list(range(8)))
     kept = GroupTable(lake.tables, "g").state.queues
