@@ -42,6 +42,8 @@ def test_the_first_consumer(lake: Published, capsys: pytest.CaptureFixture[str])
     watch = threading.Thread(target=wait)
     watch.start()
     code = _code("Consuming a topic").replace("/data/checkback", lake.tables.root)
+    assert "threading.Event().wait()" in code
+    code = code.replace("threading.Event().wait()", "stop.wait()")
     exec(compile(code, "docs/consumer.md", "exec"), {"stop": stop})  # noqa: S102 - the page's own code
     watch.join()
     assert sorted(line.split()[:2] for line in heard()) == [["orders", "paid"], ["refunds", "None"]]

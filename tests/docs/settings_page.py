@@ -26,8 +26,9 @@ _HEAD = """# Settings
 
 <!-- Made by `make docs` from lib/checkback/settings/model.py and conf/base.yml: change those. -->
 
-Layers, each overriding the one before: the defaults, `conf/base.yml`, the file of `--config`, the environment, `--set`.
-Maps merge, lists replace. `checkback config show` shows each value and the layer it comes from.
+Layers, each overriding the one before: the defaults, `conf/base.yml` in the working folder, the file of `--config`, the
+environment, `--set`. Maps merge, lists replace. `checkback config show` shows each value and the layer it comes
+from.
 
 ```sh
 checkback config show --config conf/base.yml --set transaction.timeout=2s
@@ -53,11 +54,16 @@ producers:
 ```
 
 A `secret` or `token` is only allowed in the environment, never in a file or on the command line: `env:NAME` refers to
-the variable. Both are masked wherever settings are printed."""
+the variable. Both are masked wherever settings are printed. To make them:
+
+```sh
+export ORDERS_SECRET="whsec_$(openssl rand -base64 32)" ORDERS_TOKEN="$(openssl rand -hex 32)"
+```"""
 _SPARK = """Spark configuration properties, e.g. `spark.executor.memory: 4g`. Values are text, numbers, true or false.
 `config show` shows numbers, sizes, true and false, classes, and names and places by their keys; it masks all others,
 which may be secrets. Nor are these on the command line of the Spark that a command starts; options of other JVMs
-(`spark.executor.extraJavaOptions`) are on theirs. [deploy.md](deploy.md) lists those that a cluster needs."""
+(`spark.executor.extraJavaOptions`) are on theirs. `conf/spark-s3.conf` has those that
+tables in S3 need on a cluster ([deploy-cluster.md](deploy-cluster.md))."""
 
 
 def page() -> str:

@@ -24,11 +24,10 @@ def test_service_in_one_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path)
     found = re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert found is not None
-    table = 'text("CREATE TABLE orders (id INTEGER PRIMARY KEY, amount INTEGER)")'
-    code = found.group(1).replace(
-        "\n\n\nclass", f"\nwith engine.begin() as made:\n    made.execute({table})\n\n\nclass", 1
-    )
-    names: dict[str, Any] = {"SECRET": SECRET, "TOKEN": "token", "__name__": "example"}
+    code = found.group(1)
+    monkeypatch.setenv("ORDERS_SECRET", SECRET)
+    monkeypatch.setenv("ORDERS_TOKEN", "token")
+    names: dict[str, Any] = {"__name__": "example"}
     with StubGateway() as gateway:
         for printed, here in (("http://127.0.0.1:8900", gateway.url), ("port=8901", "port=0")):
             assert printed in code
