@@ -89,6 +89,12 @@ def test_place_with_credentials_is_refused_and_not_repeated(key: str, place: str
     assert not any(part in line for part in ("hunter2", "hun/ter2", "AKIA"))
 
 
+@pytest.mark.parametrize("place", ["s3:/bucket/x", "S3A:/bucket/x", "gs:/bucket", "abfss:/lake@account/x"])
+def test_place_in_an_object_store_with_one_slash_is_told(place: str) -> None:
+    line = refusal(None, f"storage.root={place}")
+    assert line == "storage.root (--set): has one slash after its scheme; write two, as in s3://bucket/path"
+
+
 @pytest.mark.parametrize(
     "place",
     [

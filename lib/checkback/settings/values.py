@@ -25,6 +25,8 @@ SECRETS = ("secret", "token")
 SECRET_OPTION = re.compile(r"(?i)password|secret|token|jaas|[._]key$|access_key")
 
 _AZURE = ("abfs", "abfss", "wasb", "wasbs")
+#: of object stores; dbfs:/x, file:/x and hdfs:/x are places
+_ONE_SLASH = re.compile(r"(?i)(?:s3a?|gs|abfss?):/(?!/)")
 # or several, as the name nodes of HDFS; a bucket may have an underscore
 _HOST = re.compile(r"(?:[^:@\[\]\\]*|\[[0-9A-Fa-f:.%]*\])(?::[0-9]*)?(?:,[^:@\[\]\\]+(?::[0-9]*)?)*")
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
@@ -98,6 +100,8 @@ def _endpoint(url: str) -> str:
 
 def _location(text: str) -> str:
     """A folder or URI: it is shown and logged, so it may hold no key. Azure's ``container@account`` is none."""
+    if _ONE_SLASH.match(text):
+        refuse("has one slash after its scheme", "write two, as in s3://bucket/path")
     scheme, is_uri, rest = text.partition("://")
     authority = rest.partition("/")[0]
     if is_uri and scheme.lower() in _AZURE:
