@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import time
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from checkback.dashboard.access import Access
 from checkback.dashboard.app import create_app
 from checkback.dashboard.pages import Pages
 from checkback.errors import SettingsError
+from checkback.gateway.http.listening import listening, shown
 from checkback.gateway.http.open_files import connections_within
 from checkback.gateway.http.protocol import limited
 from checkback.urls import LOOPBACK
@@ -45,28 +45,15 @@ def serve(settings: Settings) -> None:
     pages = Pages(settings, Access(token, time.time))
     config = config_of(about, create_app(pages))
     server = _Server(config, pages)
-    sock = _listening(about, config.backlog)  # whoever reads the line below may come before the server has started
-    host, port = sock.getsockname()[:2]
-    for number in HANDLED_SIGNALS:  # uvicorn listens to them only while it serves, and re-raises them afterwards
-        signal.signal(number, server.handle_exit)
-    print(f"checkback dashboard: http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
-    server.run(sockets=[sock])
+    # Whoever reads the line below may come before the server has started.
+    with listening(about.host, about.port, "dashboard") as sock:
+        host, port = sock.getsockname()[:2]
+        for number in HANDLED_SIGNALS:  # uvicorn listens to them only while it serves, and re-raises them afterwards
+            signal.signal(number, server.handle_exit)
+        print(f"checkback dashboard: http://{shown(host)}:{port}", flush=True)
+        server.run(sockets=[sock])
     if server.interrupted:
         raise KeyboardInterrupt
-
-
-def _listening(about: Dashboard, backlog: int) -> socket.socket:
-    """Uvicorn's own, ``bind_socket``, logs an error and ends the process. Raises SettingsError."""
-    sock = socket.socket(socket.AF_INET6 if ":" in about.host else socket.AF_INET)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        sock.bind((about.host, about.port))
-        sock.listen(backlog)
-    except OSError as error:
-        sock.close()
-        where = f"{about.host}:{about.port}"
-        raise SettingsError(f"cannot listen: {error.strerror}", where, "choose another dashboard.port") from error
-    return sock
 
 
 class _Server(uvicorn.Server):

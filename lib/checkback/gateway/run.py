@@ -9,7 +9,7 @@ import logging
 import signal
 import socket
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ import uvicorn
 from checkback.errors import CheckbackError, SettingsError
 from checkback.gateway.authentication import BearerTokens
 from checkback.gateway.http.api import create_app
+from checkback.gateway.http.listening import listening, shown
 from checkback.gateway.http.open_files import connections_within
 from checkback.gateway.http.protocol import limited
 from checkback.gateway.metrics import Metrics
@@ -26,13 +27,12 @@ from checkback.gateway.tables import tables_of
 from checkback.urls import is_loopback
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
+    from collections.abc import Coroutine
 
     from checkback.settings import Gateway, Settings
 
 #: Graceful shutdown: seconds for committing and answering accepted requests after a signal.
 _GRACE_S = 30
-_BACKLOG = 2048
 T = TypeVar("T")
 _log = logging.getLogger("checkback.gateway")
 
@@ -53,7 +53,7 @@ def serve(settings: Settings, take_over: bool = False) -> None:
             "give the groups tokens (producers.GROUP.token), or use 127.0.0.1",
         )
     # Before the queues are claimed: a second start on the same port must not fence the first.
-    with _listening(gateway) as sock, _Stop() as stop:
+    with listening(gateway.host, gateway.port, "gateway") as sock, _Stop() as stop:
         error = _run(_serve(settings, sock, take_over, stop))
     if error is not None:
         raise error
@@ -101,7 +101,7 @@ async def _serve(settings: Settings, sock: socket.socket, take_over: bool, by_si
     if service.recovered:
         _log.info("%d messages that the journal had are in the tables now", service.recovered)
     print(
-        f"checkback gateway: http://{_shown(host)}:{port}, queues {', '.join(map(str, service.cache.queues))}",
+        f"checkback gateway: http://{shown(host)}:{port}, queues {', '.join(map(str, service.cache.queues))}",
         flush=True,
     )
     await server.serve(sockets=[sock])
@@ -140,28 +140,6 @@ def _config(gateway: Gateway, app: object) -> uvicorn.Config:
     )
 
 
-@contextmanager
-def _listening(gateway: Gateway) -> Iterator[socket.socket]:
-    try:
-        family, _, _, _, address = socket.getaddrinfo(
-            gateway.host, gateway.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        sock = socket.socket(family, socket.SOCK_STREAM)
-    except OSError as error:
-        raise SettingsError(
-            f"{gateway.host}: {error.strerror}", "gateway.host", "name an address of this machine"
-        ) from error
-    with sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind(address)
-            sock.listen(_BACKLOG)
-        except OSError as error:
-            where = f"{gateway.host}:{gateway.port}"
-            raise SettingsError(f"cannot listen: {error.strerror}", where, "choose another gateway.port") from error
-        yield sock
-
-
 def _release_memory() -> None:
     """Return to the operating system what the start needed for reading the tables, where the C library can (glibc)."""
     pa.default_memory_pool().release_unused()
@@ -196,7 +174,3 @@ class _Stop:
         self._received = True
         if self._server is not None:
             self._server.should_exit = True
-
-
-def _shown(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
