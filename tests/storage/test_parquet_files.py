@@ -68,6 +68,7 @@ def test_rows_over_the_most_go_into_another_file(tmp_path: Path) -> None:
     assert held == [[1, 2], [3, 4], [5, 6, 7], [8, 9, 10], [11]]
     assert [json.loads(file.stats)["numRecords"] for file in done if file.name == "topics/a"] == [36]
     parts = tmp_path / "b" / "op"
+    parts.parent.mkdir()
     with suppress(ZeroDivisionError), FileWriter(str(tmp_path / "b"), most_rows={"op": 1}) as writer:
         writer.write("op", _ops(1, 2, 3))
         assert len(list(parts.iterdir())) == 2
@@ -138,6 +139,19 @@ def test_error_leaves_no_file(tmp_path: Path) -> None:
     assert not list((tmp_path / "op").iterdir())
 
 
+def test_root_that_is_away_is_not_made_anew(tmp_path: Path) -> None:
+    """Renamed, or a link or a disk that is gone: in its place the folder would be in the way of its return."""
+    root = tmp_path / "root"
+    root.mkdir()
+    with FileWriter(str(root)) as writer:
+        writer.write("op", _ops(1))
+        writer.close()
+    root.rename(tmp_path / "away")
+    with FileWriter(str(root)) as writer, pytest.raises(FileNotFoundError):
+        writer.write("op", _ops(2))
+    assert [place.name for place in tmp_path.iterdir()] == ["away"]
+
+
 def _halves(*delays: int | None) -> pa.Table:
     rows = [{"queue_offset": offset, "delay_ms": delay} for offset, delay in enumerate(delays)]
     return pa.Table.from_pylist(rows, schema=arrow_schema("half"))
@@ -148,7 +162,9 @@ def test_row_groups_are_small_where_messages_have_delays(tmp_path: Path, monkeyp
     monkeypatch.setattr(parquet_files, "_GROUP_ROWS", 2)
 
     def written(*parts: pa.Table) -> tuple[int | None, list[int]]:
-        with FileWriter(str(tmp_path / "part.rows-9.x"), buffer=0) as writer:
+        folder = tmp_path / "part.rows-9.x"
+        folder.mkdir(exist_ok=True)
+        with FileWriter(str(folder), buffer=0) as writer:
             for part in parts:
                 writer.write("half", part)
             (file,) = writer.close()

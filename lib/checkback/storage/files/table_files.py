@@ -247,9 +247,19 @@ def sources(files: Sequence[tuple[str, int]]) -> Iterator[Any]:
         yield from concurrently(group[0], source, group)
 
 
-def sink(path: str) -> Any:
-    """What pyarrow.parquet writes the file to: its path, in a folder that exists, or an `ObjectWriter`."""
-    if not is_registered(path):
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        return path
-    return ObjectWriter(path)
+def sink(root: str, path: str) -> Any:
+    """What pyarrow.parquet writes the file to: its path, in a folder that exists, or an `ObjectWriter`.
+
+    ``path``: relative to the ``root``, which is not made anew if it is away: it would be in the way of its return.
+    """
+    if is_registered(root):
+        return ObjectWriter(f"{root}/{path}")
+    folder = root
+    for name in path.split("/")[:-1]:
+        folder = f"{folder}/{name}"
+        try:
+            os.mkdir(folder)
+        except FileExistsError:
+            if not os.path.isdir(folder):
+                raise
+    return f"{root}/{path}"

@@ -192,7 +192,7 @@ class FileWriter:
         if name not in self._files:
             grouped = "" if group_rows is None else f".rows-{group_rows}"
             self._files[name] = _Open(f"part-{uuid.uuid4()}{grouped}.{_codec(name)}.parquet", arrow_schema(name))
-            self._files[name].sink = table_files.sink(f"{self._folder}/{name}/{self._files[name].path}")
+            self._files[name].sink = table_files.sink(self._folder, f"{name}/{self._files[name].path}")
         file = self._files[name]
         file.group_rows = file.group_rows or group_rows
         table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
