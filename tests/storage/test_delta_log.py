@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -44,6 +45,28 @@ def _log(root: Path, name: str = "op") -> DeltaLog:
 
 def _queues(root: Path) -> list[int]:
     return sorted(DeltaTable(str(root / "op")).to_pyarrow_table().column("queue_id").to_pylist())
+
+
+def test_nothing_is_written_into_an_older_copy_that_a_link_names_now(tmp_path: Path) -> None:
+    """Behind the gap nobody could read it. delta-rs reads on where the link led to."""
+    root, real, copy = tmp_path / "root", tmp_path / "real", tmp_path / "copy"
+    real.mkdir()
+    root.symlink_to(real)
+    log = _log(root)
+    log.commit([_file(root, 0)], "app", 0)
+    shutil.copytree(real, copy)
+    log.commit([_file(root, 1)], "app", 1)
+    assert len(log.paths()) == 2
+    root.unlink()
+    root.symlink_to(copy)
+    for _ in range(2):
+        with pytest.raises(StorageError, match="put back"):
+            log.commit([_file(root, 2)], "app", 2)
+    assert _queues(root) == [0]
+    root.unlink()
+    root.symlink_to(real)
+    log.commit([_file(root, 2)], "app", 2)
+    assert _queues(root) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("name", [*SCHEMAS, "topics/a"])

@@ -401,7 +401,7 @@ class DeltaLog:
         newest metadata and protocol, but not necessarily the newest files (`_snapshot`).
         """
         commits = self._tail.read()
-        if self._tail.replaced:
+        if self._tail.replaced or self._tail.gone:
             self._open_anew()
         elif commits is None or boot_time() >= self._listed + _LIST_S or any(map(alters, commits)):
             self._load()
@@ -409,12 +409,15 @@ class DeltaLog:
     def _open_anew(self) -> None:
         """Open the table if it is still the same one: delta-rs would read on from the known version of any.
 
-        Raises StorageError.
+        Raises StorageError, also if it was put back to an older state: what is appended would be behind a gap.
         """
+        known = self._tail.version if self._tail.gone else 0
         with reading(self._place, unreadable):
-            anew = open_listed(self._place, 0)
+            anew = open_listed(self._place, known)
         if anew.metadata().id != self._table.metadata().id:
             raise StorageError("the table was made anew meanwhile", self._place, "run it again")
+        if int(anew.version()) < known:
+            raise self._put_back()
         self._table, self._tail = anew, LogTail(self._place, int(anew.version()))
         self._listed = boot_time()
 
@@ -428,10 +431,13 @@ class DeltaLog:
             if int(anew.version()) >= self._tail.version:
                 self._table = anew
         if int(self._table.version()) < self._tail.version:
-            what = f"the log does not list its version {self._tail.version} any more"
-            raise StorageError(what, self._place, "run it again; the table may have been put back or made anew")
+            raise self._put_back()
         self._tail.at(int(self._table.version()))
         self._listed = now
+
+    def _put_back(self) -> StorageError:
+        what = f"the log does not list its version {self._tail.version} any more"
+        return StorageError(what, self._place, "run it again; the table may have been put back or made anew")
 
 
 def _unopened(place: str, error: BaseException) -> StorageError:

@@ -45,6 +45,8 @@ class LogTail:
         self.at(version)
         #: the known version's commit is another file than it was: the table was made anew, or put back
         self.replaced = False
+        #: it is not there any more: cleaned up, or the table was put back to an older state
+        self.gone = False
         self.transactions = TransactionVersions(place)
         #: a version up to the known one, and its checksum
         self.checksum: tuple[int, Checksum] | None = None
@@ -66,7 +68,8 @@ class LogTail:
         steps: list[Callable[[], Any]] = [look, following]
         mark, first = concurrently(self._place, lambda step: step(), steps)
         self.replaced = None not in (mark, self._mark) and mark != self._mark
-        if mark is None or self.replaced:
+        self.gone = mark is None
+        if self.gone or self.replaced:
             return None
         self._mark = mark
         commits = self._after(first, _MOST)
