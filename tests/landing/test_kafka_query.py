@@ -23,6 +23,7 @@ from checkback.landing.kafka_query import land
 from checkback.landing.run import Landed
 from checkback.settings import Settings
 from checkback.spark.session import kafka_package
+from crash.process import processes
 from landing.broker import Kafka, changed
 from landing.fixtures import Lakehouse, half, op
 
@@ -396,8 +397,9 @@ def test_killed_process_has_landed_each_record_once(
             time.sleep(0.05)
         assert process.poll() is None
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        for pid in processes(process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         _, said = process.communicate()
     before = len(lake.rows("half"))
     assert 100 <= before < 2_000, said

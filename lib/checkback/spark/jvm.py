@@ -120,7 +120,9 @@ def start_jvm(conf: Mapping[str, str], environment: Mapping[str, str], held: Hel
     launch: Callable[..., Any] = java_gateway.launch_gateway
     try:
         # Its stdout, too: ours is for a command's output.
-        told = {"stdout": held.fileno(), "stderr": held.fileno()}
+        told: dict[str, Any] = {"stdout": held.fileno(), "stderr": held.fileno()}
+        if sys.version_info >= (3, 11):  # a signal to this process's group (`timeout`, `kill %1`) is for it alone
+            told["process_group"] = 0
         locale = names_locale(os.environ, sys.getfilesystemencoding())
         with (
             launch_settings(conf, os.environ) as (shown, arguments),

@@ -1,0 +1,32 @@
+"""Signals to the process group, as of `timeout 1h checkback reconcile` and a shell's `kill %1`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="subprocess.Popen has no process_group")
+def test_sigterm_to_the_group_leaves_spark_to_the_command(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "checkback", "reconcile", "--set", f"storage.root={tmp_path}"]
+    command += ["--set", "log.format=json"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stderr is not None
+        lines: list[str] = []
+        while not lines or json.loads(lines[-1])["event"] != "query_started":
+            lines.append(process.stderr.readline())
+        os.killpg(process.pid, signal.SIGTERM)
+        lines += process.stderr.readlines()
+    assert process.returncode == 0
+    assert [event for event in map(json.loads, lines) if event["level"] != "info"] == []
