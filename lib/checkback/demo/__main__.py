@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from checkback.demo.folder import make_anew
+from checkback.demo.folder import command, make_anew
 from checkback.demo.producer import ExampleProducer
 from checkback.demo.trace import BUNDLED, Trace
 from checkback.errors import CheckbackError
@@ -74,7 +74,7 @@ def _run(console: Console, root: Path, bundled: Trace) -> None:
     console.print(
         f"\n{len(rows)} of {landed.half} transactions decided, each once, in {time.monotonic() - began:.0f} s; "
         f"the example producer received {received} checks.\nThe tables: {tables.root}\n"
-        f"Look at them: checkback pending --set storage.root={root}"
+        f"Look at them: {command()} status --set storage.root={root}"
     )
 
 

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from checkback.demo.bank.plan import ACCOUNTS, OPENING, RECEIPT_DELAY, Fate, transfers
 from checkback.demo.bank.run import Outcome, run
-from checkback.demo.folder import make_anew
+from checkback.demo.folder import command, make_anew
 from checkback.errors import CheckbackError, SettingsError
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ def main(
     _show(console, outcome, seed, count)
     if store is Store.FOLDER:
         console.print(f"\nThe tables: {root}/data, the databases and logs beside them.")
-        console.print(f"Look at them: checkback pending --set storage.root={root}/data")
-        console.print(f"              checkback consumers --set storage.root={root}/data")
+        console.print(f"Look at them: {command()} status --set storage.root={root}/data")
+        console.print(f"              {command()} consumers --set storage.root={root}/data")
     else:
         console.print(f"\nThe tables were on an S3 server, which kept them in memory; databases and logs: {root}.")
     faults = outcome.books.faults()
