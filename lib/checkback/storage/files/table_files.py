@@ -259,7 +259,7 @@ def sink(root: str, path: str) -> Any:
         folder = f"{folder}/{name}"
         try:
             os.mkdir(folder)
-        except FileExistsError:
+        except OSError:  # as os.makedirs: not every file system says of one that is there that it is
             if not os.path.isdir(folder):
                 raise
     return f"{root}/{path}"
