@@ -63,6 +63,14 @@ def test_size_of_a_batch_is_limited_by_the_drivers_memory_alone() -> None:
     assert "spark.driver.maxResultSize" not in spark_settings(settings(spark={"spark.master": "yarn"}))
 
 
+def test_driver_is_not_given_up_when_the_clock_is_set_forward() -> None:
+    """Spark goes by the wall clock: within a heartbeat of 10 s no step of it may be over the limit. A cluster's is its
+    own."""
+    name = "spark.storage.blockManagerHeartbeatTimeoutMs"
+    assert spark_settings(settings())[name] == "36500d"
+    assert name not in spark_settings(settings(spark={"spark.master": "yarn"}))
+
+
 def test_lists_of_spark_settings_are_joined() -> None:
     own = {"spark.sql.extensions": "org.x.Mine", "spark.jars.packages": "org.x:mine:1"}
     conf = spark_settings(settings(spark=own))

@@ -74,6 +74,9 @@ LOCAL: Mapping[str, str] = {
     "spark.driver.maxResultSize": "0",
     # On a few cores G1's threads take CPU time from the batch.
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+    # Spark measures by the wall clock how long ago its executor was alive. Here that is the driver, and when the clock
+    # was set forward (by NTP, after a suspension) it was given up, and the JVM ended ten minutes later.
+    "spark.storage.blockManagerHeartbeatTimeoutMs": "36500d",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     # A worker daemon that has imported what Python workers need.
