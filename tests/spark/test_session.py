@@ -64,8 +64,7 @@ def test_size_of_a_batch_is_limited_by_the_drivers_memory_alone() -> None:
 
 
 def test_driver_is_not_given_up_when_the_clock_is_set_forward() -> None:
-    """Spark goes by the wall clock: within a heartbeat of 10 s no step of it may be over the limit. A cluster's is its
-    own."""
+    """Spark goes by the wall clock: no step of it may be over the limit. On a cluster that is whose the cluster is."""
     name = "spark.storage.blockManagerHeartbeatTimeoutMs"
     assert spark_settings(settings())[name] == "36500d"
     assert name not in spark_settings(settings(spark={"spark.master": "yarn"}))
