@@ -169,4 +169,4 @@ except CheckbackError as error:
     print(error)
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout == "lark is not installed; pip install 'checkback[consumer]'\n"
+    assert run.stdout == "lark is not installed; install checkback[consumer]\n"

@@ -55,4 +55,4 @@ except CheckbackError as error:
     print(error)
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert f"not installed; pip install 'checkback[{extra}]'" in run.stdout
+    assert f"not installed; install checkback[{extra}]" in run.stdout

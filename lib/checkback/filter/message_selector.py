@@ -61,7 +61,7 @@ class MessageSelector:
         except ModuleNotFoundError as error:
             if error.name != "lark":
                 raise
-            raise CheckbackError("lark is not installed", "", "pip install 'checkback[consumer]'") from error
+            raise CheckbackError("lark is not installed", "", "install checkback[consumer]") from error
         return cls(text, "SQL92", parse(text))
 
     @property

@@ -123,7 +123,7 @@ def _server(app: Any, timeout_s: float, max_connections: int, **options: Any) ->
 
         from checkback.producer.http_protocol import LimitedConnection
     except ImportError as error:
-        raise CheckbackError("uvicorn is not installed", "", "pip install 'checkback[producer]'") from error
+        raise CheckbackError("uvicorn is not installed", "", "install checkback[producer]") from error
 
     class Quiet(uvicorn.Server):
         """Installs no signal handlers: they belong to the process."""

@@ -9,7 +9,7 @@ from checkback.errors import CheckbackError
 try:
     from sqlalchemy.dialects import postgresql, sqlite
 except ImportError as missing:
-    raise CheckbackError("SQLAlchemy is not installed", "", "pip install 'checkback[barrier]'") from missing
+    raise CheckbackError("SQLAlchemy is not installed", "", "install checkback[barrier]") from missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -73,7 +73,7 @@ def _place(store: Store) -> Iterator[str | None]:
     try:
         from checkback.demo.s3_server import ROOT, options, s3_server
     except ImportError as error:
-        fix = "pip install 'checkback[dev]'"
+        fix = "install checkback[dev]"
         raise SettingsError(f"its S3 server is not installed: {error.name} is missing", "--store s3", fix) from error
     with s3_server() as port:
         os.environ.update({name.upper(): value for name, value in options(port).items()})
