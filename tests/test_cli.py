@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from contextlib import nullcontext
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -353,3 +354,13 @@ def test_job_without_deltas_jars_is_told_what_to_add(folder: Path) -> None:
     assert "Traceback" not in run.stdout
     told = "Delta Lake's JARs are missing; add --packages io.delta:delta-spark_4.2_2.13:4.4.0"
     assert f"checkback: spark-submit: {told}" in run.stdout.splitlines()
+
+
+def test_a_rebuild_that_a_signal_has_ended_has_failed(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes behind it in a script does not run."""
+    monkeypatch.setattr("checkback.commands.reconcile.running_session", lambda *_, **__: nullcontext())
+    monkeypatch.setattr("checkback.application.rebuild.rebuild", lambda *_: None)
+    told = fails(capfd, "rebuild", "--set", "storage.root=data", code=1)
+    assert told == "checkback: the rebuild was stopped before its end; run it again before `checkback reconcile`\n"

@@ -82,8 +82,7 @@ def rebuild(
     with running_session(loaded.settings, "checkback-rebuild") as spark:
         rebuilt = rebuilt_from_tables(spark, loaded.settings, lambda line: print(line, flush=True), deleted)
     if rebuilt is None:
-        print("stopped before its end: run it again before `checkback reconcile`")
-        return
+        raise CheckbackError("the rebuild was stopped before its end", fix="run it again before `checkback reconcile`")
     for table, rows in rebuilt.finished.items():
         print(f"{table}: {rows} rows added that a batch had left out")
     print(f"rebuilt from {rebuilt.segments} segments; go on with `checkback reconcile`")
