@@ -317,6 +317,15 @@ def test_set_of_another_form_is_refused(text: str) -> None:
     assert refusal(None, "transaction.check_max=3", text).startswith("--set (number 2): is not KEY=VALUE; ")
 
 
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [("gateway.port", "must be a valid integer"), ("storage.root", "must be a valid string")],
+)
+def test_empty_value_is_told_as_such(key: str, told: str) -> None:
+    """Not with the value of the layer below, as if that were wrong."""
+    assert refusal(None, f"{key}=") == f"{key} (--set): is empty, {told}; write a value or leave the key out"
+
+
 def test_the_first_of_several_errors_counts_the_others() -> None:
     assert refusal({"transaction": {"check_max": 0}, "check": {"concurrency": 0}}).endswith("(1 more wrong)")
 

@@ -63,7 +63,9 @@ def explained(
             what = what.replace(long, short)
         # An endpoint, and any of Spark's, may hold a secret, too.
         hidden = path[0] in ("producers", "spark") or is_secret(model, path)
-        if isinstance(value, bool | int | float | str) and not hidden:
+        if value is None:  # `--set KEY=`, an empty variable
+            what, fix = f"is empty, {what}", _FIX["string_too_short"]
+        elif isinstance(value, bool | int | float | str) and not hidden:
             what = f"is {reprlib.repr(value)}, {what}"
     if more:
         fix += f" ({more} more wrong)"
@@ -82,17 +84,17 @@ _FIX = {
 
 
 def _last(trees: Sequence[Mapping[str, Any]], path: Sequence[str | int]) -> Any:
-    """The value in the last layer that has the path."""
+    """The value in the last layer that has the path; ... if none has."""
     for tree in reversed(trees):
         node: Any = tree
         for part in path:
             if isinstance(part, int):
-                node = node[part] if isinstance(node, list) else None
+                node = node[part] if isinstance(node, list) else ...
             else:
-                node = node.get(part) if isinstance(node, Mapping) else None
-        if node is not None:
+                node = node.get(part, ...) if isinstance(node, Mapping) else ...
+        if node is not ...:
             return node
-    return None
+    return ...
 
 
 def _origin(path: Sequence[str | int], origins: Mapping[KeyPath, str]) -> str:
