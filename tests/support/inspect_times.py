@@ -26,10 +26,11 @@ def table(root: Path, name: str) -> str:
 
 def append(root: Path, name: str, rows: list[dict[str, Any]]) -> int:
     """Append rows; the version."""
+    place = table(root, name)
     with FileWriter(str(root)) as writer:
         writer.write(name, pa.Table.from_pylist(rows, arrow_schema(name)))
         files = writer.close()
-    DeltaLog(name, table(root, name)).commit(files)
+    DeltaLog(name, place).commit(files)
     commits = CommitReader.of(str(root / name))
     assert commits is not None
     return commits.newest
