@@ -32,6 +32,11 @@ def host_of(header: str) -> str:
     return name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
 
 
+def in_url(host: str) -> str:
+    """A host as it is written in a URL: an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
 def masked(url: str) -> str:
     """The URL as it is shown and recorded, without what may be secret in it: ``https://host/check?token=****``."""
     return re.sub(SECRETS, rf"\1\2{MASK}", url)

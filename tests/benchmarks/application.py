@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.processes import MASTER
 from checkback.errors import CheckbackError
-from crash.process import processes
+from crash.process import kill_session, processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,9 +64,7 @@ class Application:
 
     def _kill(self) -> None:
         """Kill -9 whatever of it is left."""
-        for member in processes(self._process.pid):
-            with suppress(ProcessLookupError):
-                os.kill(member, signal.SIGKILL)
+        kill_session(self._process.pid)
         self._process.wait()
 
     def batches(self) -> int:

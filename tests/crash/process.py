@@ -100,10 +100,8 @@ class Application:
     def kill(self) -> None:
         """Kill -9 every process of the application, until there is none."""
         deadline = time.monotonic() + PATIENCE_S
-        while (members := processes(self.process.pid)) and time.monotonic() < deadline:
-            for pid in members:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        while processes(self.process.pid) and time.monotonic() < deadline:
+            kill_session(self.process.pid)
             self.process.poll()
             time.sleep(0.01)
         self.process.wait(PATIENCE_S)
@@ -145,3 +143,10 @@ def processes(session: int) -> list[int]:
                 if int(fields[3]) == session and fields[0] != "Z":
                     found.append(int(entry.name))
     return found
+
+
+def kill_session(session: int) -> None:
+    """Kill -9 the processes of a session that there are now: a kill of the group would leave some out."""
+    for pid in processes(session):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)

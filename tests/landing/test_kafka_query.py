@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,7 @@ from checkback.landing.kafka_query import land
 from checkback.landing.run import Landed
 from checkback.settings import Settings
 from checkback.spark.session import kafka_package
-from crash.process import processes
+from crash.process import kill_session
 from landing.broker import Kafka, changed
 from landing.fixtures import Lakehouse, half, op
 
@@ -397,9 +396,7 @@ def test_killed_process_has_landed_each_record_once(
             time.sleep(0.05)
         assert process.poll() is None
     finally:
-        for pid in processes(process.pid):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill_session(process.pid)
         _, said = process.communicate()
     before = len(lake.rows("half"))
     assert 100 <= before < 2_000, said

@@ -13,10 +13,10 @@ from checkback.dashboard.access import Access
 from checkback.dashboard.app import create_app
 from checkback.dashboard.pages import Pages
 from checkback.errors import SettingsError
-from checkback.gateway.http.listening import listening, shown
+from checkback.gateway.http.listening import listening
 from checkback.gateway.http.open_files import connections_within
 from checkback.gateway.http.protocol import limited
-from checkback.urls import LOOPBACK
+from checkback.urls import LOOPBACK, in_url
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -50,7 +50,7 @@ def serve(settings: Settings) -> None:
         host, port = sock.getsockname()[:2]
         for number in HANDLED_SIGNALS:  # uvicorn listens to them only while it serves, and re-raises them afterwards
             signal.signal(number, server.handle_exit)
-        print(f"checkback dashboard: http://{shown(host)}:{port}", flush=True)
+        print(f"checkback dashboard: http://{in_url(host)}:{port}", flush=True)
         server.run(sockets=[sock])
     if server.interrupted:
         raise KeyboardInterrupt

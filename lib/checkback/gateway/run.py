@@ -18,13 +18,13 @@ import uvicorn
 from checkback.errors import CheckbackError, SettingsError
 from checkback.gateway.authentication import BearerTokens
 from checkback.gateway.http.api import create_app
-from checkback.gateway.http.listening import listening, shown
+from checkback.gateway.http.listening import listening
 from checkback.gateway.http.open_files import connections_within
 from checkback.gateway.http.protocol import limited
 from checkback.gateway.metrics import Metrics
 from checkback.gateway.service import GatewayService
 from checkback.gateway.tables import tables_of
-from checkback.urls import is_loopback
+from checkback.urls import in_url, is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -101,7 +101,7 @@ async def _serve(settings: Settings, sock: socket.socket, take_over: bool, by_si
     if service.recovered:
         _log.info("%d messages that the journal had are in the tables now", service.recovered)
     print(
-        f"checkback gateway: http://{shown(host)}:{port}, queues {', '.join(map(str, service.cache.queues))}",
+        f"checkback gateway: http://{in_url(host)}:{port}, queues {', '.join(map(str, service.cache.queues))}",
         flush=True,
     )
     await server.serve(sockets=[sock])

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from checkback.errors import CheckbackError, SettingsError
-from checkback.urls import is_loopback
+from checkback.urls import in_url, is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,9 +51,8 @@ class CheckServer:
             fix = "give check_app the groups' secrets (producers.GROUP.secret), or use 127.0.0.1"
             raise SettingsError(what, "host", fix)
         self._listening = _listen(host, port)
-        shown = f"[{host}]" if ":" in host else host
         scheme = "http" if certificate is None else "https"
-        self.url = f"{scheme}://{shown}:{self._listening.getsockname()[1]}{path}"
+        self.url = f"{scheme}://{in_url(host)}:{self._listening.getsockname()[1]}{path}"
         try:
             self._server = _server(
                 _at(path, app),

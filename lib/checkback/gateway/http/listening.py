@@ -36,8 +36,3 @@ def listening(host: str, port: int, section: str) -> Iterator[socket.socket]:
             what = f"cannot listen: {error.strerror}"
             raise SettingsError(what, f"{host}:{port}", f"choose another {section}.port") from error
         yield sock
-
-
-def shown(host: str) -> str:
-    """A host as in a URL."""
-    return f"[{host}]" if ":" in host else host
