@@ -327,6 +327,20 @@ def test_every_error_is_a_problem(gateway: Gateway) -> None:
     problem(send(url, json=half(), headers={"x": "y" * 33000}, timeout=30), 431, "headers_too_large")
 
 
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/openapi.json", "/v1/transactions/x?producer_group=orders"])
+def test_head_is_get_without_the_body(gateway: Gateway, path: str) -> None:
+    """As load balancers probe. On the same connection: a body would be taken for the next answer."""
+    for _ in range(2):
+        head, get = gateway.session.head(f"{gateway.url}{path}", timeout=30), gateway.get(path)
+        assert (head.status_code, head.headers["content-type"]) == (get.status_code, get.headers["content-type"])
+        assert head.content == b""
+        assert get.json()
+    refused = gateway.session.head(f"{gateway.url}/v1/half", timeout=30)
+    assert (refused.status_code, refused.headers["allow"]) == (405, "POST")
+    allowed = gateway.session.post(f"{gateway.url}{path}", timeout=30).headers["allow"]
+    assert sorted(allowed.split(", ")) == ["GET", "HEAD"]
+
+
 @pytest.mark.parametrize("encoding", ["gzip", "gzip, identity", "zstd, br, x", "IDENTITY"])
 def test_encoded_body_is_refused_unread(gateway: Gateway, encoding: str) -> None:
     """Also one that is not what its header says."""

@@ -135,6 +135,30 @@ def test_too_many_requests_at_once_close_the_connection() -> None:
     asyncio.run(run())
 
 
+def test_requests_before_junk_are_answered() -> None:
+    """Their messages are stored, and a client that got no answer does not know it."""
+
+    async def run() -> None:
+        answers = asyncio.Semaphore(0)
+
+        async def reply() -> Reply:
+            await answers.acquire()
+            return await _reply()
+
+        async with served(reply) as (connect, state):
+            reader, writer = await connect()
+            writer.write(_REQUEST * 3 + b"\0junk\r\n\r\n")
+            await until(lambda: not state.connections or len(next(iter(state.connections)).pipeline) == 2)  # type: ignore[union-attr]
+            for _ in range(3):
+                answers.release()
+            heard = await reader.read()
+            assert heard.count(b"HTTP/1.1 200") == heard.count(b"HTTP/1.1") == 3
+            assert heard.count(b"connection: close") == 1
+            writer.close()
+
+    asyncio.run(run())
+
+
 def test_the_request_that_is_answered_learns_that_its_client_is_gone() -> None:
     """Not only the last one that came: its answer would be an error in the log."""
 

@@ -121,6 +121,8 @@ def create_app(service: GatewayService, metrics: Metrics, settings: Gateway) -> 
         codes = {404: "not_found", 405: "method_not_allowed"}
         answer = _answer(Problem(codes.get(error.status_code, "internal"), "see /openapi.json"))
         answer.headers.update(error.headers or {})
+        if answer.headers.get("allow") == "GET":
+            answer.headers["allow"] = "GET, HEAD"
         return answer
 
     @app.exception_handler(RequestValidationError)

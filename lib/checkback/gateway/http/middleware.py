@@ -68,6 +68,8 @@ class RequestMiddleware:
                 await self._app(scope, receive, send)
             return
         sent, incoming = _Sent(send, scope), RequestStream(receive)
+        # HEAD as GET: uvicorn, which keeps the scope, leaves the body out.
+        asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
         route = self._direct.get(scope["path"]) if scope["method"] == "POST" else None
         try:
             direct = self._fit_head(scope, route)
@@ -75,7 +77,7 @@ class RequestMiddleware:
             if direct is not None and not isinstance(direct, Problem):
                 problem = await self._directly(direct, scope, incoming, sent)
             elif direct is None:
-                await self._app(scope, _no_body, sent)
+                await self._app(asked, _no_body, sent)
             if problem is not None:
                 await sent.refuse(problem, lambda: self._receiving.rest(incoming))
         except Exception as error:  # noqa: BLE001 - the client gets a problem, the log the reason without the request
@@ -84,7 +86,7 @@ class RequestMiddleware:
                 problem = Problem("internal", "an error of the gateway; its log says more")
                 await sent.answer(500, orjson.dumps(problem.members()), PROBLEM_JSON)
         finally:
-            name = scope["path"] if route is not None else getattr(scope.get("route"), "path_format", "other")
+            name = scope["path"] if route is not None else getattr(asked.get("route"), "path_format", "other")
             self._metrics.answered(name, sent.status, sent.seconds())
 
     async def _directly(self, direct: Direct, scope: Scope, incoming: RequestStream, sent: _Sent) -> Problem | None:

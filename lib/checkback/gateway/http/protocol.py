@@ -252,13 +252,18 @@ class LimitedProtocol(HttpToolsProtocol):
         """Answer and close; ``receiving``: more of the request may be on its way.
 
         Only closes if the request was answered before all of it arrived, or if the previous pipelined request is
-        still unanswered: the client would take this for that one's answer.
+        still unanswered: the client would take this for that one's answer. What is no request closes only after it.
         """
         self._stop()
         if self.transport.is_closing():
             return
         # Unless a head is being received, the cycle is that of the request whose body is.
         cycle = self.cycle
+        unanswered = cycle is not None and not cycle.response_complete
+        if receiving and unanswered and self._head is not None and len(self.pipeline) < MAX_PIPELINED:
+            cycle.keep_alive = False
+            self._draining = self.max_head
+            return
         if not self.pipeline and (
             cycle is None or (not cycle.response_started if self._head is None else cycle.response_complete)
         ):
