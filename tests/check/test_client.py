@@ -23,7 +23,7 @@ from check.servers import (
     unused_url,
 )
 from checkback.check.client import CheckClient, Group
-from checkback.check.scheduler import CheckScheduler
+from checkback.check.fair_scheduler import CheckScheduler
 from checkback.check.wire import CheckAnswer, Message
 
 SECRET_WORD = b"the-body-must-not-be-quoted"

@@ -24,7 +24,7 @@ from check.servers import (
 )
 from checkback.check.circuit_breaker import CircuitBreaker, Limits
 from checkback.check.client import CheckClient, Group
-from checkback.check.scheduler import CheckScheduler
+from checkback.check.fair_scheduler import CheckScheduler
 from checkback.errors import SettingsError
 
 if TYPE_CHECKING:

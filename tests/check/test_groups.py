@@ -14,7 +14,7 @@ from check.servers import Received, Server, Wire, reply, request, says, unused_u
 from check.test_worker import asked, batches
 from checkback.check.circuit_breaker import CircuitBreaker, Limits
 from checkback.check.endpoint import Group
-from checkback.check.scheduler import CheckScheduler
+from checkback.check.fair_scheduler import CheckScheduler
 from checkback.check.wire import CheckRequest
 from checkback.check.worker import CheckWorker
 

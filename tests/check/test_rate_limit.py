@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from check.servers import request
-from check.test_scheduler import requests_of
+from check.test_fair_scheduler import requests_of
 from checkback.check.connections import Connections
+from checkback.check.fair_scheduler import ActiveCheck, CheckScheduler, run_checks
 from checkback.check.rate_limit import Rate, RateState
-from checkback.check.scheduler import ActiveCheck, CheckScheduler, run_checks
 from checkback.check.wire import CheckAnswer
 
 if TYPE_CHECKING:
-    from checkback.check.scheduler import Dialogue
+    from checkback.check.fair_scheduler import Dialogue
     from checkback.check.wire import CheckRequest
 
 ANSWER = CheckAnswer("UNKNOWN", "http://127.0.0.1/", None, 1, datetime(2026, 1, 1, tzinfo=timezone.utc))

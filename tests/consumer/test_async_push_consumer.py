@@ -11,7 +11,7 @@ import pytest
 
 from checkback.consumer import AsyncPushConsumer, ConsumeResult, PushConsumer
 from checkback.consumer.group.group_table import GroupTable
-from checkback.consumer.listening import ListenerGoneError
+from checkback.consumer.listener_calls import ListenerGoneError
 from checkback.errors import SettingsError
 from consumer.heard import Heard, raising, until
 from consumer.test_push_consumer import FAST, dead_letters, start

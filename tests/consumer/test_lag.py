@@ -19,7 +19,7 @@ from checkback.consumer.group.group_lag import group_lag
 from checkback.consumer.group.group_reader import group_names, read_group
 from checkback.consumer.group.group_state import GroupState, Member, MessageQueue, QueueState
 from checkback.consumer.group.group_table import GroupTable
-from checkback.consumer.group.lag import LagReader, consumer_lag
+from checkback.consumer.group.lag_reader import LagReader, consumer_lag
 from checkback.consumer.group.lag_screen import as_json, facts_of, heading, topic_rows
 from checkback.consumer.message_rows import Unread
 from checkback.consumer.position import QUEUES, BatchKey, MessageKey, Position

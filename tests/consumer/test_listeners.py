@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import create_engine, event, text
 
 from checkback.consumer import ConsumeResult, PushConsumer, SqlPositions
-from checkback.consumer.coordination import Coordinator
+from checkback.consumer.coordinator import Coordinator
 from checkback.consumer.group.group_table import GroupTable
 from checkback.errors import SettingsError
 from consumer.heard import Heard, raising, until

@@ -72,14 +72,14 @@ def test_retries_of_a_topic_that_is_away_do_not_hold_up_another(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("limit", ["reading.MOST_MESSAGES", "process_queues.MOST_BYTES"])
+@pytest.mark.parametrize("limit", ["reader_thread.MOST_MESSAGES", "process_queues.MOST_BYTES"])
 def test_retries_are_read_though_there_is_no_room_for_messages(
     lake: Published, running: list[PushConsumer], monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     """Those in hand wait for the retries, and no queue is without some."""
     monkeypatch.setattr("checkback.consumer.process_queues._MOST_RETRIES", 1)
     monkeypatch.setattr(f"checkback.consumer.{limit}", 2)
-    monkeypatch.setattr("checkback.consumer.reading._PATIENCE_S", 0.05)
+    monkeypatch.setattr("checkback.consumer.reader_thread._PATIENCE_S", 0.05)
     count = 64 * 17  # a thread takes 16 of a queue at first
     lake.publish({"pay": [lake.messages(count, range(64))]})
     heard = Heard(dict.fromkeys(range(count), 1))
@@ -94,7 +94,7 @@ def test_due_retries_are_read_as_far_as_there_is_room(
 ) -> None:
     """A queue that a call holds up leaves room for others."""
     monkeypatch.setattr("checkback.consumer.process_queues.MOST_BYTES", 300_000)
-    monkeypatch.setattr("checkback.consumer.reading._RETRY_BYTES", 100_000)
+    monkeypatch.setattr("checkback.consumer.reader_thread._RETRY_BYTES", 100_000)
     monkeypatch.setattr("checkback.consumer.topic_reader._PIECE", 200_000)
     lake.publish({"pay": [lake.messages(100, body=b"x" * 10_000)]})
     heard = Heard()

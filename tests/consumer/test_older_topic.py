@@ -16,7 +16,7 @@ from checkback.consumer.batch_listing import ListedBatch
 from checkback.consumer.batch_log import BatchLog
 from checkback.consumer.browse import Browser
 from checkback.consumer.group.group_table import GroupTable
-from checkback.consumer.group.lag import consumer_lag
+from checkback.consumer.group.lag_reader import consumer_lag
 from checkback.consumer.position import BatchKey, MessageKey
 from checkback.consumer.topic_reader import TopicReader
 from checkback.errors import StorageError

@@ -17,7 +17,7 @@ from consumer.heard import Heard, until
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from checkback.consumer.start import StartFrom
+    from checkback.consumer.consume_from_where import StartFrom
     from consumer.published import Published
 
 FAST: dict[str, Any] = {"session": 2.0, "commit_interval": 0.05, "retry_levels": [0.01], "threads": 4}
@@ -289,8 +289,8 @@ def test_a_stuck_queue_does_not_hold_up_the_others(
     lake: Published, running: list[PushConsumer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However much is read of it."""
-    monkeypatch.setattr("checkback.consumer.reading.MOST_MESSAGES", 20)
-    monkeypatch.setattr("checkback.consumer.reading._PATIENCE_S", 0.05)
+    monkeypatch.setattr("checkback.consumer.reader_thread.MOST_MESSAGES", 20)
+    monkeypatch.setattr("checkback.consumer.reader_thread._PATIENCE_S", 0.05)
     lake.publish({"pay": [lake.messages(100, (0,)), lake.messages(5, (1,))]})
     go_on = threading.Event()
 

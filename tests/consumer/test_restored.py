@@ -17,7 +17,7 @@ from checkback.consumer.batch_listing import ListedBatch
 from checkback.consumer.batch_log import BatchLog
 from checkback.consumer.browse import Browser
 from checkback.consumer.group.group_table import GroupTable
-from checkback.consumer.group.lag import consumer_lag
+from checkback.consumer.group.lag_reader import consumer_lag
 from checkback.consumer.position import BatchKey, Position, last_of
 from consumer.heard import Heard, until
 from consumer.published import START, Published

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Column, Engine, Integer, MetaData, Table, create_engine, insert, select, update
 
 from checkback.consumer import ConsumeResult, PushConsumer, SqlPositions
-from checkback.consumer.coordination import Coordinator
+from checkback.consumer.coordinator import Coordinator
 from checkback.consumer.group.group_state import MessageQueue, QueueState
 from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.position import BatchKey, MessageKey, Position

@@ -37,13 +37,13 @@ FAULTS: dict[str, Fault] = {
         "",
     ),
     "a queue is given back while its messages are consumed": Fault(
-        "coordination.py",
+        "coordinator.py",
         "for queue, each in leaving.items() if each.lost or each.is_done(hand.paused)}",
         "for queue, each in leaving.items()}",
         "",
     ),
     "a failed message does not hold up its queue": Fault(
-        "calling.py",
+        "listener_threads.py",
         "                    queue.hold(outcome, count)\n                    return False\n",
         "                    queue.hold(outcome, count)\n",
         "orderly",

@@ -10,7 +10,7 @@ import pytest
 import requests
 
 from checkback.check.client import CheckClient, Group
-from checkback.check.scheduler import CheckScheduler
+from checkback.check.fair_scheduler import CheckScheduler
 from checkback.check.wire import CheckRequest
 from checkback.demo.producer import ExampleProducer, read_script, said
 

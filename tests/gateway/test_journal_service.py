@@ -301,7 +301,7 @@ def test_queue_that_is_taken_over_while_it_is_given_up_stays_taken(
         taken.append(started(root, take_over=True, journal=second, queues=[0], flush="1h"))
         return changed_hands(*args)
 
-    monkeypatch.setattr("checkback.gateway.journal.start.changed_hands", meanwhile)
+    monkeypatch.setattr("checkback.gateway.journal.recovery.changed_hands", meanwhile)
     giving_up = started(root, journal=first, queues=[1])
     run(taken[0], lambda service: send(service, "new"), kill=True)
     assert run(giving_up, lambda service: asyncio.sleep(0, service)) is None
@@ -375,7 +375,7 @@ def test_queues_are_given_up_whenever_the_start_without_a_journal_is_killed(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("checkback.gateway.journal.start.claim", killed)
+        patch.setattr("checkback.gateway.journal.recovery.claim", killed)
         with pytest.raises(KeyboardInterrupt):
             started(tmp_path, queues=[0], acknowledge="table")
     run(started(tmp_path, queues=[1], acknowledge="table"), lambda service: asyncio.sleep(0, service))
@@ -398,7 +398,7 @@ def test_a_clock_that_is_set_back_changes_nothing(tmp_path: Path, monkeypatch: p
 
 def test_in_an_object_store_a_journal_needs_a_folder() -> None:
     settings = Settings.model_validate({"storage": {"root": "s3://bucket/x"}, "gateway": {"acknowledge": "journal"}})
-    from checkback.gateway.journal.start import uses_journal
+    from checkback.gateway.journal.recovery import uses_journal
 
     with pytest.raises(SettingsError, match=r"the journal needs a folder.*name a folder on a durable local disk"):
         uses_journal(settings)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from checkback.gateway.deduplication.history import Place
     from checkback.gateway.deduplication.landed_halves import CachedHalf
-    from checkback.gateway.look_ups import LookedUp
+    from checkback.gateway.half_lookups import LookedUp
     from checkback.gateway.service import GatewayService
 
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from checkback.operate.action import Outcome, act
-from checkback.operate.ending import ending
 from checkback.operate.operator_signature import OperatorSignature
+from checkback.operate.resolve import ending
 from checkback.operate.resume import resuming
 from checkback.operate.tables import FileStore
 from checkback.operate.transaction import Asked, Place

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from checkback.errors import CheckbackError, SettingsError
 from checkback.messages.half import FIRST_PLACE, RESUMED_BY, RESUMED_FROM
 from checkback.operate.action import act
-from checkback.operate.ending import ending
 from checkback.operate.lookup import find
+from checkback.operate.resolve import ending
 from checkback.operate.resume_all import resumable
 from checkback.operate.rules import RefusedError
 from checkback.operate.transaction import Asked, Place

@@ -12,8 +12,8 @@ import pytest
 from checkback.errors import CheckbackError
 from checkback.operate.action import act
 from checkback.operate.command import _now
-from checkback.operate.ending import ending
 from checkback.operate.operator_signature import OperatorSignature
+from checkback.operate.resolve import ending
 from checkback.operate.resume import resuming
 from checkback.operate.tables import FileStore
 from checkback.operate.transaction import Asked

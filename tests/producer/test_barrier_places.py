@@ -19,7 +19,7 @@ from checkback.errors import CheckbackError
 from checkback.producer import Barrier, BarrierError, CheckRequest, LocalTransactionState, Message
 
 if TYPE_CHECKING:
-    from checkback.producer.marks import Transaction
+    from checkback.producer.barrier_table import Transaction
 
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK, LocalTransactionState.UNKNOWN
 #: longer than anything here takes, in seconds

@@ -9,7 +9,7 @@ import pytest
 
 from check.servers import request
 from checkback.check.client import CheckClient, Group
-from checkback.check.scheduler import CheckScheduler
+from checkback.check.fair_scheduler import CheckScheduler
 from checkback.check.wire import CheckAnswer, Message
 from checkback.errors import CheckbackError
 from checkback.producer import (

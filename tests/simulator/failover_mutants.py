@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
-from checkback.producer import LocalTransactionState, barrier, marks
+from checkback.producer import LocalTransactionState, barrier, barrier_table
 from simulator import services
 from simulator.mutants import broken_module
 from simulator.services import Service
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from checkback.producer import CheckRequest, Message
-    from checkback.producer.marks import Transaction
+    from checkback.producer.barrier_table import Transaction
 
 
 class ByTransactionIdAlone(Service):
@@ -56,7 +56,7 @@ SERVICES: dict[str, type[Service]] = {
     "ROLLBACK without a mark": SaysRollbackWithoutAMark,
 }
 
-#: what is wrong -> (as it stands, as it should not): in marks.py
+#: what is wrong -> (as it stands, as it should not): in barrier_table.py
 BARRIERS: dict[str, tuple[str, str]] = {
     "a check bars the whole transaction": (
         "(:whole, '{CHECKED}', :now), (:place, 'ROLLBACK', :now)",
@@ -77,7 +77,7 @@ BARRIERS: dict[str, tuple[str, str]] = {
 @contextmanager
 def broken_barrier(fault: str) -> Iterator[None]:
     """Inside, listeners have a barrier with this fault."""
-    module = broken_module(marks, *BARRIERS[fault])
+    module = broken_module(barrier_table, *BARRIERS[fault])
     names = {name: getattr(module, name) for name in ("CHECKED", "PLACED", "MarkKey", "MarkStates", "Statements")}
     services.database.cache_clear()
     with patch.multiple(barrier, **names):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from checkback.producer.marks import Transaction as Marked
+    from checkback.producer.barrier_table import Transaction as Marked
     from simulator.tables import Tables
 
     Place = tuple[int, int]

@@ -11,12 +11,12 @@ import pytest
 
 from checkback.reconcile.records.records import Kind
 from checkback.reconcile.state import timer_encoding
-from checkback.what_if import otherwise, silent_checks
-from checkback.what_if.as_recorded import as_recorded
+from checkback.what_if import changed_replay, silent_checks
+from checkback.what_if.changed_replay import under
 from checkback.what_if.comparison import compare
 from checkback.what_if.figures import total
-from checkback.what_if.otherwise import under
-from checkback.what_if.recorded import Recorded
+from checkback.what_if.recorded_replay import as_recorded
+from checkback.what_if.recorded_segment import Recorded
 from checkback.what_if.records import NEVER
 from checkback.what_if.timeline import Cadence, Needs, Timeline
 from simulator.lives import SLOTS
@@ -148,11 +148,11 @@ def test_checks_that_are_passed_over_would_have_brought_nothing(
             with monkeypatch.context() as counting:
                 counted: list[int] = []
                 passes = silent_checks.silent_checks
-                counting.setattr(otherwise, "silent_checks", lambda *a: _noted(passes(*a), counted))  # noqa: B023
+                counting.setattr(changed_replay, "silent_checks", lambda *a: _noted(passes(*a), counted))  # noqa: B023
                 quick = found()
             passed += sum(counted)
             with monkeypatch.context() as slow:
-                slow.setattr(otherwise, "silent_checks", played)
+                slow.setattr(changed_replay, "silent_checks", played)
                 assert quick.tolist() == found().tolist(), f"history {seed}"
     assert passed > 0 or changes.get("check_max") != 200  # whoever was asked then has received it
 

@@ -10,12 +10,12 @@ import pytest
 
 from checkback.reconcile.records.records import Kind, Reason, Source
 from checkback.reconcile.segment import Rules
-from checkback.what_if import otherwise
-from checkback.what_if.as_recorded import as_recorded
+from checkback.what_if import changed_replay
+from checkback.what_if.changed_replay import under
 from checkback.what_if.comparison import compare, needs_of
 from checkback.what_if.figures import Figures
-from checkback.what_if.otherwise import under
-from checkback.what_if.recorded import Recorded
+from checkback.what_if.recorded_replay import as_recorded
+from checkback.what_if.recorded_segment import Recorded
 from checkback.what_if.records import NEVER, NOT_TOLD, RECORDED, Answered, Row, State
 from checkback.what_if.timeline import Cadence, Timeline
 
@@ -151,7 +151,7 @@ def test_checks_that_reached_nobody_are_not_counted_as_received(monkeypatch: pyt
         assert reserved < found["at"] < reserved + 200_000
         assert found["checks"] == found["assumed"] + 2 > reserved // 62_000
     found = _under(LATE_TIMES, *UNREACHED, count_undelivered=False, reserved=10**7)
-    monkeypatch.setattr(otherwise, "silent_checks", lambda pending, *_: np.zeros(len(pending), np.int64))
+    monkeypatch.setattr(changed_replay, "silent_checks", lambda pending, *_: np.zeros(len(pending), np.int64))
     assert found == _under(LATE_TIMES, *UNREACHED, count_undelivered=False, reserved=10**7)
 
 

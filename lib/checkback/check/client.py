@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from checkback.check.circuit_breaker import CircuitBreaker, Limits, State
 from checkback.check.connections import Connections, Response
 from checkback.check.endpoint import Endpoint, Group, Service, Trial
-from checkback.check.scheduler import ActiveCheck, CheckScheduler, run_checks
+from checkback.check.fair_scheduler import ActiveCheck, CheckScheduler, run_checks
 from checkback.check.wire import (
     NO_ANSWER,
     TOO_LONG,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from checkback.check.connections import Post
     from checkback.check.endpoint_health import Place
-    from checkback.check.scheduler import Dialogue
+    from checkback.check.fair_scheduler import Dialogue
     from checkback.check.signature import Signer
 
 __all__ = ["CheckClient", "Group"]

@@ -27,11 +27,11 @@ from checkback.check.wire import COMMIT, NO_ANSWER, ROLLBACK, SKIPPED, nobody_of
 from checkback.check.worker import CheckWorker
 from checkback.spark.connect import parallelism, query_id
 from checkback.storage.checkpoints.seen_commits import SeenCommits
-from checkback.storage.first_read import first_read
 from checkback.storage.queue_owners import log_of_half, operators_queues
 from checkback.storage.row_texts import NOT_UTF8
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.spark_schemas import CHECK_REQUESTS
+from checkback.storage.starting_versions import first_read
 from checkback.storage.valid_texts import is_valid, valid_texts
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from checkback.check.circuit_breaker import Limits
 from checkback.check.client import CheckClient
 from checkback.check.endpoint_health import EndpointHealth
-from checkback.check.scheduler import CheckScheduler
+from checkback.check.fair_scheduler import CheckScheduler
 from checkback.check.spilled_messages import SpilledMessages
 from checkback.check.wire import SKIPPED, CheckAnswer, CheckRequest, Message
 from checkback.messages.half import FIRST_PLACE, RESUMED_FROM, parse_place

@@ -153,7 +153,7 @@ def consumers(
     """Show the consumer groups: members, positions, lag, retries, dead letters."""
     settings = prepared_for_tables(config, overrides, debug)
     from checkback.consumer.group import lag_screen
-    from checkback.consumer.group.lag import consumer_lag
+    from checkback.consumer.group.lag_reader import consumer_lag
     from checkback.consumer.reconsume_command import message_json
     from checkback.consumer.storage import consumer_tables
 

@@ -115,7 +115,7 @@ def _looks(
 
 def _consumers_reader(settings: Settings) -> Callable[[], tuple[ConsumerFacts, ...] | None]:
     """A function that reads the consumer groups; it returns None if only Spark can read them."""
-    from checkback.consumer.group.lag import LagReader
+    from checkback.consumer.group.lag_reader import LagReader
     from checkback.consumer.group.lag_screen import facts_of
     from checkback.storage.tables import Tables
 

@@ -8,7 +8,7 @@ from concurrent.futures import wait
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from checkback.consumer.listening import ListenerGoneError
+from checkback.consumer.listener_calls import ListenerGoneError
 from checkback.consumer.push_consumer import PushConsumer
 from checkback.errors import SettingsError
 from checkback.producer.daemon_threads import Outcome

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from checkback.consumer.group.lag import LagReader
+from checkback.consumer.group.lag_reader import LagReader
 from checkback.consumer.process_queues import warn
 from checkback.consumer.storage import consumer_tables
 from checkback.errors import CheckbackError

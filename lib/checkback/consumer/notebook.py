@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from checkback.consumer.group.lag import consumer_lag
+from checkback.consumer.group.lag_reader import consumer_lag
 from checkback.consumer.storage import consumer_tables
 from checkback.storage.timestamps import time_of
 

@@ -1,7 +1,7 @@
 """PushConsumer: consumes topics as a member of a group (DefaultMQPushConsumer of RocketMQ).
 
-One thread reads messages ahead (`reading`), some call the listener (`calling`), one keeps positions and shares the
-queues with the group's other members (`coordination`). What they share is `process_queues`.
+One thread reads messages ahead (`reader_thread`), some call the listener (`listener_threads`), one keeps positions and
+shares the queues with the group's other members (`coordinator`). What they share is `process_queues`.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from checkback.consumer.batch_log import BatchLog
-from checkback.consumer.calling import Caller
-from checkback.consumer.coordination import LOADS, Coordinator
+from checkback.consumer.consume_from_where import StartFrom, check_start, start_positions
+from checkback.consumer.coordinator import LOADS, Coordinator
 from checkback.consumer.dead_letters import DeadLetters
 from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.group.membership import Membership
-from checkback.consumer.listening import Listening
+from checkback.consumer.listener_calls import Listening
+from checkback.consumer.listener_threads import Caller
 from checkback.consumer.options import ConsumerOptions
 from checkback.consumer.process_queues import ProcessQueues, warn
-from checkback.consumer.reading import Reader
+from checkback.consumer.reader_thread import Reader
 from checkback.consumer.retry import MAX_RECONSUME_TIMES
-from checkback.consumer.start import StartFrom, check_start, start_positions
 from checkback.consumer.storage import consumer_tables
 from checkback.consumer.topic_reader import TopicReader
-from checkback.consumer.transactional_listening import TransactionalListening
+from checkback.consumer.transactional_calls import TransactionalListening
 from checkback.errors import SettingsError
 from checkback.filter import MessageSelector
 from checkback.messages.names import is_consumer_group, is_group, is_topic, not_a_folder

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from checkback.consumer.group.lag import LagReader
+from checkback.consumer.group.lag_reader import LagReader
 from checkback.consumer.reconsume_command import command_of
 from checkback.dashboard import charts
 from checkback.dashboard.actions import dead_letters

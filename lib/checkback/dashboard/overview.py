@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from checkback.consumer.group.lag import LagReader
+from checkback.consumer.group.lag_reader import LagReader
 from checkback.consumer.group.lag_screen import facts_of
 from checkback.dashboard import charts
 from checkback.inspect.answers import records

@@ -18,7 +18,7 @@ import uvicorn
 from checkback.errors import CheckbackError, SettingsError
 from checkback.gateway.authentication import BearerTokens
 from checkback.gateway.http.api import create_app
-from checkback.gateway.http.listening import listening
+from checkback.gateway.http.listening_socket import listening
 from checkback.gateway.http.open_files import connections_within
 from checkback.gateway.http.protocol import limited
 from checkback.gateway.metrics import Metrics

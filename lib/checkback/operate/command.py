@@ -13,7 +13,6 @@ import typer
 from checkback.errors import CheckbackError, SettingsError, printable
 from checkback.messages.limits import INT_MAX, LONG_MAX
 from checkback.operate.action import act, look
-from checkback.operate.ending import ending
 from checkback.operate.operations import RESUME
 from checkback.operate.operator_signature import OperatorSignature
 from checkback.operate.preview import (
@@ -28,6 +27,7 @@ from checkback.operate.preview import (
     transaction_json,
     view_json,
 )
+from checkback.operate.resolve import ending
 from checkback.operate.resume import resuming
 from checkback.operate.resume_all import RequestForAll, resumable, resume_some
 from checkback.operate.rules import RefusedError

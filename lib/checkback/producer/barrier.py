@@ -17,9 +17,9 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from checkback.errors import CheckbackError
+from checkback.producer.barrier_table import CHECKED, PLACED, MarkKey, MarkStates, Statements
 from checkback.producer.deduplication import fit, refuse_autocommit, why_lost
 from checkback.producer.listener import LocalTransactionState
-from checkback.producer.marks import CHECKED, PLACED, MarkKey, MarkStates, Statements
 
 # isort: split
 from sqlalchemy import Column, Connection, DateTime, MetaData, String, Table, delete, text
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine, TextClause
 
-    from checkback.producer.marks import Transaction
+    from checkback.producer.barrier_table import Transaction
 
 #: PostgreSQL: lock_not_available, serialization_failure, deadlock_detected
 _PG_BUSY = frozenset({"55P03", "40001", "40P01"})

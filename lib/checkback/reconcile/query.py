@@ -15,7 +15,7 @@ from checkback.reconcile.publish.publisher import BatchListener, Publisher
 from checkback.reconcile.records.actions import ACTIONS_SCHEMA
 from checkback.reconcile.state.packed_events import EVENT_COLUMNS, PACKED_SCHEMA, packer
 from checkback.reconcile.state.processor import SegmentProcessor
-from checkback.storage.first_read import first_read
+from checkback.storage.starting_versions import first_read
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter

@@ -12,7 +12,7 @@ import numpy as np
 
 from checkback.reconcile.records.records import Kind, Source
 from checkback.reconcile.records.sorted_records import first_of_each
-from checkback.what_if.reads import asked_by, first_that_decides, place
+from checkback.what_if.estimated_reads import asked_by, first_that_decides, place
 from checkback.what_if.records import NEVER, Answered
 from checkback.what_if.silent_checks import Silence
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from checkback.reconcile.records.records import Bits, Records
     from checkback.reconcile.segment import Rules
-    from checkback.what_if.recorded import Recorded
+    from checkback.what_if.recorded_segment import Recorded
     from checkback.what_if.timeline import Timeline
 
 #: What came of one recorded check. turn, asked: of its batch, ms. verdict: a Kind, 0 = none; landed, read: of its op

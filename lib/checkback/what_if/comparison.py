@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from checkback.reconcile.records.records import Kind
-from checkback.what_if.as_recorded import as_recorded
+from checkback.what_if.changed_replay import under
 from checkback.what_if.figures import Figures, Side
-from checkback.what_if.otherwise import under
-from checkback.what_if.recorded import Recorded
+from checkback.what_if.recorded_replay import as_recorded
+from checkback.what_if.recorded_segment import Recorded
 from checkback.what_if.records import OUTCOME, State
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Replays one segment through `reconcile.segment.decide`, batch after batch, in virtual time.
 
-Pure: no clock, no I/O. First by the rules that were in force (`as_recorded`), which must come to what happened, and
-tells when batches were necessary and which of them deferred checks; then under other rules (`otherwise`).
+Pure: no clock, no I/O. First by the rules that were in force (`recorded_replay`), which must come to what happened, and
+tells when batches were necessary and which of them deferred checks; then under other rules (`changed_replay`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from checkback.reconcile.records.records import Action, Reason, Source
 from checkback.reconcile.segment import Segment, decide
 from checkback.reconcile.state.state_codec import AT_ONCE
 from checkback.reconcile.state.timer_encoding import delivery_timer, due_timer, ops_timer
-from checkback.what_if.reads import may_have_decided, place, same
+from checkback.what_if.estimated_reads import may_have_decided, place, same
 from checkback.what_if.records import NEVER, OUTCOME, State
 from checkback.what_if.restoration import NAMED, REJECTED, restored
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from checkback.reconcile.records.records import Bits, Records
     from checkback.reconcile.segment import Rules
-    from checkback.what_if.recorded import Recorded
+    from checkback.what_if.recorded_segment import Recorded
     from checkback.what_if.restoration import Held
     from checkback.what_if.timeline import Cadence, Step, Timeline
 

@@ -12,14 +12,14 @@ import numpy as np
 
 from checkback.reconcile.records.records import EVENT, Kind
 from checkback.reconcile.state.state_restore import ROW, Known, restore
-from checkback.what_if.reads import place, same
+from checkback.what_if.estimated_reads import place, same
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from checkback.reconcile.records.records import Bits, Records
     from checkback.reconcile.segment import Rules, Segment
-    from checkback.what_if.recorded import Recorded
+    from checkback.what_if.recorded_segment import Recorded
     from checkback.what_if.timeline import Timeline
 
 #: names an op that a batch has rejected; unknown: of its state

@@ -39,7 +39,7 @@ def replay(
     tables = Tables.of(settings.storage)
     begin = 0 if since is None else ms_of(since)
     if spark is not None:
-        from checkback.what_if.on_spark import compare_on_spark
+        from checkback.what_if.spark_replay import compare_on_spark
 
         return compare_on_spark(spark, tables, settings.reconcile.segment_size, changes, begin, tell)
     files = TableFiles(tables, settings.reconcile.segment_size)

@@ -10,7 +10,7 @@ from checkback.consumer.group.group_state import MessageQueue, QueueState
 from checkback.consumer.position import MessageKey, Position
 from checkback.consumer.process_queue import ProcessQueue
 from checkback.consumer.process_queues import ProcessQueues
-from checkback.consumer.reading import Reader
+from checkback.consumer.reader_thread import Reader
 from checkback.consumer.retry import Retry
 from checkback.consumer.topic_reader import TopicReader
 

@@ -13,7 +13,7 @@ import pytest
 from check.servers import Handler, Received, Server, Wire, always, reply, request, says
 from checkback.check.client import CheckClient, Group
 from checkback.check.connections import Connections, Post
-from checkback.check.scheduler import ActiveCheck, CheckScheduler, Dialogue, run_checks
+from checkback.check.fair_scheduler import ActiveCheck, CheckScheduler, Dialogue, run_checks
 from checkback.check.wire import CheckAnswer, CheckRequest
 
 SECRET_WORD = "must-not-be-quoted"

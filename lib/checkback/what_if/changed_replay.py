@@ -10,7 +10,7 @@ import numpy as np
 
 from checkback.reconcile.records.records import EVENT, Action
 from checkback.what_if.answers import Answers
-from checkback.what_if.reads import place
+from checkback.what_if.estimated_reads import place
 from checkback.what_if.records import NEVER, State
 from checkback.what_if.replay import Replay
 from checkback.what_if.restoration import Held
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from checkback.reconcile.records.records import Bits, Records
     from checkback.reconcile.segment import Rules
     from checkback.what_if.answers import Answer
-    from checkback.what_if.as_recorded import Deferred
-    from checkback.what_if.recorded import Recorded
+    from checkback.what_if.recorded_replay import Deferred
+    from checkback.what_if.recorded_segment import Recorded
     from checkback.what_if.timeline import Cadence, Timeline
 
 #: most ticks after the last recorded batch, for each transaction; those that are passed over do not count

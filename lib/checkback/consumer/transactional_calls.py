@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from checkback.consumer.group.group_state import QueueState
-from checkback.consumer.listening import outcome_of
+from checkback.consumer.listener_calls import outcome_of
 from checkback.consumer.process_queues import warn
 from checkback.consumer.result import error_summary
 from checkback.errors import FencedError
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from checkback.consumer.listening import Consuming
+    from checkback.consumer.listener_calls import Consuming
     from checkback.consumer.process_queue import ProcessQueue, Slice
     from checkback.consumer.process_queues import ProcessQueues
     from checkback.consumer.sql_positions import SqlPositions

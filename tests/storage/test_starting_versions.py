@@ -12,8 +12,8 @@ from deltalake import DeltaTable
 
 from checkback.settings import Storage
 from checkback.storage.checkpoints.checkpoint import StreamPosition
-from checkback.storage.first_read import MOST_COMMITS, first_read, with_commits
 from checkback.storage.schemas import arrow_schema
+from checkback.storage.starting_versions import MOST_COMMITS, first_read, with_commits
 from checkback.storage.tables import Tables
 
 _NO_SPARK: Any = None

@@ -32,7 +32,7 @@ class LookedUp(NamedTuple):
     awaited: set[Place]
 
 
-class LookUps:
+class HalfLookups:
     """Belongs to one event loop. A look-up of one place takes about as long as one of a hundred."""
 
     def __init__(self, thread: ThreadPoolExecutor, look_up: Callable[[Collection[Place]], LookedUp]) -> None:
@@ -73,7 +73,7 @@ class OlderHalves:
     ) -> None:
         """``history``: used in ``thread`` only; ``most``: looked up at a time."""
         self._find, self._last_offsets, self._cache, self._most = history.find, history.last_offsets, cache, most
-        self._look_ups = LookUps(thread, self._look_up)
+        self._look_ups = HalfLookups(thread, self._look_up)
         self._unverified = unverified
         self._health = health
         #: For each running lookup, the state of its half messages if it was set since: the lookup may have read `op`

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from checkback.what_if.reads import place
+from checkback.what_if.estimated_reads import place
 from checkback.what_if.records import State
 from checkback.what_if.replay import Replay
 from checkback.what_if.restoration import Held
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from checkback.reconcile.records.records import Records
-    from checkback.what_if.recorded import Recorded
+    from checkback.what_if.recorded_segment import Recorded
     from checkback.what_if.timeline import Step, Timeline
 
 

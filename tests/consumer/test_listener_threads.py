@@ -10,13 +10,13 @@ import pytest
 
 from checkback.consumer import ConsumeResult
 from checkback.consumer.batch_log import BatchLog
-from checkback.consumer.calling import Caller
-from checkback.consumer.coordination import Coordinator
+from checkback.consumer.coordinator import Coordinator
 from checkback.consumer.dead_letters import DeadLetters
 from checkback.consumer.group.group_state import GroupState, MessageQueue, QueueState
 from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.group.membership import Membership
-from checkback.consumer.listening import Listening
+from checkback.consumer.listener_calls import Listening
+from checkback.consumer.listener_threads import Caller
 from checkback.consumer.options import ConsumerOptions
 from checkback.consumer.position import Position
 from checkback.consumer.process_queue import ProcessQueue, Run

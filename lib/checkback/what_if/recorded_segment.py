@@ -9,7 +9,7 @@ import numpy as np
 
 from checkback.reconcile.records.records import EVENT, Kind, Source
 from checkback.reconcile.records.sorted_records import first_of_each
-from checkback.what_if.reads import asked_by, halves_read, ops_read, place, same
+from checkback.what_if.estimated_reads import asked_by, halves_read, ops_read, place, same
 from checkback.what_if.records import NEVER, NOT_TOLD, OUTCOME, Row, State
 
 if TYPE_CHECKING:

@@ -6,22 +6,22 @@ import time
 from typing import TYPE_CHECKING
 
 from checkback.consumer.process_queues import now_ms
-from checkback.consumer.reading import PAUSE_S
+from checkback.consumer.reader_thread import PAUSE_S
 from checkback.consumer.retry import DeadLetter, after_failure
 
 if TYPE_CHECKING:
     from checkback.consumer.group.membership import Membership
-    from checkback.consumer.listening import Listening
+    from checkback.consumer.listener_calls import Listening
     from checkback.consumer.options import ConsumerOptions
     from checkback.consumer.position import MessageKey
     from checkback.consumer.process_queue import ProcessQueue, Slice
     from checkback.consumer.process_queues import ProcessQueues
     from checkback.consumer.retry import Retry
-    from checkback.consumer.transactional_listening import TransactionalListening
+    from checkback.consumer.transactional_calls import TransactionalListening
 
 
 class Caller:
-    """What each of these threads runs; it is told the outcome of each call (`listening.Consuming`)."""
+    """What each of these threads runs; it is told the outcome of each call (`listener_calls.Consuming`)."""
 
     def __init__(
         self,

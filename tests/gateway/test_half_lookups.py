@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from checkback.errors import StorageError
-from checkback.gateway.look_ups import LookedUp, LookUps
+from checkback.gateway.half_lookups import HalfLookups, LookedUp
 from gateway.process import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def test_what_comes_meanwhile_shares_the_next_one() -> None:
     async def run() -> None:
         slow = Slow()
         with ThreadPoolExecutor(1) as thread:
-            look_ups = LookUps(thread, slow)
+            look_ups = HalfLookups(thread, slow)
             first = asyncio.ensure_future(look_ups.of({(0, 0)}))
             await asyncio.to_thread(slow.begun.wait, PATIENCE_S)
             others = [asyncio.ensure_future(look_ups.of({(1, offset)})) for offset in range(50)]

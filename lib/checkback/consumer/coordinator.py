@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from checkback.consumer.process_queue import ProcessQueue
 from checkback.consumer.process_queues import now_ms, warn
-from checkback.consumer.reading import PAUSE_S
+from checkback.consumer.reader_thread import PAUSE_S
 from checkback.consumer.retry import not_later
 from checkback.errors import StorageError
 from checkback.producer.daemon_threads import DaemonThreads
