@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from checkback.errors import SelectorError
-from checkback.filter import MessageSelector
+from checkback.filter import MessageSelector, SelectorError
 from checkback.filter.tag_filter import tags_of
 from checkback.filter.values import EvaluationError
 from filter.selectors import table

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from checkback.consumer.spark_reader import read, read_stream
     from checkback.consumer.spark_views import create_views
     from checkback.consumer.sql_positions import SqlPositions
-    from checkback.filter import MessageSelector
+    from checkback.filter import MessageSelector, SelectorError
 
 __all__ = [
     "AsyncPushConsumer",
@@ -25,6 +25,7 @@ __all__ = [
     "MessageExt",
     "MessageSelector",
     "PushConsumer",
+    "SelectorError",
     "SqlPositions",
     "create_views",
     "read",
@@ -37,6 +38,7 @@ _WHERE = {
     "MessageExt": "checkback.consumer.message",
     "MessageSelector": "checkback.filter",
     "PushConsumer": "checkback.consumer.push_consumer",
+    "SelectorError": "checkback.filter",
     "SqlPositions": "checkback.consumer.sql_positions",
     "create_views": "checkback.consumer.spark_views",
     "read": "checkback.consumer.spark_reader",

@@ -1,5 +1,6 @@
 """Message filters with RocketMQ's meaning: tags and SQL92, for one message, Spark and Arrow (docs/filter.md)."""
 
+from checkback.errors import SelectorError
 from checkback.filter.message_selector import MessageSelector
 
-__all__ = ["MessageSelector"]
+__all__ = ["MessageSelector", "SelectorError"]
