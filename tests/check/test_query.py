@@ -79,6 +79,13 @@ class Bench:
         finally:
             query.stop()
 
+    def run_one_by_one(self, settings: Settings) -> None:
+        """One run with a batch for each append of requests."""
+        _, batches = check_query(self.spark, settings, self.tables, available_now=True)
+        writer = self.tables.stream(self.spark, "check_requests", maxFilesPerTrigger="1").writeStream
+        writer = writer.option("checkpointLocation", self.tables.checkpoint("check")).trigger(availableNow=True)
+        assert writer.foreachBatch(batches).start().awaitTermination(120)
+
     def rows(self, name: str) -> list[Any]:
         offset = "half_offset" if name == "op" else "queue_offset"
         return sorted(rows_of(self.root, name), key=attrgetter("queue_id", offset, "transaction_id"))
@@ -324,6 +331,11 @@ def commit_whatever(received: Received, wire: Wire) -> bool:
     return True
 
 
+def unknown(received: Received, wire: Wire) -> bool:
+    wire.send(reply(says("UNKNOWN", received.json["transaction_id"])))
+    return True
+
+
 def test_dispatcher_was_down_asks_no_stale_question(bench: Bench, producer: ExampleProducer) -> None:
     """Of a pile of three for one half the newest is asked, also if it is beyond the batch; of a decided one none is.
 
@@ -336,10 +348,7 @@ def test_dispatcher_was_down_asks_no_stale_question(bench: Bench, producer: Exam
     decided = (0, 2, "c", "orders", "orders", "COMMIT", "producer", None, 1, minutes[1], 0)
     bench.append("decisions", decided)
     config = settings(orders={"endpoints": producer.endpoints, "secret": SECRET})
-    _, batches = check_query(bench.spark, config, bench.tables, available_now=True)
-    one_by_one = bench.tables.stream(bench.spark, "check_requests", maxFilesPerTrigger="1").writeStream
-    one_by_one = one_by_one.option("checkpointLocation", bench.tables.checkpoint("check")).trigger(availableNow=True)
-    assert one_by_one.foreachBatch(batches).start().awaitTermination(120)
+    bench.run_one_by_one(config)
     said = {
         (row.transaction_id, row.check_times): (row.outcome, row.error, row.delivered)
         for row in bench.rows("check_answers")
@@ -359,6 +368,22 @@ def test_dispatcher_was_down_asks_no_stale_question(bench: Bench, producer: Exam
     assert [table.num_rows for table in by_spark] == [5, 1]
     for ours, sparks in zip(by_files, by_spark, strict=True):
         assert sorted(ours.to_pylist(), key=str) == sorted(sparks.to_pylist(), key=str)
+
+
+@pytest.mark.parametrize("count_undelivered", [True, False])
+def test_last_check_is_requested_again_before_its_answer_is_read_then_not_sent_again(
+    bench: Bench, count_undelivered: bool
+) -> None:
+    """Or a producer that answers late is asked once more than check_max times. Requested later, it is sent."""
+    now = datetime.now(timezone.utc)
+    for offset, when in [(1, now), (1, now), (2, now), (1, now + timedelta(hours=1))]:
+        bench.request((offset, "orders", f"t{offset}", 3), requested_at=when)
+    with Server(unknown) as server:
+        config = settings(check={"count_undelivered": count_undelivered}, orders={"endpoints": [server.url]})
+        rules = config.transaction.model_copy(update={"check_max": 3})
+        config = config.model_copy(update={"transaction": rules})
+        bench.run_one_by_one(config)
+    assert [received.json["queue_offset"] for received in server.received] == [1, 2, 1]
 
 
 def test_query_runs_on_with_new_requests(bench: Bench) -> None:

@@ -6,7 +6,7 @@ It is a separate query, so that a slow producer delays its own answers but never
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from functools import reduce
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
-from checkback.check.answers import SKEW, deduplicate_requests, key_numbers, recorded_answers
+from checkback.check.answers import KEY, SKEW, deduplicate_requests, key_numbers, recorded_answers
 from checkback.check.circuit_breaker import limits_of
 from checkback.check.endpoint import Group
 from checkback.check.endpoint_health import EndpointHealth
@@ -47,6 +47,8 @@ NAME = "check"
 DELIVERED = "DELIVERED"
 #: the names in a request that are sent
 _NAMES = ["transaction_id", "producer_group", "real_topic"]
+#: A batch of reconcile whose time is so much later than an op was committed has read it.
+_READ_AFTER = timedelta(seconds=10)
 #: Bytes of requests in a batch, including the file that exceeds them (`parquet_files.MOST_ROWS`): at 18 to 50 bytes
 #: each, 30,000 to 60,000 requests. Answers are written when all have come; at 2,000/s that is within check.batch_time.
 _BATCH_BYTES = str(896 << 10)
@@ -148,6 +150,7 @@ class CheckBatches:
         self._started = datetime.now(timezone.utc)
         self._first = True
         self._written: set[str] = set()  # files of our answers
+        self._counted: list[tuple[datetime, pa.Table]] = []  # KEYs of checks that count by an op, and when it was there
         self._worker.client().close()  # report invalid settings now, not on an executor
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
@@ -162,7 +165,7 @@ class CheckBatches:
         """
         spark, app = batch.sparkSession, f"{NAME}/{query_id(batch, NAME)}"
         # Step 1
-        requests = deduplicate_requests(batch.select(*CHECK_REQUESTS.names).toArrow())
+        requests = self._not_counted(deduplicate_requests(batch.select(*CHECK_REQUESTS.names).toArrow()))
         self._flush()
         if requests.num_rows:
             answers = self._answered(spark, requests, app, batch_id)
@@ -180,6 +183,19 @@ class CheckBatches:
             if self.observer is not None:
                 self.observer.asked(answers, batch_id)
         self._first = False
+
+    def _not_counted(self, requests: pa.Table) -> pa.Table:
+        """The requests without those made before reconcile has read that a check of their number counts already.
+
+        Otherwise a producer is asked once more than check_max times when its answer takes longer than check_interval.
+        """
+        if not self._counted or not requests.num_rows:
+            return requests
+        oldest = pc.min(requests.column("requested_at")).as_py()
+        self._counted = [one for one in self._counted if one[0] + _READ_AFTER >= oldest]
+        keys = [requests.select(KEY).slice(0, 0), *(keys for _, keys in self._counted)]
+        asked, counted = key_numbers(requests, pa.concat_tables(keys))
+        return requests.filter(pa.array(~np.isin(asked, counted)))
 
     def _answered(self, spark: SparkSession, requests: pa.Table, app: str, batch_id: int) -> pa.Table:
         """The answers (CHECK_ANSWERS) that ``requests`` have already.
@@ -264,6 +280,9 @@ class CheckBatches:
         ops = op_rows(answers, datetime.now(timezone.utc), self._last)
         self.decided += pc.sum(pc.not_equal(ops.column("state"), DELIVERED)).as_py() or 0
         self._tables.append_arrow(spark, ops, "op", f"{app}/op", batch_id)
+        counted = answers.filter(_counts(answers, self._last)).select(KEY)
+        if counted.num_rows:
+            self._counted.append((datetime.now(timezone.utc), counted))
 
 
 def has_no_endpoints(groups: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -294,11 +313,7 @@ def op_rows(answers: pa.Table, now: datetime, last: int | None) -> pa.Table:
     ``last`` None: all that an endpoint received.
     """
     decides = pc.is_in(answers.column("outcome"), pa.array([COMMIT, ROLLBACK]))
-    if last is None:
-        counts = answers.column("delivered").fill_null(True)
-    else:
-        skipped = pc.equal(answers.column("outcome"), SKIPPED)
-        counts = pc.and_(pc.greater_equal(answers.column("check_times"), last), pc.invert(skipped))
+    counts = _counts(answers, last)
     states = pc.if_else(decides, answers.column("outcome"), DELIVERED)
     kept = pc.or_(decides, counts)
     answers, states = answers.filter(kept), states.filter(kept)
@@ -314,3 +329,11 @@ def op_rows(answers: pa.Table, now: datetime, last: int | None) -> pa.Table:
         "store_timestamp": pa.repeat(pa.scalar(now, pa.timestamp("us", "UTC")), answers.num_rows),
     }
     return pa.table(columns).cast(arrow_schema("op"))
+
+
+def _counts(answers: pa.Table, last: int | None) -> pa.ChunkedArray:
+    """Which of the ``answers`` make their checks count; ``last``: see `op_rows`."""
+    if last is None:
+        return answers.column("delivered").fill_null(True)
+    skipped = pc.equal(answers.column("outcome"), SKIPPED)
+    return pc.and_(pc.greater_equal(answers.column("check_times"), last), pc.invert(skipped))
