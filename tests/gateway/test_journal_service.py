@@ -21,6 +21,7 @@ from checkback.gateway.tables import Appender, half_rows
 from checkback.messages.half import Half
 from checkback.messages.op import Op
 from checkback.settings import Settings
+from checkback.storage.log.delta_log import DeltaLog
 from gateway.process import PATIENCE_S, Gateway, half, op, rows
 from gateway.test_journal import crash
 
@@ -218,6 +219,28 @@ def test_end_without_the_tables_says_what_is_left(tmp_path: Path) -> None:
     os.rename(tmp_path / "away", tmp_path / "half")
     assert run(started(tmp_path), lambda service: asyncio.sleep(0, service)) is None
     assert offsets(tmp_path) == {"t-0": 0}
+
+
+@pytest.mark.parametrize("name", ["half", "op"])
+def test_table_that_is_made_anew_under_it_ends_it(tmp_path: Path, name: str) -> None:
+    """What it acknowledged from then on could land nowhere: its next start is refused until the old one is back."""
+
+    async def act(service: GatewayService) -> None:
+        os.rename(tmp_path / name, tmp_path / "away")
+        DeltaLog.create(name, str(tmp_path / name))
+        await end(service, "t-0", await send(service, "t-0"))
+        while not service.health.stopping:
+            await asyncio.sleep(0)
+
+    error = run(started(tmp_path, flush="1ms"), act)
+    told = f"{tmp_path}/{name}: the table was made anew meanwhile; put the one of before back, then start again"
+    assert f"not in the tables yet: {told}" in str(error)
+    assert not rows(tmp_path, name)
+    assert not list((tmp_path / name).glob("*.parquet"))
+    shutil.rmtree(tmp_path / name)
+    os.rename(tmp_path / "away", tmp_path / name)
+    assert run(started(tmp_path), lambda service: asyncio.sleep(0, service)) is None
+    assert [[row["transaction_id"] for row in rows(tmp_path, name)] for name in ("half", "op")] == [["t-0"]] * 2
 
 
 def test_queue_of_another_journal_is_refused_and_taken_over(tmp_path: Path) -> None:

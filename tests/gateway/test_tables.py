@@ -14,8 +14,9 @@ from checkback.errors import CheckbackError, FencedError, StorageError
 from checkback.gateway.health import HealthState
 from checkback.gateway.tables import Appender, OutcomeUnknownError, half_rows
 from checkback.messages.half import Half
-from checkback.storage.log.delta_log import AlteredError
+from checkback.storage.log.delta_log import AlteredError, DeltaLog, ReplacedError
 from gateway.process import TO_TABLE, Gateway, half, rows
+from support.features import with_checkpoint_protection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -151,6 +152,28 @@ def test_table_that_is_altered_under_a_gateway_is_told_at_once(tmp_path: Path) -
     assert stopped == [raised.value]
     assert _offsets(tmp_path) == [0, 1]
     assert _files(tmp_path) == 1
+
+
+def test_table_that_is_made_anew_under_a_gateway_ends_it(tmp_path: Path) -> None:
+    """It would answer 503 for ever: its queue is another one in that table."""
+    appender = _appender(tmp_path)
+    os.rename(tmp_path / "half", tmp_path / "away")
+    DeltaLog.create("half", str(tmp_path / "half"))
+    with pytest.raises(ReplacedError, match="half: the table was made anew meanwhile") as raised:
+        _append(appender, 0)
+    stopped: list[CheckbackError] = []
+    assert HealthState(stopped.append).failed(raised.value).code == "stopping"
+    assert stopped == [raised.value]
+    assert _files(tmp_path) == 0
+
+
+def test_features_that_were_dropped_are_no_obstacle(tmp_path: Path) -> None:
+    """DROP FEATURE of Spark (deletionVectors, columnMapping) leaves one that concerns those who clean up the log."""
+    appender = _appender(tmp_path)
+    with_checkpoint_protection(tmp_path / "half")
+    _append(appender, 0)
+    _append(Appender(str(tmp_path), "half", [0]), 2)
+    assert _offsets(tmp_path) == [0, 1, 2, 3]
 
 
 def test_versions_that_delta_forgets_are_no_other_gateway(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
 from gateway.process import Gateway, half
 from maintain.fixtures import DAY_MS, QUEUES, Sender, append, files_of, maintained, rows_of, settings_of
+from support.features import with_checkpoint_protection
 
 pytestmark = pytest.mark.slow
 
@@ -278,6 +279,18 @@ def test_table_that_somebody_has_altered_is_left_alone(tmp_path: Path) -> None:
     done = maintained(settings_of(tmp_path))["half"]
     assert done.skipped is not None
     assert (done.files_after, done.removed_files) == (5, 0)
+
+
+def test_protected_log_is_left_alone(tmp_path: Path) -> None:
+    """The feature that DROP FEATURE leaves forbids to remove what is old from the log."""
+    sender = Sender(tmp_path)
+    for _ in range(5):
+        sender.commit()
+    with_checkpoint_protection(tmp_path / "half")
+    sender.commit()
+    done = maintained(settings_of(tmp_path))["half"]
+    assert done.skipped is not None
+    assert (done.files_after, done.rewritten, done.removed_commits) == (6, 0, 0)
 
 
 def test_damaged_topic_stops_no_other_table(tmp_path: Path) -> None:

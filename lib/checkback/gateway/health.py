@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from checkback.errors import CheckbackError, FencedError
 from checkback.gateway.problems import Problem
 from checkback.gateway.tables import OutcomeUnknownError
-from checkback.storage.log.delta_log import AlteredError
+from checkback.storage.log.delta_log import AlteredError, ReplacedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,7 +76,8 @@ class HealthState:
         """The problem for requests whose messages were not committed.
 
         Errors of the disk or the log may be transient. A lost queue, or a commit with unknown outcome, ends the
-        gateway: continuing could assign an offset twice. So does a table that can no longer be appended to.
+        gateway: continuing could assign an offset twice. So does a table that can no longer be appended to, or is
+        another one.
         """
         if self._is_fatal(error):
             self._end(error)
@@ -98,9 +99,8 @@ class HealthState:
         return _UNAVAILABLE
 
     def _is_fatal(self, error: Exception) -> bool:
-        return isinstance(error, FencedError | OutcomeUnknownError | AlteredError) or not isinstance(
-            error, CheckbackError | OSError
-        )
+        fatal = FencedError | OutcomeUnknownError | AlteredError | ReplacedError
+        return isinstance(error, fatal) or not isinstance(error, CheckbackError | OSError)
 
     def _end(self, error: Exception) -> None:
         self.stopping = True

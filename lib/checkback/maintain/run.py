@@ -120,7 +120,7 @@ def _maintained(run: Run, name: str) -> TableReport:
     files = log.data_files()
     size, version = sum(file.size for file in files), log.version()
     done = TableReport(name, len(files), len(files), size, size, version, version)
-    if log.rewritable():
+    if log.maintainable():
         _compact(run, name, log, done)
         if run.held is not None:
             done.kept = (run.held,)

@@ -11,6 +11,7 @@ from checkback.gateway.health import now_ms, steady_ms
 from checkback.gateway.journal.group_commit import COMMIT_BYTES, COMMIT_ROWS, closing_thread
 from checkback.gateway.journal.journal import Kind
 from checkback.gateway.journal.records import rows_of
+from checkback.storage.log.delta_log import ReplacedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -152,9 +153,11 @@ class FlushLoop:
         self._hurried.set()
 
     def _left(self, error: Exception) -> CheckbackError:
-        why = error.what if isinstance(error, CheckbackError) else reason(error)
+        why = str(CheckbackError(error.what, error.where)) if isinstance(error, CheckbackError) else reason(error)
         what = f"{self._journal.rows} messages are acknowledged and in the journal, not in the tables yet: {why}"
         fix = error.fix if isinstance(error, CheckbackError) and error.fix else "mend that"
+        if isinstance(error, ReplacedError):  # the journal belongs to the one before
+            fix = "put the one of before back"
         return StorageError(what, self._journal.path, f"{fix}, then start again: the start commits them")
 
 

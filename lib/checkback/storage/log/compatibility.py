@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
     from deltalake import DeltaTable, Metadata
 
+#: what Spark's DROP FEATURE leaves of some features: binds who removes what is old from the log, not who appends to it
+_PROTECTED_LOG = "checkpointProtection"
 #: table features that allow plain file appends and need no further fields in the checksum
-_PLAIN_FEATURES = frozenset({"appendOnly", "invariants"})
+_PLAIN_FEATURES = frozenset({"appendOnly", "invariants", _PROTECTED_LOG})
 #: those with which Delta's own transaction takes plain files: it adds to them what the feature wants
 _DELTA_FEATURES = _PLAIN_FEATURES | {
     "changeDataFeed",
@@ -55,6 +57,11 @@ def takes_files(table: DeltaTable, name: str) -> bool:
     if table.metadata().partition_columns or not allows_files(protocol.min_writer_version, features):
         return False
     return _fits(table.schema(), name)
+
+
+def keeps_log(table: DeltaTable) -> bool:
+    """True if nothing may be removed from the table's log without Spark's checks."""
+    return _PROTECTED_LOG in (table.protocol().writer_features or ())
 
 
 def delta_takes_files(metadata: Mapping[str, Any], protocol: Mapping[str, Any], name: str) -> bool:

@@ -60,6 +60,10 @@ class UncommittedError(StorageError):
     """Before a commit the table's log could not be read: nothing was committed."""
 
 
+class ReplacedError(UncommittedError):
+    """Another table is in the place of the one that was read."""
+
+
 @synchronized
 class DeltaLog:
     """One table's log. Thread-safe: the reconcile query commits to tables that the check query reads."""
@@ -152,9 +156,11 @@ class DeltaLog:
             self._judged = now, compatibility.takes_files(self._table, self._name)
         return self._judged[1]
 
-    def rewritable(self) -> bool:
-        """True if appendable and without additional columns: rewriting other writers' files would drop those."""
-        return self.appendable() and len(self._table.schema().fields) == len(declared_schema(self._name).fields)
+    def maintainable(self) -> bool:
+        """True if its files may be rewritten, which would drop additional columns, and its log may be cleaned up."""
+        fields = self._table.schema().fields
+        plain = self.appendable() and len(fields) == len(declared_schema(self._name).fields)
+        return plain and not compatibility.keeps_log(self._table)
 
     def readable(self) -> bool:
         """True if the table's rows are exactly those of its Parquet files (reader version 1, not partitioned)."""
@@ -293,6 +299,8 @@ class DeltaLog:
         """
         try:
             self._update()
+        except UncommittedError:
+            raise
         except StorageError as error:
             raise UncommittedError(error.what, error.where, error.fix) from error
         found = self._versions(expected)
@@ -409,13 +417,14 @@ class DeltaLog:
     def _open_anew(self) -> None:
         """Open the table if it is still the same one: delta-rs would read on from the known version of any.
 
-        Raises StorageError, also if it was put back to an older state: what is appended would be behind a gap.
+        Raises ReplacedError if it is not, StorageError if it was put back to an older state: what is appended would be
+        behind a gap.
         """
         known = self._tail.version if self._tail.gone else 0
         with reading(self._place, unreadable):
             anew = open_listed(self._place, known)
         if anew.metadata().id != self._table.metadata().id:
-            raise StorageError("the table was made anew meanwhile", self._place, "run it again")
+            raise ReplacedError("the table was made anew meanwhile", self._place, "run it again")
         if int(anew.version()) < known:
             raise self._put_back()
         self._table, self._tail = anew, LogTail(self._place, int(anew.version()))
