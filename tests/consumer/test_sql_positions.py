@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections import Counter
 from pathlib import Path
@@ -252,3 +253,27 @@ STATES = st.builds(
 @given(STATES)
 def test_a_state_is_read_as_it_was_written(state: QueueState) -> None:
     assert decode(encode(state)) == state
+
+
+def test_a_database_of_before_the_group_is_not_passed_over(
+    lake: Published, running: list[PushConsumer], tmp_path: Path, engine: Engine
+) -> None:
+    """It is put back from a backup of before the group's first start: what it lacks was consumed, says the group."""
+    copy = tmp_path / "copy"
+    copy.write_bytes((tmp_path / "books").read_bytes())
+    lake.publish({"pay": [lake.messages(10, (0, 1))]})
+    start(lake, running, Heard(also=apply), positions=SqlPositions(engine))
+    until(lambda: len(effects(engine)) == 10)
+    running.pop().shutdown()
+    engine.dispose()
+    (tmp_path / "books").write_bytes(copy.read_bytes())
+    lake.publish({"pay": [lake.messages(2, (0, 1))]})
+    consumer = start(lake, running, Heard(also=apply), positions=SqlPositions(engine), session=60)
+    until(lambda: "the queue's row is gone" in str(consumer.last_error) or effects(engine))
+    assert not effects(engine)
+    running.pop().shutdown()
+    shutil.rmtree(lake.tables.location("consumer_groups/g"))
+    start(lake, running, Heard(also=apply), positions=SqlPositions(engine))
+    until(lambda: len(effects(engine)) == 12)
+    running.pop().shutdown()
+    assert effects(engine) == Counter(range(12))

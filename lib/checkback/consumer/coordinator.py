@@ -218,7 +218,9 @@ class Coordinator:
         if kept.state.with_resumed(state.retries) != kept.state:  # an operator has added some during the load
             return None
         self._state_ids[queue] = kept.state_id
-        return ProcessQueue.of(queue, self._due(kept.state), self._hand.orderly, state.epoch, kept.version)
+        ready = ProcessQueue.of(queue, self._due(kept.state), self._hand.orderly, state.epoch, kept.version)
+        ready.kept_by = kept.state_id
+        return ready
 
     def _load(self, states: Mapping[MessageQueue, QueueState], until: float) -> None:
         """Begin to load the positions of these queues, and wait for those that have just begun."""

@@ -119,7 +119,7 @@ class ProcessQueue:
     ``consumed``. ``sequential``: one slice after the other; ``version``: of its row in SqlPositions, which has the dead
     letters ``kept_dead``. ``ahead``: how many retries wait for the position, as of the last `advance`.
     ``stuck``: it is not read until something of it is consumed. ``count``: messages in hand; ``size``: bytes of those
-    that are not taken yet, ``retry_size``: of retries that are not consumed yet.
+    that are not taken yet, ``retry_size``: of retries that are not consumed yet. ``kept_by``: as in QueueState.
     """
 
     queue: MessageQueue
@@ -145,6 +145,7 @@ class ProcessQueue:
     count: int = 0
     size: int = 0
     retry_size: int = 0
+    kept_by: str | None = None
     #: retries that are being read or consumed
     retrying: set[MessageKey] = field(default_factory=set)
     #: not taken yet; taken and unfinished, in order; to be taken first, retries and what was not finished
@@ -175,7 +176,8 @@ class ProcessQueue:
     def state(self, owner: str | None) -> QueueState:
         """What is to be kept of it."""
         retries = tuple(self.retries.values())
-        return QueueState(self.consumed, retries, self.kept_letters(), self.dead_letters, owner, self.epoch)
+        letters = self.kept_letters()
+        return QueueState(self.consumed, retries, letters, self.dead_letters, owner, self.epoch, kept_by=self.kept_by)
 
     def kept_letters(self) -> tuple[tuple[int, DeadLetter], ...]:
         """Those of ``dead`` that are to be kept; the others are forgotten."""

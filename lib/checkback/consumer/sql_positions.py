@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 _LOCK_MS = 200
 #: PostgreSQL's SQLSTATE lock_not_available, of NOWAIT and of lock_timeout
 _LOCK_NOT_AVAILABLE = "55P03"
+_NO_ROW = "the queue's row is gone: the database was restored from a backup of before, or is another one"
+_RESTORE_IT = "restore it; or stop the group and remove its table in consumer_groups/: it begins anew at `start_from`"
 
 
 class KeptState(NamedTuple):
@@ -91,16 +93,19 @@ class SqlPositions:
 
         In PostgreSQL it waits for no other transaction: a member that hangs, or whose machine is gone, may hold the
         row's lock for hours. Raises FencedError if another member writes the row meanwhile, StorageError if an open
-        transaction holds its lock.
+        transaction holds its lock, or if the row is gone: what the database lacks would count as consumed.
         """
         row, columns = self._where(group, queue), self.table.c
         same = [columns[name] == value for name, value in row.items()]
         wanted = select(columns.state, columns.state_id, columns.version).where(*same).with_for_update(nowait=True)
-        with _unlocked(f"{group}, {queue.topic}/{queue.queue_id}"), self.engine.begin() as connection:
+        where = f"{group}, {queue.topic}/{queue.queue_id}"
+        with _unlocked(where), self.engine.begin() as connection:
             refuse_autocommit(connection, self.table.name)
             if connection.dialect.name == "postgresql":
                 connection.execute(text(f"SET LOCAL lock_timeout = {_LOCK_MS}"))
             found = connection.execute(wanted).one_or_none()
+            if found is None and start.kept_by is not None:
+                raise StorageError(_NO_ROW, where, _RESTORE_IT)
             if found is None:
                 begun = {"state": encode(start.with_resumed(start.retries)), "state_id": uuid.uuid4().hex, "version": 0}
                 insert_once(connection, self.table, {**row, **begun, "updated_at": _now()})

@@ -211,6 +211,7 @@ CONSUMER_GROUP: Columns = (
         "of a member: heartbeats; of a queue: how often its owner changed; of a dead letter: its number",
     ),
     _column("dead_letters", _LONG, "of a queue: messages given up so far"),
+    _column("kept_by", _STRING, "of a queue: `state_id` of the row of SqlPositions that its position is from"),
     _column("session_ms", _LONG, "of a member: its consumer.session"),
     _column("settled_at", _TIME, "of a queue: batch time up to which all is consumed; of a member: when it joined"),
 )
@@ -285,7 +286,7 @@ ADDED: Mapping[str, frozenset[str]] = {
     "decisions": frozenset({"deliver_at"}),
     "batches": frozenset({"delivered", "cancelled", "read_ranges", "restored_at"}),
 }
-_ADDED_TO_GROUPS = frozenset({"consumed_times"})
+_ADDED_TO_GROUPS = frozenset({"consumed_times", "kept_by"})
 
 
 def added_columns(name: str) -> frozenset[str]:

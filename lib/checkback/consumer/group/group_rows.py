@@ -49,6 +49,7 @@ def from_rows(rows: pa.Table) -> GroupState:
             part = None if row["batch_id"] is None else _message(row)
             position = Position(dict(row["consumed"]), part, _ms(row["settled_at"]), _times(row))
             state = QueueState(position, (), (), row["dead_letters"], row["member"], row["counter"])
+            state = replace(state, kept_by=row.get("kept_by"))  # without the column: a row of the release before
             queues[MessageQueue(row["topic"], row["queue_id"])] = state
         elif row["kind"] == "RETRY":
             retry = Retry(_message(row), row["reconsume_times"], _ms(row["due_at"]) or 0, row["reason"])
@@ -92,6 +93,7 @@ def _queue_row(queue: MessageQueue, state: QueueState) -> dict[str, Any]:
         "consumed_times": [(application, time_of(ms)) for application, ms in position.times.items()],
         "counter": state.epoch,
         "dead_letters": state.dead_letters,
+        "kept_by": state.kept_by,
         "settled_at": _time(position.settled_at),
     }
     return row if position.part is None else row | _message_columns(position.part)

@@ -37,7 +37,8 @@ class QueueState:
 
     ``dead``: those of them, with their numbers, that may not be in the table `dead_letters` yet. ``epoch``: how often
     its owner changed; ``owner``: the member that consumes it, None = nobody. ``resumed_until``: in SqlPositions, the
-    latest ``due_at`` of an operator's retries that were taken over from the group's table (ms).
+    latest ``due_at`` of an operator's retries that were taken over from the group's table (ms). ``kept_by``: in the
+    group's table, the `KeptState.state_id` of the row of SqlPositions that it is a copy of; None = of none.
     """
 
     position: Position
@@ -47,6 +48,7 @@ class QueueState:
     owner: str | None = None
     epoch: int = 0
     resumed_until: int = 0
+    kept_by: str | None = None
 
     def with_resumed(self, retries: Iterable[Retry]) -> QueueState:
         """With those of an operator's retries that were not taken over before."""
