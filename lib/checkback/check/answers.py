@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from checkback.storage.dataframes import frame
 from checkback.storage.files import table_files
-from checkback.storage.schemas import arrow_schema
+from checkback.storage.schemas import arrow_schema, in_schema
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -108,7 +108,7 @@ def recorded_answers(
     ]
     found, left = [schema.empty_table()], requests
     for file in in_turn(files):
-        rows = _whole(pq.read_table(table_files.source(file.path), coerce_int96_timestamp_unit="us"), schema)
+        rows = in_schema(pq.read_table(table_files.source(file.path), coerce_int96_timestamp_unit="us"), schema)
         found.append(answers_to(requests, rows, own))
         asked, answered = key_numbers(left, found[-1])
         left = left.filter(pa.array(~np.isin(asked, answered)))
@@ -136,14 +136,6 @@ def in_turn(files: Sequence[DataFile]) -> list[DataFile]:
         return not (times[1] >= since and batches[0] <= batch <= batches[1]), times[0]
 
     return sorted(files, key=turn)
-
-
-def _whole(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The rows with all columns of the table: columns added later are null."""
-    for field in schema:
-        if field.name not in rows.column_names:
-            rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
-    return rows.select(schema.names).cast(schema)
 
 
 def _may_hold(spans: dict[str, tuple[Any, Any]], since: datetime | None, batch_id: int) -> bool:

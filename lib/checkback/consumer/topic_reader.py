@@ -24,7 +24,7 @@ from checkback.errors import StorageError
 from checkback.storage.files import table_files
 from checkback.storage.followed_log import FollowedLog
 from checkback.storage.own_failure import reading
-from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema
+from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema, in_schema
 from checkback.storage.timestamps import ms_of, python_times, time_of
 from checkback.storage.valid_texts import valid_texts
 
@@ -397,13 +397,7 @@ def _groups_in(source: Any, wanted: _Wanted, selector: MessageSelector | None) -
 
 def _conform(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
     """These columns with the types of a topic's table, `valid_texts`; a missing one is null."""
-    arrays = [
-        rows.column(name).cast(_SCHEMA.field(name).type)
-        if name in rows.schema.names
-        else pa.nulls(len(rows), _SCHEMA.field(name).type)
-        for name in columns
-    ]
-    return valid_texts(pa.table(arrays, schema=pa.schema([_SCHEMA.field(name) for name in columns])))
+    return valid_texts(in_schema(rows, pa.schema([_SCHEMA.field(name) for name in columns])))
 
 
 def _integers(rows: pa.Table, name: str) -> NDArray[np.int64]:

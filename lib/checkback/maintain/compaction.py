@@ -14,7 +14,7 @@ from checkback.maintain.bin_packing import BY_OFFSET, Candidate, groups, order_o
 from checkback.storage.files import table_files
 from checkback.storage.own_failure import reading
 from checkback.storage.parquet.parquet_files import FileWriter
-from checkback.storage.schemas import arrow_schema
+from checkback.storage.schemas import arrow_schema, in_schema
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,16 +77,9 @@ def _sorted(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
 
 def _rows(path: str, name: str) -> pa.Table:
     """All rows of a file, with the columns of its table: a column that an old file lacks is null."""
-    schema = arrow_schema(name)
     with reading(path), pq.ParquetFile(table_files.source(path), coerce_int96_timestamp_unit="us") as file:
         found = file.read()
-    columns = [
-        found.column(field.name).cast(field.type)
-        if field.name in found.schema.names
-        else pa.nulls(found.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)
+    return in_schema(found, arrow_schema(name))
 
 
 def _memory(path: str) -> int:

@@ -6,7 +6,6 @@ Delta itself cleans up the log there, at every checkpoint (delta.logRetentionDur
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,12 +19,13 @@ from checkback.maintain.report import TableReport
 from checkback.maintain.run import LOCK
 from checkback.maintain.stream_positions import readers
 from checkback.settings.values import SHORTEST_RETENTION
+from checkback.storage.dataframes import session_conf
 from checkback.storage.lock import exclusive_lock
 from checkback.storage.own_failure import own_failure
 from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -54,7 +54,7 @@ def maintain_by_spark(
         # VACUUM starts as many tasks to compare the files of each table: by default 10,000, half a minute.
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(settings.reconcile.partitions),
     }
-    with exclusive_lock(tables, LOCK), _set(spark, conf):
+    with exclusive_lock(tables, LOCK), session_conf(spark, conf):
         # Before everything else: streams only move forward.
         found, held = readers(tables, spark), removal_hold(tables, spark)
         maintained = partial(_maintained, spark, settings, tables, found, held, dry_run, progress)
@@ -155,18 +155,3 @@ def _made(history: Mapping[int, int], version: int, newest: int, now: int) -> in
 
 def _detail(spark: SparkSession, place: str) -> Any:
     return spark.sql(f"DESCRIBE DETAIL {place}").select("id", "numFiles", "sizeInBytes").first()
-
-
-@contextmanager
-def _set(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
-    before = {key: spark.conf.get(key, None) for key in conf}
-    for key, value in conf.items():
-        spark.conf.set(key, value)
-    try:
-        yield
-    finally:
-        for key, old in before.items():
-            if old is None:
-                spark.conf.unset(key)
-            else:
-                spark.conf.set(key, old)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -47,9 +47,16 @@ def without_codegen(spark: SparkSession) -> Iterator[None]:
     if is_connect(spark):  # the session is shared
         yield
         return
-    before = {key: spark.conf.get(key, None) for key in _INTERPRETED}
+    with session_conf(spark, _INTERPRETED):
+        yield
+
+
+@contextmanager
+def session_conf(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """The session with these settings; at the end they are as before."""
+    before = {key: spark.conf.get(key, None) for key in settings}
     try:
-        for key, value in _INTERPRETED.items():
+        for key, value in settings.items():
             spark.conf.set(key, value)
         yield
     finally:

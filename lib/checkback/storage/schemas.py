@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 
 _INT, _LONG, _STRING, _BINARY, _BOOLEAN = pa.int32(), pa.int64(), pa.string(), pa.binary(), pa.bool_()
 _TIME = pa.timestamp("us", "UTC")
@@ -384,3 +386,13 @@ def properties_of(name: str) -> dict[str, str]:
         properties["delta.logRetentionDuration"] = "interval 1 hours"
     # The log is read from its last checkpoint on: this bounds the commits to replay.
     return properties | {"delta.checkpointInterval": "20"}
+
+
+def in_schema(rows: Rows, schema: pa.Schema) -> Rows:
+    """The rows in these columns and types; columns that an old file lacks are null."""
+    there = set(rows.schema.names)
+    columns = [
+        rows.column(field.name).cast(field.type) if field.name in there else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return type(rows).from_arrays(columns, schema=schema)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from checkback.storage.files import table_files
 from checkback.storage.parquet.parquet_files import most_group_rows
-from checkback.storage.schemas import arrow_schema
+from checkback.storage.schemas import arrow_schema, in_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -65,23 +65,13 @@ def read(piece: RowGroups, source: Any, wanted: HalfLookup, with_body: bool) -> 
         groups = _wanted_groups(file.metadata, mine, wanted)
         names = [name for name in schema.names if with_body or name != "body"]
         for batch in file.iter_batches(_rows_at_once(file.metadata, groups), groups, names) if groups else ():
-            yield _as_half(batch, schema)
+            yield in_schema(batch, schema)
 
 
 def _rows_at_once(metadata: pq.FileMetaData, groups: Sequence[int]) -> int:
     rows: int = sum(metadata.row_group(group).num_rows for group in groups)
     size: int = sum(metadata.row_group(group).total_byte_size for group in groups)
     return min(_BATCH, max(1, rows * _BATCH_BYTES // max(1, size)))
-
-
-def _as_half(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch in the columns and types of `half`: columns missing in old files are null."""
-    there = set(batch.schema.names)
-    columns = [
-        batch.column(field.name).cast(field.type) if field.name in there else pa.nulls(batch.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _pieces_of(file: DataFile, wanted: HalfLookup) -> list[RowGroups]:

@@ -13,7 +13,7 @@ from pyarrow.fs import LocalFileSystem
 
 from checkback.storage.files import table_files
 from checkback.storage.own_failure import reading
-from checkback.storage.schemas import ADDED, arrow_schema
+from checkback.storage.schemas import ADDED, arrow_schema, in_schema
 from checkback.storage.valid_texts import python_values
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def read_rows(
             read.seek(0)
         known = [name for name in names if name in there]
         rows = pq.read_table(read, columns=known, filters=wanted, partitioning=None)
-        return python_values(_in_schema(rows, pa.schema([schema.field(name) for name in names])))
+        return python_values(in_schema(rows, pa.schema([schema.field(name) for name in names])))
 
 
 def row_batches(
@@ -59,7 +59,7 @@ def row_batches(
                 group = file.metadata.row_group(number)
                 rows = min(max(1, group.num_rows * _PIECE // max(1, group.total_byte_size)), _READ_ROWS)
                 for batches in _pieces(file.iter_batches(rows, [number], columns, use_threads=False)):
-                    piece = _filtered(_in_schema(pa.Table.from_batches(batches).combine_chunks(), schema), wanted)
+                    piece = _filtered(in_schema(pa.Table.from_batches(batches).combine_chunks(), schema), wanted)
                     if piece.num_rows:
                         yield python_values(piece)
 
@@ -85,13 +85,3 @@ def _filtered(rows: pa.Table, wanted: pc.Expression) -> pa.Table:
     found = Declaration("project", ProjectNodeOptions([wanted], ["wanted"]), [source]).to_table(use_threads=False)
     mask = found.column(0)
     return rows if pc.all(mask, skip_nulls=False).as_py() else rows.filter(mask)
-
-
-def _in_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The rows in these columns and types; columns that an old file lacks are null."""
-    there = set(rows.schema.names)
-    columns = [
-        rows.column(field.name).cast(field.type) if field.name in there else pa.nulls(rows.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)
