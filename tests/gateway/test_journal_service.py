@@ -460,3 +460,28 @@ def test_journal_that_is_removed_while_it_runs_acknowledges_nothing_more(tmp_pat
     assert code == 1
     assert "the journal's files were removed or replaced while the gateway ran" in said
     assert offsets(root) == {"before": 0}
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_start_makes_no_tables_where_the_journal_s_were(tmp_path: Path, empty: bool) -> None:
+    """The disk of the tables is not mounted, and what was sent would land in the mount point."""
+    root, journal = tmp_path / "tables", str(tmp_path / "journal")
+    assert run(started(root, journal=journal), lambda service: send(service, "before")) is None
+    root.rename(tmp_path / "unmounted")
+    if empty:
+        root.mkdir()
+    with pytest.raises(SettingsError, match=r"storage.root: .* is missing or empty, .*; mount its disk; if the tables"):
+        started(root, journal=journal)
+    assert root.exists() == empty
+    assert not empty or not list(root.iterdir())
+    if empty:
+        root.rmdir()
+    (tmp_path / "unmounted").rename(root)
+    assert run(started(root, journal=journal), lambda service: send(service, "after")) is None
+    assert offsets(root) == {"before": 0, "after": 1}
+    # Tables elsewhere, and a journal that was moved away, begin anew.
+    shutil.rmtree(root)
+    run(started(tmp_path / "others", journal=journal), lambda service: send(service, "others"))
+    shutil.rmtree(journal)
+    run(started(root, journal=journal), lambda service: send(service, "anew"))
+    assert offsets(root) == {"anew": 0}

@@ -18,7 +18,7 @@ from checkback.gateway.half_messages import HalfMessageWriter
 from checkback.gateway.health import HealthState, steady_ms
 from checkback.gateway.journal.flusher import Flusher, FlushLoop, behind_s
 from checkback.gateway.journal.journal_commit import JournalIntake, commit_to_journal
-from checkback.gateway.journal.recovery import open_journal, own_queues, recover
+from checkback.gateway.journal.recovery import open_journal, own_queues, recover, refuse_missing_tables
 from checkback.gateway.ops import OpWriter
 from checkback.gateway.ownership import first_app
 from checkback.gateway.tables import Appender, tables_of
@@ -55,6 +55,7 @@ class GatewayService:
         ``stop`` is called with the error if this gateway must stop. ``take_over``: claim queues even if another
         gateway's journal may have messages for them. Raises SettingsError, StorageError, FencedError.
         """
+        refuse_missing_tables(settings)
         gateway, tables = settings.gateway, tables_of(settings.storage)
 
         history = DeduplicationHistory(tables.root, tables.sync)

@@ -1,7 +1,7 @@
 """The files of a journal: one process has them, and none of them goes without the others.
 
 ``journal.db``; ``journal.db-wal`` and ``journal-N.bin`` (`segments`), while the journal is open or after a
-crash, have what is not in the database yet; ``journal.lock``.
+crash, have what is not in the database yet; ``journal.lock``; ``journal.root``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from checkback.errors import FencedError, SettingsError, StorageError
 
-_LOCK = "journal.lock"
+_LOCK, _ROOT = "journal.lock", "journal.root"
 #: bytes of the note in the lock file
 _NOTE = 40
 
@@ -56,6 +56,23 @@ def note(lock: int, number: int = 0, position: int = 0) -> None:
     with suppress(OSError):
         os.lseek(lock, 0, os.SEEK_SET)
         os.write(lock, f"{number} {position}".ljust(_NOTE).encode())
+
+
+def root_of(folder: str) -> str:
+    """The folder of the tables that the journal was last used with; empty = unknown."""
+    try:
+        with open(os.path.join(folder, _ROOT), encoding="utf-8", errors="surrogateescape") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def note_root(folder: str, root: str) -> None:
+    """Note it for `root_of`. A disk that is full may drop it."""
+    if root_of(folder) != root:
+        path = os.path.join(folder, _ROOT)
+        with suppress(OSError), open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(root)
 
 
 class Identity:

@@ -7,6 +7,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 from checkback.errors import SettingsError, StorageError
+from checkback.gateway.journal.files import note_root, root_of
 from checkback.gateway.journal.journal import Journal, Kind
 from checkback.gateway.ownership import (
     belongs_to_another,
@@ -52,6 +53,15 @@ def uses_journal(settings: Settings) -> bool:
     return gateway.acknowledge == "journal"
 
 
+def refuse_missing_tables(settings: Settings) -> None:
+    """Refuse to create tables where those of the journal were: the disk may not be mounted. Raises SettingsError."""
+    root, folder = local_path(settings.storage.root), journal_folder(settings)
+    if root is None or root_of(folder) != os.path.abspath(root) or (os.path.isdir(root) and os.listdir(root)):
+        return
+    what = f"{root} is missing or empty, and had the tables of the journal in {folder}"
+    raise SettingsError(what, "storage.root", "mount its disk; if the tables are gone for good, move the journal away")
+
+
 def open_journal(settings: Settings, half: Appender, op: Appender) -> Journal | None:
     """The journal, also one that is not used any more; None if there is none. Raises as `Journal`."""
     folder = journal_folder(settings)
@@ -69,6 +79,8 @@ def open_journal(settings: Settings, half: Appender, op: Appender) -> Journal | 
         half.use(journal.id)
         op.use(journal.id)
         _refuse_outdated(journal, half.versions([start_app(journal.id)]))
+        root = local_path(settings.storage.root)
+        note_root(folder, "" if root is None else os.path.abspath(root))
     except BaseException:
         journal.close()
         raise
