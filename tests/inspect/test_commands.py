@@ -7,15 +7,17 @@ import json
 import os
 import subprocess
 import sys
+from collections import defaultdict
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from checkback.cli import main
-from checkback.commands import status
+from checkback.commands import inspect, status
 from checkback.settings import Settings
 from checkback.storage.files.log_files import commit_file
 from checkback.storage.tables import Tables
@@ -161,3 +163,18 @@ def test_a_reader_that_has_seen_enough_is_no_error(root: Path, arguments: list[s
     run = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writer)
     assert (run.returncode, run.stderr) == (code, "")
+
+
+def test_durations_are_shown_as_status_shows_them(capfd: pytest.CaptureFixture[str]) -> None:
+    """Whole seconds of some hours say nothing; --json and --csv have them."""
+    row: defaultdict[str, Any] = defaultdict(
+        lambda: None, age_s=7_500.9, oldest_age_s=273_600.0, check_times=1, endpoints=[]
+    )
+    inspect._pending_table(15, [row])
+    inspect._stuck_table([row])
+    inspect._scheduled_table([row | {"due_in_s": 200.5}, row | {"due_in_s": -61.0}])
+    pending, stuck, scheduled, late = (line for line in capfd.readouterr().out.splitlines() if line.startswith("-"))
+    assert "2h 5m" in pending
+    assert "3d 4h" in stuck
+    assert scheduled.rstrip().endswith("  3m 20s")
+    assert "late 1m 1s" in late

@@ -10,7 +10,7 @@ import pytest
 
 from checkback.inspect.status.progress import Progress
 from checkback.inspect.status.run_schedule import RunSchedule
-from checkback.inspect.status.screen import Line, as_json, check_rows, group_rows, lines, span
+from checkback.inspect.status.screen import Line, as_json, check_rows, group_rows, lines
 from checkback.inspect.status.status import GROUP, ConsumerFacts, Engine, Status, TableFacts
 from checkback.inspect.unpublished_messages import Topic
 from checkback.storage.checkpoints.checkpoint import Batch
@@ -230,11 +230,3 @@ def test_json_has_the_documented_keys() -> None:
     assert told["groups"][0]["silent_since"] == "2026-11-21T14:05:00.000Z"
     assert set(told["groups"][0]) == {name.removesuffix("_ms") for name in GROUP}
     assert told["checks"][2] == {"producer_group": "none", "endpoint": None, "outcome": "NO_ANSWER", "checks": 2}
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(-1, "0s"), (59.9, "59s"), (60, "1m"), (200, "3m 20s"), (7_500, "2h 5m"), (86_400, "1d"), (273_600, "3d 4h")],
-)
-def test_span(seconds: float, text: str) -> None:
-    assert span(seconds) == text

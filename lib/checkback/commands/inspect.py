@@ -29,7 +29,7 @@ from checkback.commands.options import (
     prepared_for_tables,
 )
 from checkback.commands.printing import console, print_rows, print_table, shown, table_of
-from checkback.messages.durations import parse_duration
+from checkback.messages.durations import parse_duration, span
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,7 +84,7 @@ def _pending_table(check_max: int, rows: list[dict[str, Any]]) -> None:
     for row in rows:
         table.add_row(
             *_message(row),
-            "-" if row["age_s"] is None else f"{int(row['age_s'])}s",
+            "-" if row["age_s"] is None else span(row["age_s"]),
             f"{row['check_times']} of {check_max}",
             _last_answer(row),
             f"{'discard' if row['check_times'] >= check_max else 'check'} {shown(row['next_check_at'])}",
@@ -118,7 +118,7 @@ def _scheduled_table(rows: list[dict[str, Any]]) -> None:
         table.add_row(
             *_message(row),
             *(shown(row[name]) for name in ("decided_at", "source", "deliver_at")),
-            f"{int(row['due_in_s'])}s",
+            span(row["due_in_s"]) if row["due_in_s"] >= 0 else f"late {span(-row['due_in_s'])}",
         )
     console().print(table)
 
@@ -231,7 +231,7 @@ def _stuck_table(rows: list[dict[str, Any]]) -> None:
         said = ("last_answer", "last_answer_at", "last_answer_endpoint")
         table.add_row(
             *(shown(row[name]) for name in ("producer_group", "pending", "overdue")),
-            "-" if row["oldest_age_s"] is None else f"{int(row['oldest_age_s'])}s",
+            "-" if row["oldest_age_s"] is None else span(row["oldest_age_s"]),
             " ".join(row[name] for name in said if row[name] is not None) or "-",
             *(shown(row[name]) for name in ("silent_since", "undecided_since", "first_discard")),
             " ".join(row["endpoints"]) or "-",

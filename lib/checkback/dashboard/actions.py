@@ -16,7 +16,7 @@ from checkback.dashboard.pages import time as shown_time
 from checkback.errors import CheckbackError, SettingsError, printable
 from checkback.inspect.answers import records
 from checkback.inspect.no_answer import hint, no_answer
-from checkback.inspect.status.screen import span
+from checkback.messages.durations import span
 from checkback.operate.action import act, look
 from checkback.operate.command import Request as Operation
 from checkback.operate.operations import CANCEL

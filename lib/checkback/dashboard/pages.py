@@ -16,8 +16,8 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse
 
 from checkback.errors import CheckbackError, SettingsError, StorageError, printable
 from checkback.inspect.answers import Answers, records
-from checkback.inspect.status.screen import span
 from checkback.inspect.versions.as_of import parse_as_of
+from checkback.messages.durations import span
 from checkback.messages.limits import TRANSACTION_ID_MAX
 from checkback.storage.timestamps import time_of
 

@@ -1,4 +1,4 @@
-"""Durations as text, in settings and messages: 500ms, 6s, 1m, 72h, 2d."""
+"""Durations as text: in settings and messages (500ms, 6s, 1m, 72h, 2d), and on screen (3m 20s)."""
 
 from __future__ import annotations
 
@@ -35,3 +35,13 @@ def format_duration(duration: timedelta) -> str:
         if duration and not duration % length:
             return f"{duration // length}{unit}"
     return f"{duration // timedelta(milliseconds=1)}ms" if duration else "0s"
+
+
+def span(seconds: float) -> str:
+    """A duration as people are shown it: 12s, 3m 20s, 2h 5m, 3d 4h."""
+    whole = max(0, int(seconds))
+    for size, unit, less, part in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s")):
+        if whole >= size:
+            rest = whole % size // less
+            return f"{whole // size}{unit}" + (f" {rest}{part}" if rest else "")
+    return f"{whole}s"

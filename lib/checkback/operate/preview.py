@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from checkback.messages.durations import format_duration
+from checkback.messages.durations import format_duration, span
 from checkback.operate.operations import ACTIONS, CANCEL, RESUME
 from checkback.operate.transaction import readable
 from checkback.storage.timestamps import iso
@@ -31,7 +31,7 @@ def transaction_card(transaction: Transaction, now: datetime) -> list[tuple[str,
         ("group", transaction.producer_group),
         ("topic", transaction.real_topic),
         ("born", readable(transaction.born)),
-        ("age", f"{int(transaction.age_s(now))}s"),
+        ("age", span(transaction.age_s(now))),
         ("checks", str(transaction.check_times)),
         ("last answer", answer or "-"),
         ("state", transaction.state()),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from checkback.inspect.status.screen import span
 from checkback.inspect.status.status import ConsumerFacts
+from checkback.messages.durations import span
 from checkback.storage.timestamps import iso
 
 if TYPE_CHECKING:

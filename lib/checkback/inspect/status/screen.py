@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checkback.inspect.status.diagnosis import clock
+from checkback.messages.durations import span
 from checkback.storage.timestamps import iso, time_of
 
 if TYPE_CHECKING:
@@ -114,16 +115,6 @@ def as_json(status: Status) -> dict[str, Any]:
             dict(zip(("producer_group", "endpoint", "outcome", "checks"), check, strict=True)) for check in facts.checks
         ],
     }
-
-
-def span(seconds: float) -> str:
-    """A duration for display: 12s, 3m 20s, 2h 5m, 3d 4h."""
-    whole = max(0, int(seconds))
-    for size, unit, less, part in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s")):
-        if whole >= size:
-            rest = whole % size // less
-            return f"{whole // size}{unit}" + (f" {rest}{part}" if rest else "")
-    return f"{whole}s"
 
 
 def _at_work(status: Status) -> Line:
