@@ -16,7 +16,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from checkback.errors import CheckbackError, SettingsError, printable, reason
+from checkback.errors import CheckbackError, SettingsError, missing_module, printable, reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,8 +30,6 @@ _FIXES = {
     errno.EDQUOT: "make room on the disk",
     errno.EMFILE: "raise the process's limit of open files (ulimit -n)",
 }
-#: modules that the extra `spark` brings
-_OF_SPARK = {"delta", "pandas", "py4j", "pyspark"}
 #: the exit code of a command that Ctrl-C has ended, as shells have it
 INTERRUPTED = 130
 #: seconds until a Ctrl-C in the middle of an import is heard again
@@ -94,7 +92,7 @@ def _run(arguments: list[str], own_process: bool) -> int:
 
         app = application(arguments)
     except ModuleNotFoundError as error:
-        raise _missing(error) from error
+        raise missing_module(error) from error
     answering.own_process = own_process
     try:
         code: int = app(args=arguments, prog_name=PROGRAM, standalone_mode=False) or 0
@@ -109,7 +107,7 @@ def _run(arguments: list[str], own_process: bool) -> int:
             fix = f"options follow the command: {PROGRAM} {command} {arguments[0]} ..."
         raise SettingsError(error.format_message().rstrip("."), fix=fix) from error
     except ModuleNotFoundError as error:
-        raise _missing(error) from error
+        raise missing_module(error) from error
     return code
 
 
@@ -123,14 +121,6 @@ def _closed(code: int) -> int:
     """The exit code of a command whose reader has closed the pipe (`checkback pending | head`)."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code
-
-
-def _missing(error: ModuleNotFoundError) -> Exception:
-    if (error.name or "").partition(".")[0] == __package__:
-        return error
-    spark = (error.name or "").partition(".")[0] in _OF_SPARK
-    fix = "install checkback[spark]" if spark else "install Checkback with its dependencies"
-    return SettingsError(f"the Python module {error.name} is missing", fix=fix)
 
 
 def _failed(message: str, code: int, arguments: list[str]) -> int:

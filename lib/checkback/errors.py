@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 #: the OS's message for a full disk, and the fix
 NO_SPACE = "No space left on device"
 NO_SPACE_FIX = "make room on the disk, then run again: nothing is lost"
+#: modules that the extra `spark` brings
+_OF_SPARK = {"delta", "pandas", "py4j", "pyspark"}
 
 
 class CheckbackError(Exception):
@@ -45,6 +47,16 @@ class SettingsError(CheckbackError):
     """A setting or option is invalid, or the machine lacks a prerequisite."""
 
     exit_code = 2
+
+
+def missing_module(error: ImportError, extra: str = "", where: str = "") -> ImportError | SettingsError:
+    """The error of a package that is not installed, and that ``extra`` brings; of a module of Checkback: ``error``."""
+    module = (error.name or "").partition(".")[0]
+    if module == __package__:
+        return error
+    extra = extra or ("spark" if module in _OF_SPARK else "")
+    fix = f"install checkback[{extra}]" if extra else "install Checkback with its dependencies"
+    return SettingsError(f"the Python module {module} is missing", where, fix)
 
 
 class SelectorError(CheckbackError):

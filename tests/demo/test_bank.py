@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -128,21 +126,6 @@ def test_faults_of_the_books_are_named() -> None:
         "receipts delivered twice",
         "receipts delivered before their time",
     ]
-
-
-@pytest.mark.slow
-def test_missing_server_is_one_line(tmp_path: Path) -> None:
-    """It is an extra of developers."""
-    line = "import sys; sys.modules['moto'] = None; sys.argv[1:] = sys.argv[2:]; import runpy"
-    line += "; runpy.run_module('checkback.demo.bank', run_name='__main__')"
-    done = subprocess.run(
-        [sys.executable, "-c", line, "", "--store", "s3", "--root", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "checkback: --store s3: its S3 server is not installed: moto" in done.stderr
 
 
 def test_books_balance_after_a_run_with_kills(spark: SparkSession, tmp_path: Path) -> None:

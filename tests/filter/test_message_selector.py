@@ -166,7 +166,7 @@ assert MessageSelector.by_tag("A").matches(tags="A")
 try:
     MessageSelector.by_sql("a = 1")
 except CheckbackError as error:
-    print(error)
+    print(error.exit_code, error)
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout == "lark is not installed; install checkback[consumer]\n"
+    assert run.stdout == "2 the Python module lark is missing; install checkback[consumer]\n"

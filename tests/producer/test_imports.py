@@ -41,6 +41,8 @@ def test_sdk_loads_extras_when_they_are_used() -> None:
     [
         ("uvicorn", "p.CheckServer(None)", "producer"),
         ("sqlalchemy", "p.Barrier", "barrier"),
+        ("sqlalchemy", "p.consumed", "barrier"),
+        ("sqlalchemy", "import checkback.consumer; checkback.consumer.SqlPositions", "consumer"),
     ],
 )
 def test_extra_that_is_missing_is_named_in_one_line(missing: str, use: str, extra: str) -> None:
@@ -55,4 +57,4 @@ except CheckbackError as error:
     print(error)
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert f"not installed; install checkback[{extra}]" in run.stdout
+    assert f"{missing} is missing; install checkback[{extra}]" in run.stdout

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from checkback.errors import CheckbackError, SettingsError, reason
+from checkback.errors import CheckbackError, missing_module, reason
 from checkback.observe.lag import Lag
 from checkback.observe.listener import listening
 from checkback.observe.observer import Observer
@@ -58,8 +58,7 @@ def observed(spark: SparkSession, settings: Settings, tables: Tables) -> Iterato
             try:
                 from checkback.observe.metrics import Metrics
             except ModuleNotFoundError as error:
-                fix = "install checkback[metrics], or leave metrics.port unset"
-                raise SettingsError(f"the Python module {error.name} is missing", "metrics.port", fix) from error
+                raise missing_module(error, "metrics", "metrics.port") from error
             metrics = Metrics(Lag.of(tables), pending, tuple(settings.producers))
             _seed(spark, settings, pending)
             stack.enter_context(metrics.served(settings.metrics.host, settings.metrics.port))

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from checkback.commands.options import Config, Debug, Overrides, app, prepared_for_tables
-from checkback.errors import SettingsError
+from checkback.errors import missing_module
 
 
 @app.command()
@@ -26,9 +26,6 @@ def dashboard(
     try:
         from checkback.dashboard.run import serve
     except ModuleNotFoundError as error:
-        if (error.name or "").startswith("checkback"):
-            raise
-        fix = "install checkback[dashboard]"
-        raise SettingsError(f"the Python module {error.name} is missing", "checkback dashboard", fix) from error
+        raise missing_module(error, "dashboard", "checkback dashboard") from error
 
     serve(settings)

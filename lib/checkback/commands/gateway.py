@@ -9,7 +9,7 @@ import typer
 
 from checkback.commands.no_pandas import no_pandas
 from checkback.commands.options import Config, Debug, Overrides, app, prepared
-from checkback.errors import SettingsError
+from checkback.errors import missing_module
 from checkback.storage.files.paths import storage_check
 
 
@@ -41,9 +41,6 @@ def gateway(
             pa.array([0])
         from checkback.gateway.run import serve
     except ModuleNotFoundError as error:
-        if (error.name or "").startswith("checkback"):
-            raise
-        fix = "install checkback[gateway]"
-        raise SettingsError(f"the Python module {error.name} is missing", "checkback gateway", fix) from error
+        raise missing_module(error, "gateway", "checkback gateway") from error
 
     serve(loaded.settings, take_over)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from checkback.errors import missing_module
+
 if TYPE_CHECKING:
     from checkback.consumer.async_push_consumer import AsyncPushConsumer
     from checkback.consumer.message import MessageExt
@@ -49,4 +51,7 @@ _WHERE = {
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(name)
-    return getattr(import_module(_WHERE[name]), name)
+    try:
+        return getattr(import_module(_WHERE[name]), name)
+    except ModuleNotFoundError as error:
+        raise missing_module(error, "consumer" if name == "SqlPositions" else "") from error

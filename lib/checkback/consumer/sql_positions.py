@@ -13,18 +13,17 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sqlalchemy import BigInteger, Column, DateTime, Integer, MetaData, String, Table, Text, select, text, update
+from sqlalchemy.exc import DataError, IntegrityError, OperationalError
+from sqlalchemy.pool import QueuePool
+from sqlalchemy.schema import CreateTable
+
 from checkback.consumer.group.group_state import QueueState
 from checkback.consumer.position import BatchKey, MessageKey, Position
 from checkback.consumer.retry import DeadLetter, Retry
 from checkback.errors import FencedError, StorageError
 from checkback.messages.limits import GROUP_MAX, TOPIC_MAX
 from checkback.producer.deduplication import fit, insert_once, refuse_autocommit, why_lost
-
-# isort: split
-from sqlalchemy import BigInteger, Column, DateTime, Integer, MetaData, String, Table, Text, select, text, update
-from sqlalchemy.exc import DataError, IntegrityError, OperationalError
-from sqlalchemy.pool import QueuePool
-from sqlalchemy.schema import CreateTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from checkback.errors import CheckbackError, SelectorError
+from checkback.errors import SelectorError, missing_module
 from checkback.filter.columns import KEYS, TAGS, source
 from checkback.filter.expressions import Condition, Constant, In, Property, names
 from checkback.filter.tag_filter import tags_of
@@ -59,9 +59,7 @@ class MessageSelector:
         try:
             from checkback.filter.sql92_parser import parse
         except ModuleNotFoundError as error:
-            if error.name != "lark":
-                raise
-            raise CheckbackError("lark is not installed", "", "install checkback[consumer]") from error
+            raise missing_module(error, "consumer") from error
         return cls(text, "SQL92", parse(text))
 
     @property

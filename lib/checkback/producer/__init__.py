@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from checkback.check.wire import CheckRequest
+from checkback.errors import missing_module
 from checkback.messages.fields import Rejected
 from checkback.producer.async_producer import AsyncTransactionProducer
 from checkback.producer.check_endpoint import check_app
@@ -60,4 +61,7 @@ _LAZY = {
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+    try:
+        return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+    except ModuleNotFoundError as error:
+        raise missing_module(error, "barrier") from error

@@ -16,16 +16,15 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
-from checkback.errors import CheckbackError
-from checkback.producer.barrier_table import CHECKED, PLACED, MarkKey, MarkStates, Statements
-from checkback.producer.deduplication import fit, refuse_autocommit, why_lost
-from checkback.producer.listener import LocalTransactionState
-
-# isort: split
 from sqlalchemy import Column, Connection, DateTime, MetaData, String, Table, delete, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import StaticPool
 from sqlalchemy.schema import CreateTable
+
+from checkback.errors import CheckbackError
+from checkback.producer.barrier_table import CHECKED, PLACED, MarkKey, MarkStates, Statements
+from checkback.producer.deduplication import fit, refuse_autocommit, why_lost
+from checkback.producer.listener import LocalTransactionState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,11 +12,10 @@ import re
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
+from sqlalchemy import DateTime, bindparam, text
+
 from checkback.errors import CheckbackError
 from checkback.producer.listener import LocalTransactionState
-
-# isort: split
-from sqlalchemy import DateTime, bindparam, text
 
 if TYPE_CHECKING:
     from sqlalchemy import TextClause

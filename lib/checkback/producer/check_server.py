@@ -10,7 +10,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from checkback.errors import CheckbackError, SettingsError
+from checkback.errors import CheckbackError, SettingsError, missing_module
 from checkback.urls import in_url, is_loopback
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _server(app: Any, timeout_s: float, max_connections: int, **options: Any) ->
 
         from checkback.producer.http_protocol import LimitedConnection
     except ImportError as error:
-        raise CheckbackError("uvicorn is not installed", "", "install checkback[producer]") from error
+        raise missing_module(error, "producer") from error
 
     class Quiet(uvicorn.Server):
         """Installs no signal handlers: they belong to the process."""

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from checkback.errors import CheckbackError
+from sqlalchemy.dialects import postgresql, sqlite
 
-try:
-    from sqlalchemy.dialects import postgresql, sqlite
-except ImportError as missing:
-    raise CheckbackError("SQLAlchemy is not installed", "", "install checkback[barrier]") from missing
+from checkback.errors import CheckbackError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

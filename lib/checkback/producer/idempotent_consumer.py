@@ -10,13 +10,12 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+from sqlalchemy import BigInteger, Column, DateTime, Integer, MetaData, String, Table, delete, select
+from sqlalchemy.schema import CreateTable
+
 from checkback.errors import CheckbackError
 from checkback.messages.limits import TOPIC_MAX
 from checkback.producer.deduplication import fit, insert_once, why_lost
-
-# isort: split
-from sqlalchemy import BigInteger, Column, DateTime, Integer, MetaData, String, Table, delete, select
-from sqlalchemy.schema import CreateTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

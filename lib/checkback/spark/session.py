@@ -14,7 +14,7 @@ from threading import RLock
 from typing import TYPE_CHECKING
 
 import checkback
-from checkback.errors import CheckbackError, SettingsError, reason
+from checkback.errors import CheckbackError, SettingsError, missing_module, reason
 from checkback.spark.connect import check_server, server_of
 from checkback.spark.hadoop_settings import EXCLUDED, FILE_MANAGER, hadoop_settings, packages_for
 from checkback.spark.jars import DELTA_PACKAGE
@@ -198,7 +198,7 @@ def open_session(settings: Settings, app: str = "checkback", kafka: bool = False
         from pyspark import SparkConf, SparkContext
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise SettingsError(f"{error.name} is not installed", fix="install it as checkback[spark]") from error
+        raise missing_module(error, "spark") from error
 
     from checkback.spark import jars, s3a_classes
 
