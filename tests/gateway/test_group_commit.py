@@ -12,7 +12,7 @@ from checkback.gateway.requests.batch_decoder import BATCH_MAX
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from checkback.gateway.journal.journal import Record
+    from checkback.gateway.journal.record import Record
 
 _LOUD, _QUIET = frozenset({"loud"}), frozenset({"quiet"})
 

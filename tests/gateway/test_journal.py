@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from checkback.errors import SettingsError, StorageError
 from checkback.gateway.journal import segments as journal_segments
-from checkback.gateway.journal.journal import Journal, Kind, Record
+from checkback.gateway.journal.journal import Journal
+from checkback.gateway.journal.record import Kind, Record
 from checkback.gateway.journal.segments import LARGE
 from checkback.gateway.tables import OutcomeUnknownError
 

@@ -14,7 +14,7 @@ from checkback.gateway.deduplication.transaction_names import joined_names, name
 from checkback.gateway.deduplication.verdicts import Verdict, judge_half
 from checkback.gateway.health import now_ms, steady_ms
 from checkback.gateway.journal.group_commit import GroupCommit
-from checkback.gateway.journal.records import block_record, half_record
+from checkback.gateway.journal.record_codec import block_record, half_record
 from checkback.gateway.problems import Answer, Problem
 from checkback.gateway.requests.half_blocks import (
     ColumnBlock,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from checkback.gateway.deduplication.cache import DeduplicationCache
     from checkback.gateway.health import HealthState
     from checkback.gateway.journal.group_commit import Intake
-    from checkback.gateway.journal.journal import Record
+    from checkback.gateway.journal.record import Record
     from checkback.gateway.metrics import Metrics
     from checkback.gateway.requests.arrow_decoder import HalfColumns
     from checkback.gateway.tables import Appender

@@ -16,7 +16,7 @@ from checkback.gateway.deduplication.verdicts import Verdict, judge_op
 from checkback.gateway.half_lookups import OlderHalves
 from checkback.gateway.health import now_ms, steady_ms
 from checkback.gateway.journal.group_commit import GroupCommit
-from checkback.gateway.journal.records import op_block_record, op_record
+from checkback.gateway.journal.record_codec import op_block_record, op_record
 from checkback.gateway.op_answers import contradiction, ended, judged
 from checkback.gateway.problems import Answer, Problem
 from checkback.gateway.requests.op_blocks import ColumnBlock, MessageBlock, OpBlock, column_block, firsts_of, landed_ops
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from checkback.gateway.half_lookups import LookedUp
     from checkback.gateway.health import HealthState
     from checkback.gateway.journal.group_commit import Intake
-    from checkback.gateway.journal.journal import Record
+    from checkback.gateway.journal.record import Record
     from checkback.gateway.metrics import Metrics
     from checkback.gateway.requests.arrow_decoder import OpColumns
     from checkback.gateway.requests.batch_decoder import RemarkedOp

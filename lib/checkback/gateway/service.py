@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
     from checkback.errors import CheckbackError
     from checkback.gateway.deduplication.landed_halves import HalfEntries
-    from checkback.gateway.journal.journal import Journal, Unflushed
+    from checkback.gateway.journal.journal import Journal
+    from checkback.gateway.journal.record import Unflushed
     from checkback.gateway.metrics import Metrics
     from checkback.settings import Gateway, Settings
 

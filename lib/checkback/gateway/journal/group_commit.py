@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from checkback.gateway.authentication import Groups
-    from checkback.gateway.journal.journal import Record
+    from checkback.gateway.journal.record import Record
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)

@@ -14,20 +14,17 @@ import sqlite3
 import threading
 from collections import deque
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from checkback.errors import SettingsError, StorageError
 from checkback.gateway.journal.files import Identity, exclusive, exists, incomplete, note, noted, refuse_parts
+from checkback.gateway.journal.record import Kind, Record, Unflushed
 from checkback.gateway.journal.segments import LARGE, Segments
 from checkback.gateway.tables import OutcomeUnknownError
 from checkback.storage.files.fsync import flush_parents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
-
-    from checkback.gateway.deduplication.history import Place
 
 #: application_id and user_version of the database: "cbJ1", and the version of its format
 _APPLICATION, _FORMAT = 0x63624A31, 2
@@ -44,49 +41,6 @@ _BUSY_S = 10.0
 _NAMED = "SELECT segment, max(place + size), max(position) FROM record WHERE segment > 0 GROUP BY segment"
 #: bytes that a message or an op takes in memory until it is in the tables, besides its content: cached, and noted here
 _ROW = 400
-
-
-class Kind(IntEnum):
-    """What a record has: messages of one queue at consecutive offsets, or ops."""
-
-    HALF = 0
-    OP = 1
-
-
-@dataclass(frozen=True)
-class Record:
-    """One group commit's messages for one table.
-
-    ``rows``: their number; ``content``: the messages (`records`); ``queue_id``, ``first``: of half messages,
-    the queue and the first offset. ``position``: in the journal, from 1 on.
-
-    Of ops, kept in memory only: ``firsts``: by queue, the first offset that must stay in the cache until they are in
-    the tables; ``places`` of half messages that need not be in it.
-    """
-
-    kind: Kind
-    rows: int
-    content: bytes | memoryview
-    queue_id: int = -1
-    first: int = -1
-    position: int = 0
-    places: Collection[Place] = ()
-    firsts: Mapping[int, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Unflushed:
-    """A record that is not in the tables yet: without its content. ``at``: when it was acknowledged (steady ms)."""
-
-    position: int
-    kind: Kind
-    rows: int
-    size: int
-    queue_id: int
-    first: int
-    at: int
-    places: Collection[Place] = ()
-    firsts: Mapping[int, int] = field(default_factory=dict)
 
 
 class Journal:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from checkback.errors import SettingsError, StorageError
 from checkback.gateway.journal.files import note_root, root_of
-from checkback.gateway.journal.journal import Journal, Kind
+from checkback.gateway.journal.journal import Journal
+from checkback.gateway.journal.record import Kind
 from checkback.gateway.ownership import (
     belongs_to_another,
     changed_hands,

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from checkback.errors import StorageError
-from checkback.gateway.journal.journal import Kind, Record
+from checkback.gateway.journal.record import Kind, Record
 from checkback.gateway.requests.half_blocks import landed_rows
 from checkback.gateway.requests.op_blocks import landed_ops
 from checkback.gateway.tables import half_rows_at, op_rows
