@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from checkback.gateway.deduplication.landed_halves import CODE_OF, HalfEntries, HalfRun
+from checkback.gateway.deduplication.cached_half import CODE_OF, HalfEntries, HalfRun
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from checkback.gateway.deduplication.cache import DeduplicationCache
-    from checkback.gateway.deduplication.landed_halves import CachedHalf
+    from checkback.gateway.deduplication.cached_half import CachedHalf
 
 
 def entries(halves: Sequence[CachedHalf], as_arrow: bool = False) -> HalfEntries:

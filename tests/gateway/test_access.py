@@ -21,8 +21,8 @@ from gateway.services import SlowHistory, code, with_service
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
+    from checkback.gateway.deduplication.cached_half import CachedHalf
     from checkback.gateway.deduplication.history import Place
-    from checkback.gateway.deduplication.landed_halves import CachedHalf
     from checkback.gateway.problems import Answer
     from checkback.gateway.service import GatewayService
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from checkback.gateway.deduplication.cache import RECALLED_MAX, DeduplicationCache
+from checkback.gateway.deduplication.cached_half import CachedHalf
 from checkback.gateway.deduplication.fingerprints import fingerprint
-from checkback.gateway.deduplication.landed_halves import CachedHalf, beyond_of
+from checkback.gateway.deduplication.landed_halves import beyond_of
 from checkback.gateway.deduplication.transaction_names import name_of, whose
 from checkback.gateway.deduplication.verdicts import Verdict, judge_half, judge_op
 from checkback.messages.half import Half

@@ -13,9 +13,9 @@ import pytest
 from deltalake import write_deltalake
 
 from checkback.errors import StorageError
+from checkback.gateway.deduplication.cached_half import STATE_OF, CachedHalf
 from checkback.gateway.deduplication.fingerprints import fingerprint
 from checkback.gateway.deduplication.history import LEFT, DeduplicationHistory, TransactionEnd
-from checkback.gateway.deduplication.landed_halves import STATE_OF, CachedHalf
 from checkback.gateway.deduplication.transaction_names import name_of
 from checkback.gateway.deduplication.verdicts import Verdict, judge_half
 from checkback.gateway.tables import half_rows

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from checkback.gateway.deduplication.landed_halves import CODE_OF
+from checkback.gateway.deduplication.cached_half import CODE_OF
 from checkback.gateway.http.message_routes import message_routes
 from checkback.gateway.http.middleware import ARROW, JSON
 from checkback.gateway.problems import Problem

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
+    from checkback.gateway.deduplication.cached_half import CachedHalf
     from checkback.gateway.deduplication.history import Place
-    from checkback.gateway.deduplication.landed_halves import CachedHalf
     from checkback.gateway.half_lookups import LookedUp
     from checkback.gateway.service import GatewayService
 

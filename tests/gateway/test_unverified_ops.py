@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkback.gateway.deduplication.landed_halves import CachedHalf
+from checkback.gateway.deduplication.cached_half import CachedHalf
 from checkback.gateway.deduplication.transaction_names import name_of
 from checkback.gateway.metrics import Metrics
 from checkback.gateway.problems import Problem

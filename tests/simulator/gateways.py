@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from checkback.gateway.deduplication.cache import DeduplicationCache
-from checkback.gateway.deduplication.landed_halves import CachedHalf
+from checkback.gateway.deduplication.cached_half import CachedHalf
 from checkback.gateway.deduplication.transaction_names import name_of
 from checkback.gateway.deduplication.verdicts import Verdict, judge_op
 from checkback.gateway.unverified_ops import UnverifiedOps

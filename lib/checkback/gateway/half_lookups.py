@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from checkback.gateway.authentication import Groups
     from checkback.gateway.deduplication.cache import DeduplicationCache
+    from checkback.gateway.deduplication.cached_half import CachedHalf
     from checkback.gateway.deduplication.history import DeduplicationHistory, Place
-    from checkback.gateway.deduplication.landed_halves import CachedHalf
     from checkback.gateway.health import HealthState
     from checkback.gateway.unverified_ops import UnverifiedOps
 

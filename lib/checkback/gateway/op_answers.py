@@ -8,7 +8,7 @@ from checkback.gateway.deduplication.verdicts import Verdict
 from checkback.gateway.problems import Problem
 
 if TYPE_CHECKING:
-    from checkback.gateway.deduplication.landed_halves import CachedHalf
+    from checkback.gateway.deduplication.cached_half import CachedHalf
     from checkback.gateway.problems import Answer
     from checkback.messages.op import Op
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from checkback.errors import CheckbackError
-    from checkback.gateway.deduplication.landed_halves import HalfEntries
+    from checkback.gateway.deduplication.cached_half import HalfEntries
     from checkback.gateway.journal.journal import Journal
     from checkback.gateway.journal.record import Unflushed
     from checkback.gateway.metrics import Metrics

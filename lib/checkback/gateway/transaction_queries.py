@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from checkback.errors import CheckbackError
+from checkback.gateway.deduplication.cached_half import CachedHalf
 from checkback.gateway.deduplication.history import DeduplicationHistory, TransactionEnd
-from checkback.gateway.deduplication.landed_halves import CachedHalf
 from checkback.gateway.deduplication.transaction_names import name_of
 from checkback.gateway.problems import Answer, Problem
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from checkback.gateway.authentication import Groups
-    from checkback.gateway.deduplication.landed_halves import CachedHalf
+    from checkback.gateway.deduplication.cached_half import CachedHalf
     from checkback.messages.op import Op
 
     Place = tuple[int, int]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from checkback.gateway.deduplication.landed_halves import CachedHalf, LandedHalves, rows_by_queue
+from checkback.gateway.deduplication.landed_halves import LandedHalves, rows_by_queue
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from checkback.gateway.deduplication.landed_halves import HalfEntries, HalfRun
+    from checkback.gateway.deduplication.cached_half import CachedHalf, HalfEntries, HalfRun
 
 #: Most half messages cached after a lookup. They do not evict those that landed recently.
 RECALLED_MAX = 20_000

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from checkback.errors import StorageError
-from checkback.gateway.deduplication.landed_halves import CachedHalf
+from checkback.gateway.deduplication.cached_half import CachedHalf
 from checkback.gateway.deduplication.recent_halves import FirstOps, entries_of, last_of
 from checkback.gateway.deduplication.transaction_names import name_of, short, whose
 from checkback.messages.half import Half
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from checkback.gateway.deduplication.landed_halves import HalfEntries
+    from checkback.gateway.deduplication.cached_half import HalfEntries
     from checkback.storage.log.snapshot_files import DataFile
 
 _logger = logging.getLogger("checkback.gateway")

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from dataclasses import dataclass
 from itertools import compress
 from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
 
+from checkback.gateway.deduplication.cached_half import CODE_OF, STATE_OF, CachedHalf, HalfEntries, HalfRun
 from checkback.gateway.deduplication.landed_names import LandedNames
 from checkback.messages.limits import LONG_MAX
-from checkback.messages.op import STATES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -23,62 +21,8 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
 
-#: states by their code: of the first op, or of a decision without one
-STATE_OF = (None, *STATES, "DISCARD")
-CODE_OF = {state: code for code, state in enumerate(STATE_OF)}
 #: evicted entries whose places are not reused yet
 _EVICTED = 4096
-
-
-class CachedHalf(msgspec.Struct, frozen=True, gc=False):
-    """The cache entry of a half message. ``state``: the first op's, None = none yet. Times in ms.
-
-    ``fingerprint``: 0 = unknown, for one looked up by its offset.
-    """
-
-    queue_id: int
-    queue_offset: int
-    name: str
-    fingerprint: int
-    real_topic: str
-    born_timestamp: int
-    stored: int
-    state: str | None = None
-
-
-@dataclass(frozen=True)
-class HalfEntries:
-    """Half messages to be remembered, in the order of landing. ``states``: codes; otherwise as in `CachedHalf`.
-
-    ``names``: an Arrow array for those of a start, which need less memory then.
-    """
-
-    queue_ids: Integers
-    offsets: Integers
-    names: list[str] | pa.StringArray
-    fingerprints: Integers
-    topics: list[str]
-    born: Integers
-    stored: Integers
-    states: bytes
-
-
-@dataclass(frozen=True)
-class HalfRun:
-    """Half messages that have landed at a queue's next offsets, from ``first`` on; otherwise as in `HalfEntries`.
-
-    ``reservations``: those of the names, in their order, each with the number of its names. ``stored``: of all.
-    """
-
-    queue_id: int
-    first: int
-    names: list[str]
-    fingerprints: list[int]
-    topics: list[str]
-    born: list[int]
-    stored: int
-    states: bytes
-    reservations: Sequence[tuple[int, int]]
 
 
 class LandedHalves:

@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from checkback.gateway.deduplication.cached_half import CODE_OF, HalfEntries
 from checkback.gateway.deduplication.fingerprints import fingerprints
-from checkback.gateway.deduplication.landed_halves import CODE_OF, HalfEntries, shared_texts
+from checkback.gateway.deduplication.landed_halves import shared_texts
 from checkback.gateway.deduplication.transaction_names import joined_names
 from checkback.messages.op import STATES
 

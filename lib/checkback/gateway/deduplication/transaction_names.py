@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 if TYPE_CHECKING:
-    from checkback.gateway.deduplication.landed_halves import CachedHalf
+    from checkback.gateway.deduplication.cached_half import CachedHalf
 
 #: longest transaction id, in characters, that is cached unhashed
 _WHOLE = 64

@@ -13,7 +13,7 @@ from checkback.gateway.deduplication.transaction_names import name_of, short, wh
 from checkback.storage.first_op import misfit
 
 if TYPE_CHECKING:
-    from checkback.gateway.deduplication.landed_halves import CachedHalf
+    from checkback.gateway.deduplication.cached_half import CachedHalf
     from checkback.messages.op import Op
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from checkback.gateway.deduplication.landed_halves import CODE_OF, HalfRun, shared_texts
+from checkback.gateway.deduplication.cached_half import CODE_OF, HalfRun
+from checkback.gateway.deduplication.landed_halves import shared_texts
 from checkback.storage.schemas import arrow_schema
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkback.gateway.deduplication.landed_halves import CODE_OF
+from checkback.gateway.deduplication.cached_half import CODE_OF
 from checkback.gateway.deduplication.transaction_names import joined_names
 from checkback.gateway.requests.half_blocks import landed
 from checkback.gateway.tables import SOURCE
