@@ -42,8 +42,12 @@ push consumers of that topic then stop with "the table has a feature that only a
 (`checkback.consumer.read_stream`) still reads it. After this or any other change (clustering, partitions, change data
 feed, row tracking, column mapping, deletion vectors, constraints) files cannot be appended unchanged: `reconcile` and
 `land` write that table with Spark, which in a local folder is safe only while nothing else commits to it, and the
-gateway stops with an error that names the table. `ALTER TABLE ... DROP FEATURE` undoes it. What this leaves of some
-features, `checkpointProtection`, disturbs only `maintain`, which leaves the table alone.
+gateway stops with an error that names the table.
+
+To undo it, set the property back to `false`, or drop the constraint: the change data feed and constraints are then no
+obstacle, though the protocol keeps them. Other features need Spark's `ALTER TABLE ... DROP FEATURE`, after `rowTracking`
+also for `domainMetadata`; what it leaves of some, `checkpointProtection`, disturbs only `maintain`, which leaves the
+table alone. Clustering cannot be undone.
 
 Compaction, vacuum and log cleanup are covered in [maintain.md](maintain.md).
 

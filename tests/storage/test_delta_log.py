@@ -24,6 +24,7 @@ from checkback.storage.log.log_tail import LogTail
 from checkback.storage.log.optimistic_transaction import OptimisticTransaction
 from checkback.storage.parquet.parquet_files import FileWriter, ParquetFile
 from checkback.storage.schemas import SCHEMAS, arrow_schema, properties_of
+from support.features import with_features
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -184,6 +185,26 @@ def test_table_that_takes_no_files_any_more_is_named_at_the_next_commit(
         log.commit_after([_file(tmp_path, 2)], {}, {"app": 2})
     assert not log.appendable()
     assert log.versions(["app"]) == {"app": None}
+
+
+@pytest.mark.parametrize("by_spark", [False, True])
+def test_feature_that_was_turned_off_again_is_no_obstacle(tmp_path: Path, by_spark: bool) -> None:
+    """Neither Spark nor delta-rs can take the change data feed back out of the protocol."""
+    log, place = _log(tmp_path), tmp_path / "op"
+    DeltaTable(place).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})  # writer version 4
+    if by_spark:
+        with_features(place, "appendOnly", "invariants", "changeDataFeed", "checkConstraints")
+    with pytest.raises(AlteredError):
+        log.commit([_file(tmp_path, 0)], "app", 1)
+    DeltaTable(place).alter.set_table_properties({"delta.enableChangeDataFeed": "false"})
+    assert log.commit([_file(tmp_path, 1)], "app", 1)
+    assert _queues(tmp_path) == [1]
+    DeltaTable(place).alter.add_constraint({"c": "queue_id > 0"})
+    with pytest.raises(AlteredError):
+        log.commit([_file(tmp_path, 2)], "app", 2)
+    DeltaTable(place).alter.drop_constraint("c")
+    assert log.commit([_file(tmp_path, 2)], "app", 2)
+    assert _queues(tmp_path) == [1, 2]
 
 
 def test_version_is_committed_once(tmp_path: Path) -> None:

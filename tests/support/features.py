@@ -13,7 +13,11 @@ if TYPE_CHECKING:
 
 def with_checkpoint_protection(table: Path) -> None:
     """Commit the protocol that a table has after ALTER TABLE ... DROP FEATURE deletionVectors."""
-    features = ["appendOnly", "invariants", "checkpointProtection"]
+    with_features(table, "appendOnly", "invariants", "checkpointProtection")
+
+
+def with_features(table: Path, *features: str) -> None:
+    """Commit a protocol with these features for writers."""
     about = {"timestamp": 0, "operation": "DROP FEATURE", "operationParameters": {}}
     actions = [
         {"commitInfo": about},

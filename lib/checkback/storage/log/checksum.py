@@ -104,7 +104,7 @@ def after(found: Checksum, commits: list[list[dict[str, Any]]]) -> Checksum | No
             known["metadata"] = action["metaData"]
         elif "protocol" in action:
             known["protocol"] = action["protocol"]
-    if not known["metadata"] or not known["protocol"] or not _is_plain(known["protocol"]):
+    if not known["metadata"] or not known["protocol"] or not _is_plain(known["protocol"], known["metadata"]):
         return None
     return {"tableSizeBytes": size, "numFiles": files, "numMetadata": 1, "numProtocol": 1, **known}
 
@@ -114,9 +114,10 @@ def _is_append(actions: list[dict[str, Any]]) -> bool:
     return any(action["commitInfo"].get("operation") in _APPENDS for action in actions if "commitInfo" in action)
 
 
-def _is_plain(protocol: dict[str, Any]) -> bool:
+def _is_plain(protocol: dict[str, Any], metadata: dict[str, Any]) -> bool:
     features = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())}
-    return protocol.get("minReaderVersion") == 1 and allows_files(protocol.get("minWriterVersion", 0), features)
+    allowed = allows_files(protocol.get("minWriterVersion", 0), features, metadata.get("configuration") or {})
+    return protocol.get("minReaderVersion") == 1 and allowed
 
 
 def _commits(place: str, first: int, last: int) -> list[list[dict[str, Any]]]:

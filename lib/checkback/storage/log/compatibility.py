@@ -31,6 +31,10 @@ _DELTA_FEATURES = _PLAIN_FEATURES | {
     "v2Checkpoint",
     "vacuumProtocolCheck",
 }
+#: features that say nothing while properties, or the columns' metadata (`_RULES`), do not turn them on
+_SWITCHED = frozenset({"changeDataFeed", "checkConstraints", "generatedColumns"})
+#: the writer versions that support these, and what `_PLAIN_FEATURES` has
+_LEGACY = (3, 4)
 #: missing columns that are told by name
 _NAMED = 3
 #: prefixes of column metadata keys that constrain or generate the column's values
@@ -42,9 +46,28 @@ def is_plain(table: DeltaTable) -> bool:
     return table.protocol().min_reader_version == 1 and not table.metadata().partition_columns
 
 
-def allows_files(writer_version: int, features: Collection[str], plain: frozenset[str] = _PLAIN_FEATURES) -> bool:
-    """True if a table of this protocol can be appended to by adding plain files; ``plain``: features that allow it."""
-    return writer_version <= 2 or (writer_version == 7 and plain.issuperset(features))
+def allows_files(
+    writer_version: int,
+    features: Collection[str],
+    configuration: Mapping[str, str | None],
+    plain: frozenset[str] = _PLAIN_FEATURES,
+) -> bool:
+    """True if a table of this protocol can be appended to by adding plain files; ``plain``: features that allow it.
+
+    ``configuration``: its properties. Features that it does not use do not matter: whoever has turned one off cannot
+    always remove it from the protocol.
+    """
+    unused = _SWITCHED - _used(configuration)
+    if writer_version in _LEGACY:
+        return unused == _SWITCHED
+    return writer_version <= 2 or (writer_version == 7 and plain.issuperset({*features} - unused))
+
+
+def _used(configuration: Mapping[str, str | None]) -> set[str]:
+    """Which of the features that properties turn on are used."""
+    on = configuration.get("delta.enableChangeDataFeed", "false") != "false"
+    constrained = any(key.startswith("delta.constraints.") for key in configuration)
+    return {name for name, used in (("changeDataFeed", on), ("checkConstraints", constrained)) if used}
 
 
 def takes_files(table: DeltaTable, name: str) -> bool:
@@ -52,11 +75,10 @@ def takes_files(table: DeltaTable, name: str) -> bool:
 
     Additional nullable columns are allowed: files without them are still valid.
     """
-    protocol = table.protocol()
+    protocol, metadata = table.protocol(), table.metadata()
     features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
-    if table.metadata().partition_columns or not allows_files(protocol.min_writer_version, features):
-        return False
-    return _fits(table.schema(), name)
+    allowed = allows_files(protocol.min_writer_version, features, metadata.configuration)
+    return allowed and not metadata.partition_columns and _fits(table.schema(), name)
 
 
 def keeps_log(table: DeltaTable) -> bool:
@@ -66,7 +88,8 @@ def keeps_log(table: DeltaTable) -> bool:
 
 def delta_takes_files(metadata: Mapping[str, Any], protocol: Mapping[str, Any], name: str) -> bool:
     """As `takes_files`, for Delta's own transaction in the JVM. ``metadata``, ``protocol``: as their actions."""
-    allowed = allows_files(protocol["minWriterVersion"], protocol.get("writerFeatures") or (), _DELTA_FEATURES)
+    features, configuration = protocol.get("writerFeatures") or (), metadata.get("configuration") or {}
+    allowed = allows_files(protocol["minWriterVersion"], features, configuration, _DELTA_FEATURES)
     return allowed and not metadata["partitionColumns"] and _fits(Schema.from_json(metadata["schemaString"]), name)
 
 

@@ -151,7 +151,8 @@ class DeltaLog:
 
         Additional nullable columns are allowed: files without them are still valid.
         """
-        now = self._table.protocol(), self._table.metadata().partition_columns, self._table.schema()
+        metadata = self._table.metadata()
+        now = self._table.protocol(), metadata.partition_columns, metadata.configuration, self._table.schema()
         if self._judged is None or self._judged[0] != now:
             self._judged = now, compatibility.takes_files(self._table, self._name)
         return self._judged[1]
