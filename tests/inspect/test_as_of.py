@@ -141,14 +141,18 @@ def test_moment_whose_versions_are_gone_is_told_from_when_on(tmp_path: Path) -> 
 
 
 def test_moment_that_delta_does_not_read_any_more_is_told(spark: SparkSession, tmp_path: Path) -> None:
-    """Delta keeps the files of old versions for a week."""
+    """Delta keeps the files of old versions for a week: they are read for as long as they are there."""
     for _ in range(2):
         append(tmp_path, "half", [Transaction(0, 0).half()[1]])
     for version in range(3):
         made_at(str(tmp_path / "half"), version, _START - 8 * 86_400_000 + version)
     checkback = Settings.model_validate({"storage": {"root": str(tmp_path)}})
+    view = View.of(spark, checkback, _moment(_START - 8 * 86_400_000 + 1))
+    assert view.read("half").count() == 1
+    for file in tmp_path.glob("half/*.parquet"):
+        file.unlink()
     with pytest.raises(SettingsError, match=r"is too long ago.*deletedFileRetentionDuration"):
-        View.of(spark, checkback, _moment(_START - 8 * 86_400_000 + 1)).read("half")
+        view.read("half")
 
 
 def test_table_that_only_spark_writes(spark: SparkSession, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from checkback.inspect.engines.version_at import TOO_LONG_AGO
 from checkback.storage.log.commit_reader import Added, CommitReader, added_by
 from checkback.storage.row_texts import NOT_TRIED
 from checkback.storage.spark_schemas import schema_of
-from checkback.storage.table_scan import read_topics
+from checkback.storage.table_scan import read_table, read_topics
 from checkback.storage.valid_texts import python_values
 from checkback.urls import MASK, SECRETS
 
@@ -122,19 +123,26 @@ class SparkEngine:
         within: Span | None = None,  # noqa: ARG002 - Spark skips files by the condition
     ) -> DataFrame:
         """See Engine."""
+        rows = self._rows(name, version)
+        rows = _masked(rows if where is None else rows.where(where), name)
+        if not file:
+            return whole_columns(rows, name)
+        path = F.element_at(F.split("_metadata.file_path", "/"), -1)
+        return whole_columns(rows.select("*", path.alias("_file")), name, "_file").drop("body")
+
+    def _rows(self, name: str, version: int | None) -> DataFrame:
+        with suppress(AnalysisException):  # a file is gone: Delta says why
+            rows = read_table(self.spark, self.tables, name, version)
+            if rows.columns:  # with Spark Connect nothing has been looked for before
+                return rows
         try:
-            rows = self.tables.read(self.spark, name, version)
+            return self.tables.read(self.spark, name, version)
         except AnalysisException as error:
             if "DELETED_FILE_RETENTION" not in (error.getCondition() or ""):
                 raise
             # Delta refuses versions whose files VACUUM may have deleted.
             place = self.tables.location(name)
             raise SettingsError(f"is too long ago: {one_line(error)}", place, TOO_LONG_AGO) from error
-        rows = _masked(rows if where is None else rows.where(where), name)
-        if not file:
-            return whole_columns(rows, name)
-        path = F.element_at(F.split("_metadata.file_path", "/"), -1)
-        return whole_columns(rows.select("*", path.alias("_file")), name, "_file").drop("body")
 
     def empty(self, name: str, *, file: bool = False) -> DataFrame:
         """See Engine."""
