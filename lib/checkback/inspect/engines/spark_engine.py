@@ -123,7 +123,7 @@ class SparkEngine:
         within: Span | None = None,  # noqa: ARG002 - Spark skips files by the condition
     ) -> DataFrame:
         """See Engine."""
-        rows = self._rows(name, version)
+        rows = self._delta(name, version) if file else self._rows(name, version)
         rows = _masked(rows if where is None else rows.where(where), name)
         if not file:
             return whole_columns(rows, name)
@@ -135,6 +135,9 @@ class SparkEngine:
             rows = read_table(self.spark, self.tables, name, version)
             if rows.columns:  # with Spark Connect nothing has been looked for before
                 return rows
+        return self._delta(name, version)
+
+    def _delta(self, name: str, version: int | None) -> DataFrame:
         try:
             return self.tables.read(self.spark, name, version)
         except AnalysisException as error:
