@@ -45,9 +45,9 @@ feed, row tracking, column mapping, deletion vectors, constraints) files cannot 
 gateway stops with an error that names the table.
 
 To undo it, set the property back to `false`, or drop the constraint: the change data feed and constraints are then no
-obstacle, though the protocol keeps them. Other features need Spark's `ALTER TABLE ... DROP FEATURE`, after `rowTracking`
-also for `domainMetadata`; what it leaves of some, `checkpointProtection`, disturbs only `maintain`, which leaves the
-table alone. Clustering cannot be undone.
+obstacle, though the protocol keeps them. Other features need Spark's `ALTER TABLE ... DROP FEATURE` (`rowTracking`
+then `domainMetadata`); what it leaves of some, `checkpointProtection`, disturbs only `maintain`, which leaves the table
+alone. Clustering cannot be undone.
 
 Compaction, vacuum and log cleanup are covered in [maintain.md](maintain.md).
 
