@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -18,7 +19,7 @@ from checkback.messages.half import FIRST_PLACE, RESUMED_BY, RESUMED_FROM
 from checkback.operate.action import act
 from checkback.operate.lookup import find
 from checkback.operate.resolve import ending
-from checkback.operate.resume_all import resumable
+from checkback.operate.resume_all import resumable, resume_some
 from checkback.operate.rules import RefusedError
 from checkback.operate.transaction import Asked, Place
 from operate.fixtures import ALICE, BOB, QUEUE, T0, Lakehouse, Watched
@@ -462,6 +463,29 @@ def test_last_answer_is_the_transactions_own(lake: Lakehouse) -> None:
     lake.check(lake.half(12), 1, "NO_ANSWER", "too late")
     (one,) = find(lake.store(), Asked("tx"), QUEUE).transactions
     assert (one.check_times, one.last_outcome, one.last_error) == (1, "NO_ANSWER", "too late")
+
+
+@pytest.mark.parametrize("everybody", [False, True], ids=["one", "all"])
+@pytest.mark.parametrize("known_by", ["decisions", "check_requests", "operations"])
+def test_an_offset_that_another_table_knows_is_not_used_again(lake: Lakehouse, known_by: str, everybody: bool) -> None:
+    """`half` was put back from a backup, with its versions: what is known of a lost half message is no other's."""
+    lake.discarded()
+    half = lake.tables.location("half")
+    shutil.copytree(half, f"{half}-backup")
+    assert lake.resume().operation.new_place == Place(QUEUE, 0)
+    if known_by == "decisions":
+        lake.decide(Place(QUEUE, 0), "COMMIT", "check")
+    if known_by == "check_requests":
+        lake.check(Place(QUEUE, 0), 1, "UNKNOWN")
+    if known_by != "operations":
+        lake.remove("operations")
+    shutil.rmtree(half)
+    shutil.move(f"{half}-backup", half)
+    if everybody:
+        resume_some(lake.store(), resumable(lake.store(), QUEUE), QUEUE, ALICE, lake.clock)
+    else:
+        lake.resume()
+    assert [row["queue_offset"] for row in lake.rows("half") if row["queue_id"] == QUEUE] == [1]
 
 
 @pytest.mark.parametrize("ledger", [False, True], ids=["ledger kept", "ledger restored"])

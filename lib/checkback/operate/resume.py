@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from checkback.operate.tables import OperatorTables
     from checkback.operate.transaction import Transaction
 
+#: where an offset that was used is known: table, column of the queue, column of the offset
+_KNOWN = (
+    *((name, "queue_id", "queue_offset") for name in ("half", "decisions", "check_requests")),
+    ("operations", "new_queue_id", "new_queue_offset"),
+)
+
 
 def resuming(queue: int, signed: OperatorSignature, clock: Callable[[], datetime]) -> Action:
     """The action that appends a half message to the queue.
@@ -29,6 +35,7 @@ def resuming(queue: int, signed: OperatorSignature, clock: Callable[[], datetime
     The queue is an application id of Delta's transaction identifiers, ``operator/<queue>``, the offset its version: of
     two concurrent operators, one finds the offset taken and retries with the next. The last version counts as well as
     the rows: those are gone from a table that was restored to an older version, and their offsets are not used again.
+    Nor are those that other tables know: of a table that was put back from a backup the versions are gone, too.
     The message has an application of its own beside it: another operator may use another queue.
     """
     own: dict[str, int] = {}
@@ -37,8 +44,8 @@ def resuming(queue: int, signed: OperatorSignature, clock: Callable[[], datetime
         if refused is not None:
             own.update(next_versions(store, [refused]))
         committed = store.last_version("half", f"operator/{queue}")
-        last = pc.max(store.rows("half", {"queue_id": [queue]}, ["queue_offset"]).column("queue_offset")).as_py()
-        return max(-1 if one is None else int(one) for one in (committed, last)) + 1
+        known = [pc.max(store.rows(name, {at: [queue]}, [offset]).column(0)).as_py() for name, at, offset in _KNOWN]
+        return max(-1 if one is None else int(one) for one in (committed, *known)) + 1
 
     def attempt(store: OperatorTables, transaction: Transaction, version: int) -> Operation | None:
         done = resume_at(store, [transaction], Place(queue, version), signed, clock(), own)
