@@ -414,14 +414,16 @@ def test_killed_process_has_landed_each_record_once(
             {"security.protocol": "SASL_PLAINTEXT", "sasl.jaas.config": "org.x.Module hush hush;"},
             "sasl.jaas.config is not one that Kafka understands",
         ),
+        ({"auto.offset.reset": "hush"}, "kafka.options: Spark's Kafka source does not take auto.offset.reset"),
+        ({"key.deserializer": "hush"}, "kafka.options: Spark's Kafka source does not take key.deserializer"),
     ],
 )
 def test_wrong_options_are_told_without_their_values(
-    lake: Lakehouse, kafka: Kafka, options: dict[str, str], told: str
+    lake: Lakehouse, kafka: Kafka, topics: tuple[str, str], options: dict[str, str], told: str
 ) -> None:
     settings = Settings.model_validate({"storage": {"root": str(lake.root)}, "kafka": {"options": options}})
     with pytest.raises(SettingsError) as caught:
-        land(lake.spark, settings, kafka.servers, "half", None, available_now=True)
+        land(lake.spark, settings, kafka.servers, topics[0], None, available_now=True)
     assert told in str(caught.value)
     assert "hush" not in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -9,6 +9,7 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import IllegalArgumentException
 from pyspark.sql import functions as F
 
 from checkback.errors import CheckbackError, SettingsError
@@ -36,6 +37,8 @@ _SOURCE = (
     "org.apache.spark.kafka010.KafkaConfigUpdater",  # of the token provider, without which the source does not start
 )
 _OWN_QUEUES = "give each queues of its own"
+#: Spark's error for an option that it sets itself
+_UNSUPPORTED = re.compile(r"Kafka option '([^']+)' is not supported")
 #: Spark's error for failOnDataLoss.
 _LOSS = re.compile(r"KAFKA_DATA_LOSS|(?i:some data may have been (lost|missed))")
 
@@ -135,19 +138,26 @@ def _loss(error: CheckbackError, settings: Settings) -> CheckbackError:
 
 
 def records(spark: SparkSession, settings: Settings, topic: str, options: Mapping[str, str]) -> DataFrame:
-    """The stream of a topic's records.
+    """The stream of a topic's records. Raises SettingsError for an option that Spark sets itself.
 
     line BINARY (the value), file (``kafka:topic/partition/offset``), file_time, file_block, store_timestamp (time of
     the batch), partition INT, offset BIGINT, timestamp_ms BIGINT.
     """
     reader = spark.readStream.format("kafka").options(**{f"kafka.{name}": text for name, text in options.items()})
-    rows = reader.options(
+    reader = reader.options(
         subscribe=topic,
         startingOffsets="earliest",
         # Records deleted before they were read are lost messages: fail instead.
         failOnDataLoss="true",
         maxOffsetsPerTrigger=str(settings.kafka.max_records),
-    ).load()
+    )
+    try:
+        rows = reader.load()
+    except IllegalArgumentException as error:
+        named = _UNSUPPORTED.search(str(error))
+        if named is None:
+            raise
+        raise SettingsError(f"Spark's Kafka source does not take {named[1]}", "kafka.options", "leave it out") from None
     value, offset = F.col("value"), F.col("offset")
     return rows.select(
         # Oversized values are truncated here; they will be rejected.
