@@ -65,8 +65,9 @@ def allows_files(
 
 def _used(configuration: Mapping[str, str | None]) -> set[str]:
     """Which of the features that properties turn on are used."""
-    on = configuration.get("delta.enableChangeDataFeed", "false") != "false"
-    constrained = any(key.startswith("delta.constraints.") for key in configuration)
+    found = {key.lower(): value for key, value in configuration.items()}  # Delta compares them so
+    on = found.get("delta.enablechangedatafeed", "false") != "false"
+    constrained = any(key.startswith("delta.constraints.") for key in found)
     return {name for name, used in (("changeDataFeed", on), ("checkConstraints", constrained)) if used}
 
 
