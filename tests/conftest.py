@@ -135,7 +135,7 @@ def s3(s3_port: int) -> Tables:
 @pytest.fixture(scope="session")
 def azure_port(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of a running Azure Blob Storage server; without Node.js its tests are skipped."""
-    cache = pytestconfig.cache
+    cache = getattr(pytestconfig, "cache", None)  # absent with -p no:cacheprovider
     try:
         program = azure_server.find_azurite(
             tmp_path_factory.mktemp("azurite") if cache is None else cache.mkdir("azurite")
@@ -175,7 +175,7 @@ def jars(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) 
     from checkback.errors import CheckbackError
     from support.jars import find_jars
 
-    cache = pytestconfig.cache
+    cache = getattr(pytestconfig, "cache", None)  # absent with -p no:cacheprovider
     try:
         return find_jars(tmp_path_factory.mktemp("jars") if cache is None else cache.mkdir("jars"))
     except CheckbackError as error:

@@ -28,6 +28,8 @@ PROGRAM = "checkback"
 _FIXES = {
     errno.ENOSPC: "make room on the disk",
     errno.EDQUOT: "make room on the disk",
+    errno.EROFS: "mount the disk for writing",
+    errno.EACCES: "allow this user to write there",
     errno.EMFILE: "raise the process's limit of open files (ulimit -n)",
 }
 #: the exit code of a command that Ctrl-C has ended, as shells have it
@@ -79,7 +81,8 @@ def job() -> None:
 
 def _unexpected(error: Exception, arguments: Sequence[str]) -> str:
     if isinstance(error, OSError) and error.errno in _FIXES:
-        return f"{os.strerror(error.errno).lower()}; {_FIXES[error.errno]}"
+        where = "" if error.filename is None else f"{error.filename}: "
+        return f"{where}{os.strerror(error.errno).lower()}; {_FIXES[error.errno]}"
     hint = "" if "--debug" in arguments else "; run again with --debug"
     return f"unexpected {type(error).__name__}: {reason(error)}{hint}"
 
