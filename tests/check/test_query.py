@@ -15,7 +15,7 @@ from pyspark.errors import StreamingQueryException
 
 from check.servers import SHORT, Received, Server, Wire, late, reply, says
 from check.started import start_check
-from checkback.check.query import CheckBatches, check_query
+from checkback.check.query import COUNTED, CheckBatches, check_query
 from checkback.check.superseded import superseding_rows
 from checkback.demo.producer import ExampleProducer
 from checkback.errors import SettingsError
@@ -384,6 +384,9 @@ def test_last_check_is_requested_again_before_its_answer_is_read_then_not_sent_a
         config = config.model_copy(update={"transaction": rules})
         bench.run_one_by_one(config)
     assert [received.json["queue_offset"] for received in server.received] == [1, 2, 1]
+    said = [(row.queue_offset, row.outcome, row.error) for row in bench.rows("check_answers")]
+    answered = [(offset, "UNKNOWN", None) for offset in (1, 1, 2)]
+    assert sorted(said, key=str) == sorted([*answered, (1, "SKIPPED", COUNTED)], key=str)
 
 
 def test_query_runs_on_with_new_requests(bench: Bench) -> None:

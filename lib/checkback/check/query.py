@@ -47,6 +47,8 @@ NAME = "check"
 DELIVERED = "DELIVERED"
 #: the names in a request that are sent
 _NAMES = ["transaction_id", "producer_group", "real_topic"]
+#: error of a request that is SKIPPED for that
+COUNTED = "overtaken by the outcome of the same check"
 #: A batch of reconcile whose time is so much later than an op was committed has read it.
 _READ_AFTER = timedelta(seconds=10)
 #: Bytes of requests in a batch, including the file that exceeds them (`parquet_files.MOST_ROWS`): at 18 to 50 bytes
@@ -165,7 +167,7 @@ class CheckBatches:
         """
         spark, app = batch.sparkSession, f"{NAME}/{query_id(batch, NAME)}"
         # Step 1
-        requests = self._not_counted(deduplicate_requests(batch.select(*CHECK_REQUESTS.names).toArrow()))
+        requests = deduplicate_requests(batch.select(*CHECK_REQUESTS.names).toArrow())
         self._flush()
         if requests.num_rows:
             answers = self._answered(spark, requests, app, batch_id)
@@ -183,19 +185,6 @@ class CheckBatches:
             if self.observer is not None:
                 self.observer.asked(answers, batch_id)
         self._first = False
-
-    def _not_counted(self, requests: pa.Table) -> pa.Table:
-        """The requests without those made before reconcile has read that a check of their number counts already.
-
-        Otherwise a producer is asked once more than check_max times when its answer takes longer than check_interval.
-        """
-        if not self._counted or not requests.num_rows:
-            return requests
-        oldest = pc.min(requests.column("requested_at")).as_py()
-        self._counted = [one for one in self._counted if one[0] + _READ_AFTER >= oldest]
-        keys = [requests.select(KEY).slice(0, 0), *(keys for _, keys in self._counted)]
-        asked, counted = key_numbers(requests, pa.concat_tables(keys))
-        return requests.filter(pa.array(~np.isin(asked, counted)))
 
     def _answered(self, spark: SparkSession, requests: pa.Table, app: str, batch_id: int) -> pa.Table:
         """The answers (CHECK_ANSWERS) that ``requests`` have already.
@@ -236,11 +225,25 @@ class CheckBatches:
         return answers
 
     def _overtaken(self, spark: SparkSession, requests: pa.Table) -> pa.ChunkedArray:
-        """By what each request is superseded; null = by nothing."""
+        """By what each request is overtaken, as text; null = by nothing: it is sent."""
+        counted = self._counted_already(requests)
         old = possibly_superseded(requests, datetime.now(timezone.utc), self._check_interval)
         if not old.num_rows:  # nor does one supersede another here: that comes a check_interval later
-            return pa.chunked_array([pa.nulls(requests.num_rows, pa.string())])
-        return superseded_by(requests, *superseding_rows(spark, self._tables, old))
+            return counted
+        return pc.coalesce(superseded_by(requests, *superseding_rows(spark, self._tables, old)), counted)
+
+    def _counted_already(self, requests: pa.Table) -> pa.ChunkedArray:
+        """A text for requests made before reconcile has read that a check of their number counts; else null.
+
+        Otherwise a producer is asked once more than check_max times when its answer takes longer than check_interval.
+        """
+        nothing = pa.nulls(requests.num_rows, pa.string())
+        oldest = pc.min(requests.column("requested_at")).as_py()
+        self._counted = [one for one in self._counted if oldest is None or one[0] + _READ_AFTER >= oldest]
+        if not self._counted:
+            return pa.chunked_array([nothing])
+        asked, counted = key_numbers(requests, pa.concat_tables([keys for _, keys in self._counted]))
+        return pa.chunked_array([pc.if_else(pa.array(np.isin(asked, counted)), COUNTED, nothing)])
 
     def _asked(self, spark: SparkSession, requests: pa.Table, batch_id: int) -> pa.Table:
         # The number of partitions is the number of tasks that send checks concurrently.
