@@ -462,20 +462,20 @@ def test_journal_that_is_removed_while_it_runs_acknowledges_nothing_more(tmp_pat
     assert offsets(root) == {"before": 0}
 
 
-@pytest.mark.parametrize("empty", [False, True])
-def test_start_makes_no_tables_where_the_journal_s_were(tmp_path: Path, empty: bool) -> None:
-    """The disk of the tables is not mounted, and what was sent would land in the mount point."""
+@pytest.mark.parametrize("there", [None, "", "lost+found", "decisions/_delta_log"])
+def test_start_makes_no_tables_where_the_journal_s_were(tmp_path: Path, there: str | None) -> None:
+    """The disk of the tables is not mounted, and what was sent would land in the mount point, or on another disk."""
     root, journal = tmp_path / "tables", str(tmp_path / "journal")
     assert run(started(root, journal=journal), lambda service: send(service, "before")) is None
     root.rename(tmp_path / "unmounted")
-    if empty:
-        root.mkdir()
-    with pytest.raises(SettingsError, match=r"storage.root: .* is missing or empty, .*; mount its disk; if the tables"):
+    if there is not None:
+        (root / there).mkdir(parents=True)
+    before = list(tmp_path.rglob("*"))
+    with pytest.raises(SettingsError, match=r"storage.root: .* has no table half and no table op, .*; mount its disk"):
         started(root, journal=journal)
-    assert root.exists() == empty
-    assert not empty or not list(root.iterdir())
-    if empty:
-        root.rmdir()
+    assert list(tmp_path.rglob("*")) == before
+    if there is not None:
+        shutil.rmtree(root)
     (tmp_path / "unmounted").rename(root)
     assert run(started(root, journal=journal), lambda service: send(service, "after")) is None
     assert offsets(root) == {"before": 0, "after": 1}

@@ -24,6 +24,7 @@ from checkback.gateway.ownership import (
 from checkback.gateway.tables import claim
 from checkback.storage.files.object_store import is_registered
 from checkback.storage.files.paths import local_path
+from checkback.storage.log.delta_log import DeltaLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -55,11 +56,17 @@ def uses_journal(settings: Settings) -> bool:
 
 
 def refuse_missing_tables(settings: Settings) -> None:
-    """Refuse to create tables where those of the journal were: the disk may not be mounted. Raises SettingsError."""
+    """Refuse to create tables where those of the journal were: the disk may not be mounted.
+
+    Raises SettingsError, StorageError.
+    """
     root, folder = local_path(settings.storage.root), journal_folder(settings)
-    if root is None or root_of(folder) != os.path.abspath(root) or (os.path.isdir(root) and os.listdir(root)):
+    if root is None or root_of(folder) != os.path.abspath(root):
         return
-    what = f"{root} is missing or empty, and had the tables of the journal in {folder}"
+    missing = [name for name in ("half", "op") if not DeltaLog.exists(os.path.join(root, name))]
+    if not missing:  # other files do not tell: a new disk has lost+found, and another process its own tables
+        return
+    what = f"{root} has no table {' and no table '.join(missing)}, and had those of the journal in {folder}"
     raise SettingsError(what, "storage.root", "mount its disk; if the tables are gone for good, move the journal away")
 
 
