@@ -15,12 +15,12 @@ from pyspark.errors import StreamingQueryException
 
 from check.servers import SHORT, Received, Server, Wire, late, reply, says
 from check.started import start_check
-from checkback.check.query import COUNTED, CheckBatches, check_query
+from checkback.check.query import CheckBatches, check_query
 from checkback.check.superseded import superseding_rows
 from checkback.demo.producer import ExampleProducer
 from checkback.errors import SettingsError
 from checkback.settings import Settings
-from checkback.storage.row_texts import NOT_UTF8
+from checkback.storage.row_texts import COUNTED, NOT_UTF8
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
 from support.odd_rows import BAD, append_odd

@@ -31,6 +31,7 @@ from checkback.inspect.status.groups import COLUMNS as GROUP_COLUMNS
 from checkback.inspect.transaction_lineage import COLUMNS as LINEAGE_COLUMNS
 from checkback.settings import Settings
 from checkback.storage.log.commit_reader import CommitReader
+from checkback.storage.row_texts import COUNTED
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
 from support.inspect_times import append, made_at
@@ -220,6 +221,22 @@ def test_one_cause_is_one_reason(tmp_path: Path) -> None:
         ("no endpoint answers: connection refused", 1),
         ("the endpoint says status 404: is its path right (producers.orders.endpoints)?", 1),
     ]
+
+
+def test_a_check_that_was_requested_twice_has_the_outcome_of_the_first(tmp_path: Path) -> None:
+    about = Settings.model_validate({"storage": {"root": str(tmp_path)}})
+    waits, gone = Transaction(0, 0, _ago(9)), Transaction(0, 1, _ago(9))
+    skipped = {"error": COUNTED, "delivered": False}
+    answers = [
+        row
+        for half in (waits, gone)
+        for row in (_answer(half, 1, 7, "UNKNOWN", _A), _answer(half, 1, 6, "SKIPPED", None, **skipped))
+    ]
+    write(None, Tables.of(about.storage), [waits.half(), waits.check(), *gone.given_up(), *answers])
+    (row,) = Answers(about).pending().to_pylist()
+    assert (row["last_outcome"], row["last_error"], row["why"]) == ("UNKNOWN", None, "answered UNKNOWN")
+    (row,) = Answers(about).discarded().to_pylist()
+    assert (row["last_outcome"], row["last_error"]) == ("UNKNOWN", None)
 
 
 def test_own_immunity_is_capped_as_in_the_segments(tmp_path: Path) -> None:

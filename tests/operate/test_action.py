@@ -22,6 +22,7 @@ from checkback.operate.resolve import ending
 from checkback.operate.resume_all import resumable, resume_some
 from checkback.operate.rules import RefusedError
 from checkback.operate.transaction import Asked, Place
+from checkback.storage.row_texts import COUNTED
 from operate.fixtures import ALICE, BOB, QUEUE, T0, Lakehouse, Watched
 
 if TYPE_CHECKING:
@@ -463,6 +464,14 @@ def test_last_answer_is_the_transactions_own(lake: Lakehouse) -> None:
     lake.check(lake.half(12), 1, "NO_ANSWER", "too late")
     (one,) = find(lake.store(), Asked("tx"), QUEUE).transactions
     assert (one.check_times, one.last_outcome, one.last_error) == (1, "NO_ANSWER", "too late")
+
+
+def test_last_answer_is_not_that_the_check_was_requested_twice(lake: Lakehouse) -> None:
+    place = lake.half(12)
+    lake.check(place, 3, "UNKNOWN")
+    lake.check(place, 3, "SKIPPED", COUNTED)
+    (one,) = find(lake.store(), Asked("tx"), QUEUE).transactions
+    assert (one.check_times, one.last_outcome, one.last_error) == (3, "UNKNOWN", None)
 
 
 @pytest.mark.parametrize("everybody", [False, True], ids=["one", "all"])

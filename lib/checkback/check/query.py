@@ -28,7 +28,7 @@ from checkback.check.worker import CheckWorker
 from checkback.spark.connect import parallelism, query_id
 from checkback.storage.checkpoints.seen_commits import SeenCommits
 from checkback.storage.queue_owners import log_of_half, operators_queues
-from checkback.storage.row_texts import NOT_UTF8
+from checkback.storage.row_texts import COUNTED, NOT_UTF8
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.spark_schemas import CHECK_REQUESTS
 from checkback.storage.starting_versions import first_read
@@ -47,8 +47,6 @@ NAME = "check"
 DELIVERED = "DELIVERED"
 #: the names in a request that are sent
 _NAMES = ["transaction_id", "producer_group", "real_topic"]
-#: error of a request that is SKIPPED for that
-COUNTED = "overtaken by the outcome of the same check"
 #: A batch of reconcile whose time is so much later than an op was committed has read it.
 _READ_AFTER = timedelta(seconds=10)
 #: Bytes of requests in a batch, including the file that exceeds them (`parquet_files.MOST_ROWS`): at 18 to 50 bytes

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from checkback.inspect.no_answer import REFUSED
-from checkback.storage.row_texts import BREAKER_OPEN, NOT_TRIED
+from checkback.storage.row_texts import BREAKER_OPEN, COUNTED, NOT_TRIED
 
 _KEY = "queue_id, queue_offset, producer_group, transaction_id"
 _PREVENTED = f"outcome = 'NO_ANSWER' AND error IS NULL AND startswith(said, '{NOT_TRIED}')"
 
 #: CTE `answers`: of each half message outcome, error, endpoint and answered_at of the newest outcome; of those that no
 #: circuit breaker prevented, if there are any: then `asked`; else error is BREAKER_OPEN, without the number of tries.
-#: By time: the number of a check that did not count is reused. ``held``: a breaker prevented a check after it.
+#: A request that the outcome of the same check has overtaken has no outcome of its own. By time: the number of a check
+#: that did not count is reused. ``held``: a breaker prevented a check after it.
 NEWEST_ANSWERS = f"""
 attempts AS (
     SELECT a.queue_id, a.queue_offset, a.producer_group, a.transaction_id, a.check_times, a.outcome, a.endpoint,
         a.answered_at, a.error AS said,
         CASE WHEN a.outcome = 'NO_ANSWER' THEN first_error(a.error, a.failed_tries) ELSE a.error END AS error
-    FROM {{check_answers}} AS a),
+    FROM {{check_answers}} AS a WHERE a.error IS DISTINCT FROM '{COUNTED}'),
 tried AS (SELECT *, coalesce({_PREVENTED}, FALSE) AS prevented FROM attempts),
 ranked AS (
     SELECT *, row_number() OVER (

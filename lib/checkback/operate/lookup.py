@@ -13,7 +13,7 @@ from checkback.operate.transaction import OPERATOR, Decision, Key, LandedOp, Pla
 from checkback.storage import rejected_ops
 from checkback.storage.first_op import is_own, misfit, turn
 from checkback.storage.rejected_ops import RejectedOps
-from checkback.storage.row_texts import NOT_TRIED, tried_error
+from checkback.storage.row_texts import COUNTED, NOT_TRIED, tried_error
 from checkback.storage.timestamps import EPOCH
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ def _with_outcomes(store: OperatorTables, found: dict[Place, Transaction]) -> li
         checks[place] = max(checks.get(place, 0), row[_TIMES] or 0)
     answers: dict[Place, Row] = {}
     for place, row in own_rows_at(store, "check_answers", found, _ANSWER):
-        if place not in answers or _order(row) > _order(answers[place]):
+        if row["error"] != COUNTED and (place not in answers or _order(row) > _order(answers[place])):
             answers[place] = row
     return [
         replace(
