@@ -49,6 +49,8 @@ DELIVERED = "DELIVERED"
 _NAMES = ["transaction_id", "producer_group", "real_topic"]
 #: A batch of reconcile whose time is so much later than an op was committed has read it.
 _READ_AFTER = timedelta(seconds=10)
+#: most checks that are known to count: a batch looks them up, and with a backlog of old requests none is dropped by time
+_MOST_COUNTED = 250_000
 #: Bytes of requests in a batch, including the file that exceeds them (`parquet_files.MOST_ROWS`): at 18 to 50 bytes
 #: each, 30,000 to 60,000 requests. Answers are written when all have come; at 2,000/s that is within check.batch_time.
 _BATCH_BYTES = str(896 << 10)
@@ -284,6 +286,8 @@ class CheckBatches:
         counted = answers.filter(_counts(answers, self._last)).select(KEY)
         if counted.num_rows:
             self._counted.append((datetime.now(timezone.utc), counted))
+            while sum(keys.num_rows for _, keys in self._counted[1:]) >= _MOST_COUNTED:
+                del self._counted[0]
 
 
 def has_no_endpoints(groups: pa.ChunkedArray) -> pa.ChunkedArray:
