@@ -49,7 +49,7 @@ DELIVERED = "DELIVERED"
 _NAMES = ["transaction_id", "producer_group", "real_topic"]
 #: A batch of reconcile whose time is so much later than an op was committed has read it.
 _READ_AFTER = timedelta(seconds=10)
-#: most checks that are known to count: a batch looks them up, and with a backlog of old requests none is dropped by time
+#: most checks that are known to count: of a backlog of old requests none is dropped by its time
 _MOST_COUNTED = 250_000
 #: Bytes of requests in a batch, including the file that exceeds them (`parquet_files.MOST_ROWS`): at 18 to 50 bytes
 #: each, 30,000 to 60,000 requests. Answers are written when all have come; at 2,000/s that is within check.batch_time.
