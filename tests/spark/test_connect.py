@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import socket
 import subprocess
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,22 +15,26 @@ import pytest
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from checkback.demo.producer import ExampleProducer
-from checkback.errors import SettingsError
+from checkback.errors import CheckbackError, SettingsError
 from checkback.landing.file_query import land
 from checkback.settings import Settings
 from checkback.spark.connect import check_server, server_of
 from checkback.spark.hadoop_settings import FILE_MANAGER, hadoop_settings
-from checkback.storage.dataframes import is_connect
+from checkback.spark.session import _connected
+from checkback.storage.dataframes import frame, is_connect
 from checkback.storage.files import table_files
+from checkback.storage.schemas import arrow_schema
+from checkback.storage.spark_schemas import schema_of
 from checkback.storage.tables import Tables
 from cluster import lake as cluster
-from crash.books import audit, count
+from crash.books import audit, count, decided
 from crash.fates import GROUP, Lander, answers
-from support.connect_server import Server
+from crash.process import PATIENCE_S
+from support.connect_server import Server, environ
 from support.s3_server import BUCKET, options, s3_server
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _STORE = f"s3://{BUCKET}/connect"
 _NUMBER = 30
@@ -94,6 +100,58 @@ def test_tables_and_checkpoints_in_an_object_store(s3_server_port: int, server: 
                 commits = f"{lake.root}/_checkpoints/{query}/commits"
                 newest = max(map(int, filter(str.isdecimal, table_files.names(commits))))
                 table_files.remove(f"{commits}/{newest}")
+
+
+@pytest.mark.spark
+def test_killed_client_leaves_no_query_behind(tmp_path: Path, server: Server) -> None:
+    """The server goes on with its queries, without a lock: they write nothing more. The next start does."""
+    root = str(tmp_path / "data")
+    lander = Lander(root)
+    lander.land(_NUMBER)
+    arguments = "--set", f"storage.root={root}", "--set", "reconcile.partitions=2"
+    command = [sys.executable, "-m", "checkback", "reconcile", *arguments]
+    said = f"{root}/_reconcile.lock: process"
+    client = subprocess.Popen(command, env=environ() | {"SPARK_REMOTE": server.url})
+    try:
+        _until(lambda: count(root, "batches") > 0 or client.poll() is not None)
+    finally:
+        client.kill()
+        client.wait()
+    lander.land(_NUMBER)
+    _until(lambda: said in server.log.read_text() or set(range(_NUMBER, 2 * _NUMBER)) & decided(root))
+    assert said in server.log.read_text()
+    assert not set(range(_NUMBER, 2 * _NUMBER)) & decided(root)
+    done = server.checkback("reconcile", "--available-now", storage__root=root, reconcile__partitions=2)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert set(range(_NUMBER, 2 * _NUMBER)) & decided(root)
+
+
+@pytest.mark.spark
+def test_rows_of_an_empty_table(server: Server) -> None:
+    """Spark Connect asks for the schema of no rows: `discarded`, `lineage` of a notebook."""
+    spark = ConnectSession.builder.remote(server.url).getOrCreate()
+    try:
+        for name in ("half", "op"):
+            empty = arrow_schema(name).empty_table()
+            assert frame(spark, empty).schema.simpleString() == schema_of(name).simpleString()  # type: ignore[arg-type]
+    finally:
+        spark.stop()
+
+
+def test_server_that_does_not_answer_is_told_in_a_line_without_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("checkback.spark.connect._PATIENCE_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        url = f"sc://localhost:{free.getsockname()[1]}"
+    with pytest.raises(CheckbackError, match=r"^sc://localhost:[0-9]+/: no connection to Spark") as told:
+        _connected(f"{url}/;token=abc;use_ssl=true", Settings())
+    assert "abc" not in str(told.value)
+
+
+def _until(done: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def _forget_last_batches(root: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -113,6 +114,15 @@ def test_stopped_holder_writes_nothing_more(store: Tables, place: str) -> None:
         with pytest.raises(FencedError):
             store.mark(None, "op")  # type: ignore[arg-type]
     successor.confirm()
+
+
+def test_batch_function_elsewhere_works_for_the_holder_only(store: Tables) -> None:
+    """As of Spark Connect, whose client may be killed."""
+    with exclusive_lock(store):
+        elsewhere = pickle.loads(pickle.dumps(store))  # noqa: S301 - ours
+        elsewhere.create(None, "op")
+    with pytest.raises(FencedError, match="no longer works on these tables"):
+        elsewhere.commit(None, "op", [], "app", 1)
 
 
 def test_stopped_holder_replaces_no_rules_of_batches(store: Tables, place: str) -> None:

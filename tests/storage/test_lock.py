@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -42,6 +43,22 @@ def _hold(root: Path) -> subprocess.Popen[str]:
 def _end(process: subprocess.Popen[str], number: signal.Signals) -> None:
     process.send_signal(number)
     process.communicate()
+
+
+def test_batch_function_elsewhere_works_for_the_holder_only(tmp_path: Path) -> None:
+    """With Spark Connect its process goes on when the client is killed: nobody holds the lock then, or a successor."""
+    tables = Tables(root=str(tmp_path))
+    with exclusive_lock(tables):
+        elsewhere = pickle.loads(pickle.dumps(tables))  # noqa: S301 - ours
+        elsewhere.guard()
+    with pytest.raises(FencedError, match="no longer works on these tables"):
+        elsewhere.guard()
+    process = _hold(tmp_path)
+    try:
+        with pytest.raises(FencedError):
+            elsewhere.create(None, "op")
+    finally:
+        _end(process, signal.SIGKILL)
 
 
 @pytest.mark.slow

@@ -165,6 +165,7 @@ class CheckBatches:
         transactions are still undecided. Also append which checks count that do not count when requested
         (docs/protocol.md, rules 6 and 9).
         """
+        self._tables.guard()
         spark, app = batch.sparkSession, f"{NAME}/{query_id(batch, NAME)}"
         # Step 1
         requests = deduplicate_requests(batch.select(*CHECK_REQUESTS.names).toArrow())

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _HERE = ("localhost", "127.0.0.1", "::1")
 #: more than a session's slots; a job with one number for each is cheap
 _MANY = 1 << 12
+#: how long a server may take to answer: it may be starting
+_PATIENCE_S = 30
 
 
 def server_of(settings: Settings) -> str | None:
@@ -37,6 +39,20 @@ def check_server(url: str, local_folders: bool) -> None:
             "storage.root, storage.checkpoints",
             "name folders that both see: a URI, or a catalog and /Volumes/...",
         )
+
+
+def await_server(url: str) -> None:
+    """Wait until the server takes connections. Raises TimeoutError: PySpark itself tries for ten minutes, silently."""
+    if not url.startswith("sc://"):
+        return
+    import grpc  # type: ignore[import-untyped]
+    from pyspark.sql.connect.client import DefaultChannelBuilder
+
+    with DefaultChannelBuilder(url).toChannel() as channel:
+        try:
+            grpc.channel_ready_future(channel).result(_PATIENCE_S)
+        except grpc.FutureTimeoutError as error:
+            raise TimeoutError(f"the server has not answered for {_PATIENCE_S} s") from error
 
 
 def classic_only(spark: SparkSession, command: str) -> None:

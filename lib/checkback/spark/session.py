@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import checkback
 from checkback.errors import CheckbackError, SettingsError, missing_module, reason
-from checkback.spark.connect import check_server, server_of
+from checkback.spark.connect import await_server, check_server, server_of
 from checkback.spark.hadoop_settings import EXCLUDED, FILE_MANAGER, hadoop_settings, packages_for
 from checkback.spark.jars import DELTA_PACKAGE
 from checkback.spark.jvm import java_check, quick_start, start_jvm
@@ -266,10 +266,12 @@ def _connected(server: str, settings: Settings) -> SparkSession:
     folders = [None if storage.catalog else storage.root, storage.checkpoints]
     check_server(server, any(folder is not None and local_path(folder) is not None for folder in folders))
     try:
+        await_server(server)
         return SparkSession.builder.remote(server).getOrCreate()
     except Exception as error:
         fix = "check that the server runs; checkback[connect] has what the client needs"
-        raise CheckbackError(f"no connection to Spark: {reason(error)}", server, fix) from error
+        what = f"no connection to Spark: {reason(error)}"
+        raise CheckbackError(what, server.partition(";")[0], fix) from error  # a token may follow
 
 
 def _show_workers_the_package(spark: SparkSession) -> None:

@@ -35,7 +35,12 @@ def frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
         before = None if is_connect(spark) else getattr(SparkSession, "_activeSession", None)
         try:
             # Combine the chunks: Spark 4.2 loses rows that follow an empty chunk.
-            return spark.createDataFrame(rows.combine_chunks())
+            rows = rows.combine_chunks()
+            if len(rows) == 0 and is_connect(spark):  # which asks for the schema of no rows
+                from pyspark.sql.pandas.types import from_arrow_schema
+
+                return spark.createDataFrame([], from_arrow_schema(rows.schema))
+            return spark.createDataFrame(rows)
         finally:
             if before is not None:
                 SparkSession._activeSession = before

@@ -51,6 +51,24 @@ class Lock:
             )
 
 
+@dataclass(frozen=True)
+class HeldElsewhere:
+    """Confirms a lock in a process that does not hold it: batches of Spark Connect outlive a client that is killed."""
+
+    place: str  # the lock file, or the lease's URI
+    holder: str
+
+    def __call__(self) -> None:
+        """Raise FencedError if the holder has lost the lock, StorageError if that cannot be determined."""
+        found = holder_of(self.place) if is_registered(self.place) else _flock_holder(self.place)
+        if found is not None and found != self.holder:
+            raise FencedError(
+                f"{self.holder}, which started this query, no longer works on these tables",
+                self.place,
+                "nothing is lost: the next start takes the batch up again",
+            )
+
+
 @contextmanager
 def exclusive_lock(tables: Tables, file: str = FILE) -> Iterator[Lock]:
     """Exclude other processes from the same tables, whatever their checkpoint. Released even by kill -9.
@@ -69,7 +87,8 @@ def exclusive_lock(tables: Tables, file: str = FILE) -> Iterator[Lock]:
         lease.start()
         before, tables.guard.confirm = tables.guard.confirm, lease.confirm
         try:
-            yield Lock(lease=lease)
+            with _held_elsewhere(tables, lease.place, lease.holder):
+                yield Lock(lease=lease)
         finally:
             tables.guard.confirm = before
             lease.release()
@@ -80,13 +99,24 @@ def exclusive_lock(tables: Tables, file: str = FILE) -> Iterator[Lock]:
         return
     path = os.path.join(folder, file)
     descriptor = _opened(path, folder)
+    holder = f"process {os.getpid()} on {socket.gethostname()}"
     try:
         with suppress(OSError):  # full disk: the content is informational
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
-        yield Lock(path, descriptor)
+            os.pwrite(descriptor, holder.encode(), 0)
+        with _held_elsewhere(tables, path, _owner(descriptor)):
+            yield Lock(path, descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def _held_elsewhere(tables: Tables, place: str, holder: str) -> Iterator[None]:
+    before, tables.guard.elsewhere = tables.guard.elsewhere, HeldElsewhere(place, holder)
+    try:
+        yield
+    finally:
+        tables.guard.elsewhere = before
 
 
 def lock_is_held(tables: Tables) -> str | None:
@@ -97,14 +127,14 @@ def lock_is_held(tables: Tables) -> str | None:
     if is_registered(tables.root):
         return holder_of(f"{tables.root}/{FILE}")
     folder = _folder(tables)
-    return None if folder is None else _flock_holder(folder)
+    return None if folder is None else _flock_holder(os.path.join(folder, FILE))
 
 
-def _flock_holder(folder: str) -> str | None:
+def _flock_holder(path: str) -> str | None:
     try:
         import fcntl
 
-        descriptor = os.open(os.path.join(folder, FILE), os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return ""
     except (ImportError, OSError):

@@ -63,6 +63,8 @@ class Guard:
     """Called before each commit; raises FencedError if this process may not write any more (`lock`)."""
 
     confirm: Callable[[], object] = bool
+    #: in place of ``confirm`` in another process, that runs a batch function
+    elsewhere: Callable[[], object] = bool
 
     def __call__(self) -> None:
         """Call what ``confirm`` is at this moment."""
@@ -120,10 +122,11 @@ class Tables:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickled (with a batch function) without the open logs and the guard, with the options of their stores."""
+        """Pickled (with a batch function): no open logs, the guard for elsewhere, and the options of their stores."""
         places = [place for place in (self.root, self.checkpoints) if is_registered(place)]
         stores = {place: options_of(place) for place in places}
-        own = {"_logs": _open_logs(), "_spark_writer": SparkWriter(), "guard": Guard()}
+        elsewhere = self.guard.elsewhere
+        own = {"_logs": _open_logs(), "_spark_writer": SparkWriter(), "guard": Guard(elsewhere, elsewhere)}
         return {**vars(self), **own, "stores": stores}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from checkback.inspect.engines.check_jitter import NAME, own_jitter
 from checkback.inspect.engines.engine import PARAMETER, tables_in
 from checkback.inspect.engines.rejected_names import NAMES, REJECTED_NAMES, rejected_names
 from checkback.inspect.engines.version_at import TOO_LONG_AGO
+from checkback.storage.dataframes import frame
 from checkback.storage.log.commit_reader import Added, CommitReader, added_by
 from checkback.storage.row_texts import NOT_TRIED
 from checkback.storage.spark_schemas import schema_of
@@ -176,7 +177,7 @@ class SparkEngine:
 
     def keep(self, name: str, rows: pa.Table | DataFrame) -> DataFrame:  # noqa: ARG002 - a DataFrame needs none
         """See Engine."""
-        return self.spark.createDataFrame(rows) if isinstance(rows, pa.Table) else rows
+        return frame(self.spark, rows) if isinstance(rows, pa.Table) else rows
 
     def added(self, name: str, files: Collection[str]) -> Mapping[str, Added]:
         """See Engine."""

@@ -106,6 +106,7 @@ class Publisher:
 
         The actions are collected once: a second pass would run the stateful operator again.
         """
+        self._tables.guard()
         spark, app = batch.sparkSession, query_id(batch, NAME)
         if not is_connect(batch):  # with Connect the session is shared
             spark.conf.set(_ADAPTIVE, "false")

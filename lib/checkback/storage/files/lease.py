@@ -67,7 +67,7 @@ class Lease:
 
         Raises FencedError if another process holds it, StorageError if the store cannot be reached.
         """
-        self._place = place
+        self.place = place
         self._clock = clock
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -76,13 +76,13 @@ class Lease:
         self._lost: FencedError | None = None
         #: what was sent without an answer, and when: one of these may be the object now
         self._unanswered: dict[str, float] = {}
-        self._holder = f"process {os.getpid()} on {socket.gethostname()}"
+        self.holder = f"process {os.getpid()} on {socket.gethostname()}"
         found = read_lease(place)
         if found is not None:
             if found.holder and (age := ((now or store_time)(place) - found.written).total_seconds()) < TTL_S:
                 raise _held(found.holder, place, TTL_S - age)
             self._etag = found.etag
-        if not self._write(self._holder):
+        if not self._write(self.holder):
             there = read_lease(place)
             raise _held("another process" if there is None else there.holder, place, TTL_S)
         self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
@@ -104,10 +104,10 @@ class Lease:
     def renew(self) -> None:
         """Renew it now. Raises StorageError if the store cannot be reached; `confirm` tells if it is lost."""
         with self._lock:
-            if self._lost is None and not self._ended.is_set() and not self._write(self._holder):
+            if self._lost is None and not self._ended.is_set() and not self._write(self.holder):
                 self._lost = FencedError(
                     "another process has taken over the work on these tables: this one did not renew its lease in time",
-                    self._place,
+                    self.place,
                     "let the other one work; if this one was stopped or suspended, leave it ended",
                 )
 
@@ -150,18 +150,18 @@ class Lease:
 
     def _put(self, content: bytes) -> LeaseState | None:
         """Write the object if it is as last seen, else the one that is there. Raises StorageError."""
-        store, key = open_store(self._place)
+        store, key = open_store(self.place)
         try:
-            with os_errors(self._place):
+            with os_errors(self.place):
                 try:
                     if self._etag is None:
-                        self._etag = create(self._place, content)
+                        self._etag = create(self.place, content)
                     else:
                         self._etag = obstore.put(store, key, content, mode={"e_tag": self._etag})["e_tag"]
                 except (FileExistsError, PreconditionError):
-                    return read_lease(self._place) or _NOBODY
+                    return read_lease(self.place) or _NOBODY
         except OSError as error:
-            raise StorageError(f"the lease cannot be written: {error}", self._place) from error
+            raise StorageError(f"the lease cannot be written: {error}", self.place) from error
         return None
 
 
