@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -26,7 +26,7 @@ from consumer.heard import PATIENCE_S, until
 from consumer.test_membership import Clock, at_start, idle, member
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable
 
     from checkback.consumer import MessageExt
     from consumer.published import Published
@@ -185,15 +185,9 @@ class Interrupted(Membership):
 
     before: Callable[[], None]
 
-    def step(
-        self,
-        states: Mapping[MessageQueue, QueueState],
-        given_back: Collection[MessageQueue],
-        commit: bool,
-        last_error: str | None,
-    ) -> bool:
+    def step(self, *arguments: Any, **named: Any) -> bool:
         self.before()
-        return super().step(states, given_back, commit, last_error)
+        return super().step(*arguments, **named)
 
 
 @pytest.mark.parametrize("stops", [False, True])

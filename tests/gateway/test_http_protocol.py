@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
@@ -31,6 +32,11 @@ _REQUEST = b"POST /v1/half HTTP/1.1\r\nHost: localhost\r\nContent-Type: applicat
 
 async def _reply() -> Reply:
     return 200, b"{}", JSON, None
+
+
+async def _reply_after(answers: asyncio.Semaphore) -> Reply:
+    await answers.acquire()
+    return await _reply()
 
 
 @asynccontextmanager
@@ -93,12 +99,7 @@ def test_nothing_is_read_while_requests_wait_for_an_earlier_one() -> None:
 
     async def run() -> None:
         answers = asyncio.Semaphore(0)
-
-        async def reply() -> Reply:
-            await answers.acquire()
-            return await _reply()
-
-        async with served(reply) as (connect, state):
+        async with served(partial(_reply_after, answers)) as (connect, state):
             reader, writer = await connect()
             writer.write(_REQUEST * 3)
             protocol = await waiting(state, 2)
@@ -140,12 +141,7 @@ def test_requests_before_junk_are_answered() -> None:
 
     async def run() -> None:
         answers = asyncio.Semaphore(0)
-
-        async def reply() -> Reply:
-            await answers.acquire()
-            return await _reply()
-
-        async with served(reply) as (connect, state):
+        async with served(partial(_reply_after, answers)) as (connect, state):
             reader, writer = await connect()
             writer.write(_REQUEST * 3 + b"\0junk\r\n\r\n")
             await until(lambda: not state.connections or len(next(iter(state.connections)).pipeline) == 2)  # type: ignore[union-attr]

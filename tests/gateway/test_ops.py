@@ -135,7 +135,7 @@ def test_half_message_that_is_forgotten_while_others_are_looked_up_is_known(tmp_
 
         places = {name: await stored(name) for name in ("t-0", "t-1")}
         ops = [json_decoder.op(op(place["queue_offset"], name), 1) for name, place in places.items()]
-        look_up = service.ops._older._look_ups.of
+        look_up = service.ops._older._lookups.of
 
         async def slowly(wanted: Collection[Place]) -> LookedUp:
             found = await look_up(wanted)
@@ -146,7 +146,7 @@ def test_half_message_that_is_forgotten_while_others_are_looked_up_is_known(tmp_
                 await stored("t-2")
             return found
 
-        service.ops._older._look_ups.of = slowly  # type: ignore[method-assign, assignment]
+        service.ops._older._lookups.of = slowly  # type: ignore[method-assign, assignment]
         first, second = await service.ops.take(ops, None)
         assert (code(first), code(second)) == (None, "contradiction" if ended else None)
 

@@ -73,7 +73,7 @@ class OlderHalves:
     ) -> None:
         """``history``: used in ``thread`` only; ``most``: looked up at a time."""
         self._find, self._last_offsets, self._cache, self._most = history.find, history.last_offsets, cache, most
-        self._look_ups = HalfLookups(thread, self._look_up)
+        self._lookups = HalfLookups(thread, self._look_up)
         self._unverified = unverified
         self._health = health
         #: For each running lookup, the state of its half messages if it was set since: the lookup may have read `op`
@@ -94,7 +94,7 @@ class OlderHalves:
         ended: dict[Place, str | None] = dict.fromkeys([*forgotten, *remembered])
         self._running.append(ended)
         try:
-            found, awaited = await self._look_ups.of({*forgotten, *unverified})
+            found, awaited = await self._lookups.of({*forgotten, *unverified})
         except (CheckbackError, OSError) as error:
             return self._health.unread(error)
         finally:

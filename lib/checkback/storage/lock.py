@@ -7,14 +7,13 @@ a replayed batch, and a second checkpoint on the same tables.
 from __future__ import annotations
 
 import os
-import socket
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from checkback.errors import FencedError, StorageError
-from checkback.storage.files.lease import Lease, holder_of
+from checkback.storage.files.lease import Lease, holder_of, this_process
 from checkback.storage.files.object_store import is_registered
 from checkback.storage.files.paths import local_path
 
@@ -60,7 +59,7 @@ class HeldElsewhere:
 
     def __call__(self) -> None:
         """Raise FencedError if the holder has lost the lock, StorageError if that cannot be determined."""
-        found = holder_of(self.place) if is_registered(self.place) else _flock_holder(self.place)
+        found = _holder(self.place)
         if found is not None and found != self.holder:
             raise FencedError(
                 f"{self.holder}, which started this query, no longer works on these tables",
@@ -99,11 +98,10 @@ def exclusive_lock(tables: Tables, file: str = FILE) -> Iterator[Lock]:
         return
     path = os.path.join(folder, file)
     descriptor = _opened(path, folder)
-    holder = f"process {os.getpid()} on {socket.gethostname()}"
     try:
         with suppress(OSError):  # full disk: the content is informational
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, holder.encode(), 0)
+            os.pwrite(descriptor, this_process().encode(), 0)
         with _held_elsewhere(tables, path, _owner(descriptor)):
             yield Lock(path, descriptor)
     finally:
@@ -124,10 +122,13 @@ def lock_is_held(tables: Tables) -> str | None:
 
     The test briefly takes a shared lock, which `exclusive_lock` waits for.
     """
-    if is_registered(tables.root):
-        return holder_of(f"{tables.root}/{FILE}")
-    folder = _folder(tables)
-    return None if folder is None else _flock_holder(os.path.join(folder, FILE))
+    folder = tables.root if is_registered(tables.root) else _folder(tables)
+    return None if folder is None else _holder(f"{folder}/{FILE}")
+
+
+def _holder(place: str) -> str | None:
+    """As `lock_is_held`, of a lock file or of a lease's URI."""
+    return holder_of(place) if is_registered(place) else _flock_holder(place)
 
 
 def _flock_holder(path: str) -> str | None:

@@ -48,8 +48,8 @@ def from_rows(rows: pa.Table) -> GroupState:
         elif row["kind"] == "QUEUE":
             part = None if row["batch_id"] is None else _message(row)
             position = Position(dict(row["consumed"]), part, _ms(row["settled_at"]), _times(row))
-            state = QueueState(position, (), (), row["dead_letters"], row["member"], row["counter"])
-            state = replace(state, kept_by=row.get("kept_by"))  # without the column: a row of the release before
+            kept_by = row.get("kept_by")  # without the column: a row of the release before
+            state = QueueState(position, (), (), row["dead_letters"], row["member"], row["counter"], kept_by=kept_by)
             queues[MessageQueue(row["topic"], row["queue_id"])] = state
         elif row["kind"] == "RETRY":
             retry = Retry(_message(row), row["reconsume_times"], _ms(row["due_at"]) or 0, row["reason"])

@@ -43,6 +43,11 @@ def boot_time() -> float:
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
+def this_process() -> str:
+    """This process as the holder of a lease or a lock: "process 12 on host"."""
+    return f"process {os.getpid()} on {socket.gethostname()}"
+
+
 @dataclass(frozen=True)
 class LeaseState:
     """The object as read. ``holder``: who holds it, empty = it was released. ``attempt``: unique for each write."""
@@ -58,7 +63,7 @@ _NOBODY = LeaseState("", "", "", datetime.fromtimestamp(0, timezone.utc))
 
 
 class Lease:
-    """A lease that this process holds, renewed by a thread until `release`."""
+    """A lease that this process holds as ``holder`` at the URI ``place``, renewed by a thread until `release`."""
 
     def __init__(
         self, place: str, clock: Callable[[], float] = boot_time, now: Callable[[str], datetime] | None = None
@@ -76,7 +81,7 @@ class Lease:
         self._lost: FencedError | None = None
         #: what was sent without an answer, and when: one of these may be the object now
         self._unanswered: dict[str, float] = {}
-        self.holder = f"process {os.getpid()} on {socket.gethostname()}"
+        self.holder = this_process()
         found = read_lease(place)
         if found is not None:
             if found.holder and (age := ((now or store_time)(place) - found.written).total_seconds()) < TTL_S:
