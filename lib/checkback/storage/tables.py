@@ -1,36 +1,28 @@
-"""Where Checkback's Delta tables are stored, and how they are created, opened and appended to."""
+"""How Checkback's Delta tables are created, opened and appended to."""
 
 from __future__ import annotations
 
-import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from checkback.errors import SettingsError, StorageError
+from checkback.errors import StorageError
 from checkback.storage import external_tables
-from checkback.storage.catalog_names import TOPIC_PROPERTY, is_plain, table_name, whose_folder
+from checkback.storage.catalog_names import TOPIC_PROPERTY, is_plain, whose_folder
 from checkback.storage.catalog_topics import topics_of
 from checkback.storage.files import filesystem, table_files
-from checkback.storage.files.fsync import QueryFlush
-from checkback.storage.files.object_store import (
-    canonical,
-    check_place,
-    concurrently,
-    is_registered,
-    options_of,
-    register,
-)
+from checkback.storage.files.object_store import concurrently, is_registered, options_of, register
 from checkback.storage.files.paths import local_path
 from checkback.storage.log import spark_log
 from checkback.storage.log.delta_log import AlteredError, DeltaLog
 from checkback.storage.log.torn_commits import refuse_torn
 from checkback.storage.lru_cache import LruCache
-from checkback.storage.parquet.parquet_files import FILES_SCHEMA, FileWriter, TableRoot, files_of, to_files
+from checkback.storage.parquet.parquet_files import FILES_SCHEMA, FileWriter, files_of, to_files
 from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX, arrow_schema, properties_of
 from checkback.storage.spark_writer import SparkTable, SparkWriter
+from checkback.storage.table_locations import TableLocations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -38,18 +30,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from checkback.settings import Storage
     from checkback.storage.parquet.parquet_files import ParquetFile
-
-
-def _absolute(place: str) -> str:
-    return (local_path(place) or canonical(place) or place).rstrip("/")
 
 
 #: application id of commits without rows, see Tables.mark
 _MARK = "mark"
-#: an escape in a URL
-_ESCAPED = re.compile("%[0-9A-Fa-f]{2}")
 #: Cached logs of topic tables: some 100 KB each, and producers may create any number of topics.
 _OPEN_TOPICS = 256
 
@@ -72,54 +57,13 @@ class Guard:
 
 
 @dataclass(frozen=True)
-class Tables:
-    """The tables' location: paths under ``root``, or names in ``catalog``.``schema``.
+class Tables(TableLocations):
+    """The tables, created, opened and appended to. Commits are made while ``guard`` lets them."""
 
-    A table's name here is one of SCHEMAS, or ``topics/<topic>``. ``by_files``: tasks write the Parquet files and
-    the driver commits them (`delta_log`); otherwise Spark does both. ``sync``: the tables are in a local folder, and
-    writes are flushed to disk before anything depends on them (`fsync`). ``register``: the schema of a catalog that
-    also has them, as external tables (`external_tables`); empty = none.
-    """
-
-    root: str = ""
-    catalog: str = ""
-    schema: str = ""
-    checkpoints: str = ""
-    by_files: bool = False
-    sync: bool = False
-    register: str = ""
     guard: Guard = field(default_factory=Guard, repr=False, compare=False)
     _logs: LruCache[DeltaLog] = field(default_factory=_open_logs, repr=False, compare=False)
     _seen: set[str] = field(default_factory=set, repr=False, compare=False)
     _spark_writer: SparkWriter = field(default_factory=SparkWriter, repr=False, compare=False)
-
-    @classmethod
-    def of(cls, storage: Storage) -> Tables:
-        """The tables named by the settings. A local path becomes absolute: Spark's working directory may differ.
-
-        Tables in local folders and object stores are written ``by_files`` unless storage.writer says otherwise.
-        Registers the storage.options of an object store (`object_store`). Raises SettingsError.
-        """
-        root = "" if storage.catalog else _absolute(storage.root)
-        local = not storage.catalog and local_path(root) is not None
-        places = [] if storage.catalog else [root, _absolute(storage.checkpoints_root)]
-        for place in places:
-            if canonical(place) is not None:
-                register(place, storage.plain_options)
-                check_place(place)
-        if _ESCAPED.search(root):
-            # delta-rs and obstore take it for a URL's, and would read and write in another place.
-            what = f"{root} has a % and two digits, which a URL has for another character"
-            raise SettingsError(what, "storage.root", "choose another name")
-        return cls(
-            root=root,
-            catalog=storage.catalog or "",
-            schema=storage.schema_ or "",
-            checkpoints=_absolute(storage.checkpoints_root),
-            by_files=storage.writer != "spark" and (local or canonical(root) is not None),
-            sync=storage.sync and local,
-            register=storage.register_ or "",
-        )
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickled (with a batch function): no open logs, the guard for elsewhere, and the options of their stores."""
@@ -135,42 +79,9 @@ class Tables:
             register(place, options)
         vars(self).update(state)
 
-    @property
-    def local(self) -> bool:
-        """True if the tables are in a local folder."""
-        return not self.catalog and local_path(self.root) is not None
-
-    @property
-    def readable(self) -> bool:
-        """True if the tables' logs can be read without Spark, whichever writer is used."""
-        return self.by_files or self.local
-
-    @property
-    def table_root(self) -> TableRoot:
-        """Where and how tasks write the tables' files."""
-        return TableRoot(self.root, self.sync, options_of(self.root))
-
-    def location(self, name: str) -> str:
-        """A table's path, or its quoted three-level name."""
-        return str(self._place(name))
-
-    def _place(self, name: str) -> spark_log.CatalogName | str:
-        if not self.catalog:
-            return f"{self.root}/{name}"
-        return spark_log.CatalogName(self.catalog, self.schema, table_name(name))
-
     def in_sql(self, name: str) -> str:
         """The table's identifier in SQL."""
         return self._spark_table(name).in_sql
-
-    def checkpoint(self, query: str) -> str:
-        """Checkpoint location of a query: a path even if the tables are in a catalog."""
-        return f"{self.checkpoints or self.root + '/_checkpoints'}/{query}"
-
-    def flush_of(self, query: str, *sources: str) -> QueryFlush:
-        """The object that in each batch flushes the query's checkpoint and its source tables."""
-        place = local_path(self.checkpoint(query)) if self.sync else None
-        return QueryFlush(place, [self.location(name) for name in sources])
 
     def exists(self, spark: SparkSession, name: str) -> bool:
         """True if the table exists."""
