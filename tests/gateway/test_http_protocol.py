@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
+import pytest
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 
 _REQUEST = b"POST /v1/half HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+_CHUNKED = _REQUEST.replace(b"Content-Length: 2\r\n\r\n{}", b"Transfer-Encoding: chunked\r\n\r\n")
 
 
 async def _reply() -> Reply:
@@ -136,20 +138,68 @@ def test_too_many_requests_at_once_close_the_connection() -> None:
     asyncio.run(run())
 
 
-def test_requests_before_junk_are_answered() -> None:
+async def draining(state: ServerState) -> None:
+    """Return when the only connection takes no more requests."""
+    await until(lambda: [one._draining is not None for one in state.connections] == [True])  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        pytest.param(b"\0junk\r\n\r\n", id="no request"),
+        pytest.param(b"\0" * 1_000_000, id="much of it"),
+        pytest.param(_CHUNKED + b"no number\r\n", id="no chunk"),
+        pytest.param(_REQUEST * MAX_PIPELINED, id="too many"),
+    ],
+)
+def test_requests_before_junk_are_answered(junk: bytes) -> None:
     """Their messages are stored, and a client that got no answer does not know it."""
 
     async def run() -> None:
         answers = asyncio.Semaphore(0)
         async with served(partial(_reply_after, answers)) as (connect, state):
             reader, writer = await connect()
-            writer.write(_REQUEST * 3 + b"\0junk\r\n\r\n")
-            await until(lambda: not state.connections or len(next(iter(state.connections)).pipeline) == 2)  # type: ignore[union-attr]
-            for _ in range(3):
+            writer.write(_REQUEST * 3 + junk)
+            await draining(state)
+            await writer.drain()
+            for _ in range(3 + MAX_PIPELINED):
                 answers.release()
             heard = await reader.read()
-            assert heard.count(b"HTTP/1.1 200") == heard.count(b"HTTP/1.1") == 3
+            assert heard.count(b"HTTP/1.1 200") == heard.count(b"HTTP/1.1") >= 3
             assert heard.count(b"connection: close") == 1
+            writer.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("more", [b"", _REQUEST[:20]])
+def test_a_client_that_sends_no_more_is_answered(more: bytes) -> None:
+    """It has closed its side of the connection only, as some programs and proxies do behind their last request."""
+
+    async def run() -> None:
+        answers = asyncio.Semaphore(0)
+        async with served(partial(_reply_after, answers)) as (connect, state):
+            reader, writer = await connect()
+            writer.write(_REQUEST + more)
+            writer.write_eof()
+            await draining(state)
+            answers.release()
+            heard = await reader.read()
+            assert heard.count(b"HTTP/1.1 200") == heard.count(b"HTTP/1.1") == heard.count(b"connection: close") == 1
+            await until(lambda: not state.connections)
+            writer.close()
+
+    asyncio.run(run())
+
+
+def test_a_request_that_is_not_all_sent_ends_with_its_client() -> None:
+    async def run() -> None:
+        async with served() as (connect, state):
+            reader, writer = await connect()
+            writer.write(_REQUEST[:-1])
+            writer.write_eof()
+            assert await reader.read() == b""
+            await until(lambda: not (state.connections or state.tasks))
             writer.close()
 
     asyncio.run(run())

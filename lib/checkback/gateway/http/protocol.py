@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -56,8 +57,8 @@ class LimitedProtocol(HttpToolsProtocol):
         #: bytes since a chunk header not followed by a body: trailers
         self._trailers: int | None = None
         self._plain_head = b""
-        #: bytes still dropped after the last response; None = more requests may come
-        self._draining: int | None = None
+        #: bytes still dropped before or after the last response; None = more requests may come
+        self._draining: float | None = None
         #: the request that is being answered: uvicorn's `cycle` is the last one received
         self._running: RequestResponseCycle | None = None
 
@@ -78,6 +79,13 @@ class LimitedProtocol(HttpToolsProtocol):
             self._running.disconnected = True
             self._running.message_event.set()
         super().connection_lost(exc)
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """A client that sends no more may still wait for its answers: uvicorn's drops them."""
+        if not self._answers_first():
+            return False
+        self._draining = 0
+        return True
 
     def pause_writing(self) -> None:
         """As uvicorn's; a client that does not read its responses times out."""
@@ -191,7 +199,10 @@ class LimitedProtocol(HttpToolsProtocol):
         # It refers to the cycle: a request would be left to the garbage collector, which stops everything for long.
         del cycle.scope["extensions"]
         if not cycle.keep_alive:
-            self.transport.close()
+            if self._draining:
+                self._drain()
+            else:
+                self.transport.close()
         cycle.on_response()
         return True
 
@@ -251,22 +262,14 @@ class LimitedProtocol(HttpToolsProtocol):
     def _refuse(self, problem: Problem, *, receiving: bool = False) -> None:
         """Answer and close; ``receiving``: more of the request may be on its way.
 
-        Only closes if the request was answered before all of it arrived, or if the previous pipelined request is
-        still unanswered: the client would take this for that one's answer. What is no request closes only after it.
+        Only closes if the request was answered before all of it arrived. Requests before it are answered first, and the
+        connection is closed after that: the client would take this for the answer to one of them.
         """
         self._stop()
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._answers_first():
             return
-        # Unless a head is being received, the cycle is that of the request whose body is.
         cycle = self.cycle
-        unanswered = cycle is not None and not cycle.response_complete
-        if receiving and unanswered and self._head is not None and len(self.pipeline) < MAX_PIPELINED:
-            cycle.keep_alive = False
-            self._draining = self.max_head
-            return
-        if not self.pipeline and (
-            cycle is None or (not cycle.response_started if self._head is None else cycle.response_complete)
-        ):
+        if cycle is None or self._head is not None or not cycle.response_started:
             body = orjson.dumps(problem.members())
             head = f"HTTP/1.1 {problem.status} \r\ncontent-type: application/problem+json\r\n"
             head += f"content-length: {len(body)}\r\nconnection: close\r\n"
@@ -278,12 +281,30 @@ class LimitedProtocol(HttpToolsProtocol):
         self.transport.close()
         self._start_unread()
 
+    def _answers_first(self) -> bool:
+        """Close after the answers to the requests of which all has arrived; False if there are none to wait for.
+
+        What else came, or comes until then, is dropped: their messages are stored, which only an answer tells.
+        """
+        if self.pipeline and self._head is None:
+            self.pipeline.popleft()
+            self.cycle = self.pipeline[0][0] if self.pipeline else self._running  # type: ignore[assignment]
+            self._head = 0
+        # Unless a head is being received, the cycle is that of the request whose body is.
+        if self._head is None or self.cycle is None or self.cycle.response_complete:
+            return False
+        self._stop()
+        self.cycle.keep_alive = False
+        self._draining = math.inf
+        FlowControl.resume_reading(self.flow)
+        return True
+
     def _drain(self) -> None:
         """Close after the client does, or after the timeout or as many bytes as a head may have.
 
         A close with unread bytes resets the connection, and the client may lose the response (RFC 9112, 9.6).
         """
-        self._draining = self.max_head
+        self._draining = self._draining or self.max_head
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
