@@ -202,7 +202,7 @@ def test_signal_lets_the_batch_finish_and_no_batch_is_over_the_limit(
     assert sizes == [100, 100]
     assert lake.commits("land-kafka-half") == [0, 1]
     assert not lake.spark.streams.active
-    assert take(lake, kafka, topics[0]) == Landed(half=50)
+    assert take(lake, kafka, topics[0], base=settings.kafka.queue_base) == Landed(half=50)
     ids = {(row.queue_offset, row.transaction_id) for row in lake.rows("half")}
     assert ids == {(number, f"t{number}") for number in range(250)}
 

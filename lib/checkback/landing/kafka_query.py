@@ -15,11 +15,12 @@ from pyspark.sql import functions as F
 from checkback.errors import CheckbackError, SettingsError
 from checkback.landing.kafka_metadata import check_noted, connected, made_anew, note
 from checkback.landing.kafka_records import readers
+from checkback.landing.made_with import made_with
 from checkback.landing.run import Landed, LandingStream, run
 from checkback.messages.limits import LINE_MAX
 from checkback.spark.connect import classic_only
 from checkback.spark.session import kafka_package
-from checkback.storage.queue_owners import ANY_TOPIC, QueueOwner, log_of_half, refuse_foreign
+from checkback.storage.queue_owners import ANY_TOPIC, QueueOwner, log_of_half, refuse_elsewhere, refuse_foreign
 from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ def land(
             check_noted(spark, tables.checkpoint(_query(kind)), topic, fixes[kind])
         if "half" in found:
             check_queues(settings, log_of_half(tables), found["half"])
+        if "half" in topics:
+            _keep_base(spark, tables.checkpoint(_query("half")), settings.kafka.queue_base)
         inlets = {}
         for kind, name in topics.items():
             confirm: Callable[[], object] = bool
@@ -108,6 +111,18 @@ def check_queues(settings: Settings, half: DeltaLog | None, topic: Topic) -> Non
             if queue in queues:
                 raise SettingsError(f"{told}, and {queue} is in {key}", "kafka.queue_base", _OWN_QUEUES)
     refuse_foreign(half, queues, QueueOwner.KAFKA, "kafka.queue_base", topic.mark)
+    refuse_elsewhere(half, queues, topic.mark, topic.name)
+
+
+def _keep_base(spark: SparkSession, checkpoint: str, base: int) -> None:
+    """Raise SettingsError if the half topic's checkpoint was made with another base.
+
+    That of the op topic is not asked: it goes on when the half topic is made anew, with another base.
+    """
+    other = made_with(spark, checkpoint, "queue_base", str(base))
+    if other is not None:
+        what = f"is {base}, but the checkpoint {checkpoint} was made with {other}"
+        raise SettingsError(what, "kafka.queue_base", f"set it to {other}: ops name what has landed by it")
 
 
 def _query(kind: Kind) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from checkback.errors import StateError
 from checkback.landing.batch import ANEW, Landing
+from checkback.landing.made_with import made_with
 from checkback.spark.shutdown import stop_on_signal
 from checkback.storage.checkpoints.checkpoint import UnreadableCheckpointError
 from checkback.storage.checkpoints.checkpoint_facts import fit
@@ -109,6 +110,10 @@ def _refuse_misfit(spark: SparkSession, tables: Tables, kind: Kind, query: str) 
     why = None if found is None else misfit(found)
     if why is not None:
         raise StateError(why.what, tables.checkpoint(query), ANEW)
+    # Where commits can be read, those that the checkpoint has seen tell (`SeenCommits`).
+    if not tables.readable and made_with(spark, tables.checkpoint(query), "table", tables.table_id(spark, kind)):
+        what = f"the table {kind} is another one than the checkpoint was made with"
+        raise StateError(what, tables.checkpoint(query), ANEW)
 
 
 def _landing(tables: Tables, kind: Kind, inlet: LandingStream, queues: Queues, max_delay: timedelta) -> Landing:

@@ -14,7 +14,7 @@ from checkback.errors import SettingsError
 from checkback.storage.log.delta_log import DeltaLog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from checkback.storage.tables import Tables
 
@@ -135,8 +135,7 @@ def owners_of(versions: Mapping[str, int | None]) -> dict[int, QueueOwner]:
 
 def operators_queues(log: DeltaLog) -> set[int]:
     """The queues that hold resumed messages. Raises StorageError."""
-    found = (app.partition("/") for app in log.applications())
-    return {int(queue) for owner, _, queue in found if owner == QueueOwner.OPERATOR.value and queue.isdecimal()}
+    return set(_versions_by_queue(log, QueueOwner.OPERATOR))
 
 
 def refuse_foreign(
@@ -154,6 +153,25 @@ def refuse_foreign(
         if owner is QueueOwner.KAFKA and _differ(found, mark):
             what = f"half queue {queue} holds messages of another topic, or of this one before it was created again"
             raise SettingsError(what, key, "choose queues that no topic has had")
+
+
+def refuse_elsewhere(log: DeltaLog | None, queues: Collection[int], mark: int, topic: str) -> None:
+    """Raise SettingsError if messages of this Kafka topic have landed in other half queues than these.
+
+    They would land, and be published, once more. Raises StorageError.
+    """
+    if log is None or mark == ANY_TOPIC:
+        return
+    owned = _versions_by_queue(log, QueueOwner.KAFKA)
+    others = [queue for queue, found in owned.items() if found == mark and queue not in queues]
+    if others:
+        what = f"messages of {topic} have landed in half queue {min(others)}: they would land again, in other queues"
+        raise SettingsError(what, "kafka.queue_base", "set it to what it was then")
+
+
+def _versions_by_queue(log: DeltaLog, owner: QueueOwner) -> dict[int, int]:
+    found = ((app.partition("/"), version) for app, version in log.applications().items())
+    return {int(queue): version for (name, _, queue), version in found if name == owner.value and queue.isdecimal()}
 
 
 def _differ(found: int | None, mark: int) -> bool:
