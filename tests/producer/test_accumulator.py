@@ -53,6 +53,7 @@ def test_requests_are_within_the_limits_and_each_call_is_taken_once_in_order(
         if not any(one.pinned in {None, gateway} for one in calls if one not in taken):
             continue
         request = waiting.take(gateway)
+        waiting.done()
         assert request
         assert len(request) == 1 or sum(map(len, request)) <= BATCH_MAX
         assert len(request) == 1 or sum(one.size for one in request) <= BATCH_BYTES
@@ -65,6 +66,20 @@ def test_requests_are_within_the_limits_and_each_call_is_taken_once_in_order(
     waiting.close()
     assert waiting.take("a") == []
     assert not waiting.add(call(1))
+
+
+def test_nobody_ends_while_calls_may_be_put_back() -> None:
+    waiting: Accumulator[Call] = Accumulator()
+    waiting.add(call(1))
+    taken = waiting.take("a")
+    waiting.close()
+    assert not waiting.finished(0)
+    waiting.put_back(taken)
+    waiting.done()
+    assert waiting.take("b") == taken
+    waiting.done()
+    assert waiting.finished(0)
+    assert waiting.take("a") == []
 
 
 @given(st.lists(st.integers(0, 3), max_size=30))

@@ -81,6 +81,28 @@ def test_gateway_that_does_not_answer_is_left_alone(two: tuple[StubGateway, Stub
     assert len(two[0].halves) == len(two[0].ops) == 100
 
 
+def test_op_whose_gateway_fails_while_the_producer_is_closed_goes_to_another(
+    two: tuple[StubGateway, StubGateway],
+) -> None:
+    """The other one's thread does not end before the op has: it would wait for its own gateway alone, until the end."""
+    lost: list[Any] = []
+    for one in two:
+        one.takes_ops.clear()
+    with TransactionProducer(
+        "orders",
+        [one.url for one in two],
+        Listener(lambda *_: COMMIT),
+        patience=Patience(timeout_s=0.5),
+        on_op_error=lambda *told: lost.append(told),
+    ) as producer:
+        place = producer.send_in_transaction(message(0)).queue_id
+        holds, other = two if place == 0 else two[::-1]
+        holds.until("/v1/ops", 1)
+        other.takes_ops.set()
+    assert lost == []
+    assert [op["transaction_id"] for op in other.unverified] == ["t0"]
+
+
 def test_half_message_sent_again_elsewhere_is_known_by_the_place_acknowledged() -> None:
     """The first gateway stores it and does not answer: the listener hears of the second one's place only."""
     with StubGateway([DROPPED] * 9, queue_id=0) as first, StubGateway([DROPPED] * 9, queue_id=1) as second:

@@ -38,6 +38,8 @@ class Accumulator(Generic[C]):
         self._waiting: deque[C] = deque()
         #: threads that wait for the first call
         self._idle = 0
+        #: requests that were taken and are not `done`: their calls may be put back
+        self._under_way = 0
         self._closed = False
 
     def __len__(self) -> int:
@@ -93,20 +95,28 @@ class Accumulator(Generic[C]):
             return True
 
     def take(self, gateway: str = "") -> list[C]:
-        """The calls of the next request to a gateway; waits for the first one. None: closed, and nothing is left."""
+        """The calls of the next request to a gateway; waits for the first one. None: closed, and nothing is left.
+
+        To be followed by `done`.
+        """
         with self._lock:
             while True:
                 if self._linger_s and self._waiting and not (self._hurry or self._closed):
                     self._hurried.wait(self._linger_s)
-                calls = self._next(gateway)
-                if self._closed and not self._waiting:
-                    self._removed()
+                if calls := self._next(gateway):
+                    self._under_way += 1
                     return calls
-                if calls:
-                    return calls
+                if self._is_over():
+                    return []
                 self._idle += 1
                 self._arrived.wait()
                 self._idle -= 1
+
+    def done(self) -> None:
+        """The calls of a request that was taken have ended, or were put back."""
+        with self._lock:
+            self._under_way -= 1
+            self._removed()
 
     def hurry(self) -> None:
         """Have what waits now sent at once."""
@@ -134,7 +144,7 @@ class Accumulator(Generic[C]):
     def finished(self, timeout_s: float) -> bool:
         """Wait so long for its end: closed, and nothing is left."""
         with self._lock:
-            return self._finished.wait_for(lambda: self._closed and not self._waiting, timeout_s)
+            return self._finished.wait_for(self._is_over, timeout_s)
 
     def close(self, *, discard: bool = False) -> None:
         """Take no more calls; what waits is still sent, unless it is discarded."""
@@ -148,9 +158,12 @@ class Accumulator(Generic[C]):
 
     def _removed(self) -> None:
         """Have all threads end if that was the last call."""
-        if self._closed and not self._waiting:
+        if self._is_over():
             self._arrived.notify_all()
             self._finished.notify_all()
+
+    def _is_over(self) -> bool:
+        return self._closed and not (self._waiting or self._under_way)
 
     def _next(self, gateway: str) -> list[C]:
         calls: list[C] = []

@@ -119,11 +119,15 @@ class _Sender(Generic[C]):
                         return
                 elif not (calls := waiting.take(gateway.url)):
                     return
-                elif gateway.is_left_alone():  # since then
-                    waiting.put_back(calls)
                 else:
-                    self._send(self.route, gateway, connection, calls)
-                    self._end(calls)
+                    try:
+                        if gateway.is_left_alone():  # since then
+                            waiting.put_back(calls)
+                        else:
+                            self._send(self.route, gateway, connection, calls)
+                            self._end(calls)
+                    finally:
+                        waiting.done()
         finally:
             connection.close()
 
