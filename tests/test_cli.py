@@ -356,10 +356,57 @@ def test_job_without_deltas_jars_is_told_what_to_add(folder: Path) -> None:
     assert f"checkback: spark-submit: {told}" in run.stdout.splitlines()
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["status"],
+        ["stuck"],
+        ["pending"],
+        ["audit"],
+        ["lineage", "x"],
+        ["what-if"],
+        ["maintain"],
+        ["rebuild"],
+        ["consume", "payments"],
+        ["resolve", "x", "--commit", "--actor", "a", "--reason", "b"],
+    ],
+    ids=" ".join,
+)
+def test_in_another_folder_there_are_no_tables(
+    command: list[str], folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """None is created, not by `rebuild` either; and who works on tables need not have the producers' secrets."""
+    (folder / "my.yml").write_text('producers: {orders: {secret: "env:UNSET", token: "env:UNSET_TOO"}}')
+    said = fails(capfd, *command, "--config", "my.yml")
+    fix = "name the folder of the tables, or reconcile first"
+    assert said == f"checkback: storage.root (default): there is no folder {folder / 'data'}; {fix}\n"
+    assert not (folder / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "setting"),
+    [
+        ("reconcile", "producers.orders.secret"),
+        ("gateway", "producers.orders.secret"),
+        ("dashboard", "dashboard.token"),
+    ],
+)
+def test_secrets_are_asked_for_where_they_are_needed(
+    command: str, setting: str, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    section, *group, key = setting.split(".")
+    content = {key: "env:UNSET"}
+    (folder / "my.yml").write_text(json.dumps({section: {group[0]: content} if group else content}))
+    (folder / "data").mkdir()
+    told = fails(capfd, command, "--config", "my.yml")
+    assert told.startswith(f"checkback: {setting} (my.yml): the environment variable UNSET is not set; ")
+
+
 def test_a_rebuild_that_a_signal_has_ended_has_failed(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What comes behind it in a script does not run."""
+    (folder / "data").mkdir()
     monkeypatch.setattr("checkback.commands.reconcile.running_session", lambda *_, **__: nullcontext())
     monkeypatch.setattr("checkback.application.rebuild.rebuild", lambda *_: None)
     told = fails(capfd, "rebuild", "--set", "storage.root=data", code=1)

@@ -18,7 +18,7 @@ import pytest
 from checkback.application import rebuild as module
 from checkback.application.rebuild import rebuild, segment_blocks
 from checkback.application.run import reconcile
-from checkback.errors import CheckbackError, StateError
+from checkback.errors import CheckbackError, SettingsError, StateError
 from checkback.reconcile.recovery.batch_recovery import Deleted
 from checkback.reconcile.state.packed_events import pack, parse_key, unpack
 from checkback.reconcile.state.state_codec import decode
@@ -60,6 +60,13 @@ def breaking(monkeypatch: pytest.MonkeyPatch, survives: Callable[[str], bool]) -
         commit(self, spark, name, *more)
 
     monkeypatch.setattr(Tables, "commit", broken)
+
+
+def test_without_tables_there_is_nothing_to_rebuild(spark: SparkSession, tmp_path: Path) -> None:
+    """The wrong folder: a new, empty checkpoint there would seem to be the one that was wanted."""
+    with pytest.raises(SettingsError, match="there is no such table; name the place of the tables"):
+        rebuild(spark, Settings.model_validate({"storage": {"root": str(tmp_path)}}), print)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_rebuilt_after_a_batch_that_broke_off(

@@ -54,7 +54,9 @@ producers:
 ```
 
 A `secret` or `token` is only allowed in the environment, never in a file or on the command line: `env:NAME` refers to
-the variable. Both are masked wherever settings are printed. To make them:
+the variable. Both are masked wherever settings are printed. `gateway`, `reconcile`, `land` and `config show` refuse to
+start without the variables of all groups; commands that look at the tables, or work on them, need none of them. To make
+them:
 
 ```sh
 export ORDERS_SECRET="whsec_$(openssl rand -base64 32)" ORDERS_TOKEN="$(openssl rand -hex 32)"

@@ -10,7 +10,7 @@ import yaml
 from checkback.errors import SettingsError
 from checkback.messages.durations import parse_duration
 from checkback.settings import Settings, flatten
-from checkback.settings.loading import Loaded, load
+from checkback.settings.loading import SECRETS_OF_OTHERS, Loaded, load
 from support.loading import ROOT, SECRET, refusal, write
 
 
@@ -155,6 +155,25 @@ def test_secret_that_a_later_layer_replaces_is_not_asked_for() -> None:
             ["producers.orders.secret=env:S"],
             {"S": SECRET},
         )
+
+
+def test_unset_secret_of_a_section_that_is_not_needed_is_left_out() -> None:
+    """Whoever only looks at the tables has no secrets of producers."""
+    write("conf/base.yml", {"producers": {"orders": {"secret": "env:UNSET_TOO", "endpoints": ["http://1/"]}}})
+    content = {"producers": {"orders": {"secret": "env:UNSET", "token": "env:T"}}, "kafka": {"options": {"a": "env:B"}}}
+    config = write("my.yml", content)
+    loaded = load(config, (), {"T": TOKEN}, SECRETS_OF_OTHERS)
+    orders = loaded.settings.producers["orders"]
+    assert orders.secret is None
+    assert orders.token is not None
+    assert orders.endpoints == ["http://1/"]
+    assert loaded.settings.kafka.options == {}
+    with pytest.raises(SettingsError, match="the environment variable UNSET is not set"):
+        load(config, (), {"T": TOKEN}, SECRETS_OF_OTHERS - {"producers"})
+    with pytest.raises(SettingsError, match="the environment variable KEY is not set"):
+        load(config, ["storage.options.aws_secret_access_key=env:KEY"], {}, SECRETS_OF_OTHERS)
+    with pytest.raises(SettingsError, match="plain text"):
+        load(write("my.yml", {"producers": {"orders": {"secret": SECRET}}}), (), {}, SECRETS_OF_OTHERS)
 
 
 def test_secret_may_stand_in_its_own_variable() -> None:

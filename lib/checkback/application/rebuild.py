@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from checkback.application.run import tick, without_no_data_batches
 from checkback.check.checkpoint_reset import renew
-from checkback.errors import FencedError, StorageError
+from checkback.errors import FencedError, SettingsError, StorageError
 from checkback.reconcile.batch_rules import batch_rules, in_force, keep, rules_of
 from checkback.reconcile.checkpoint_owner import NAME, REBUILDING, WRITTEN, claim
 from checkback.reconcile.publish.batches import TABLE as BATCHES
@@ -86,9 +86,15 @@ def rebuild(
 
     ``tell`` is called with a line before each step. ``deleted``: what to do with messages deleted from their tables.
     Raises FencedError if another process works on the tables, StateError if there are deleted messages and ``deleted``
-    is REFUSE, StorageError, CheckbackError if the query fails.
+    is REFUSE, StorageError, CheckbackError if the query fails, SettingsError if there is none of the tables.
     """
     tables = Tables.of(settings.storage)
+    if not any(tables.exists(spark, name) for name in SCHEMAS):
+        raise SettingsError(
+            "there is no such table",
+            tables.location("half"),
+            "name the place of the tables; a first start is `reconcile`",
+        )
     with exclusive_lock(tables) as lock:
 
         def step(what: str) -> None:

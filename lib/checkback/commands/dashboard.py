@@ -9,6 +9,7 @@ import typer
 
 from checkback.commands.options import Config, Debug, Overrides, app, prepared_for_tables
 from checkback.errors import missing_module
+from checkback.settings.loading import SECRETS_OF_OTHERS
 
 
 @app.command()
@@ -22,7 +23,8 @@ def dashboard(
     """Show in a browser who is stuck, since when and why, until SIGTERM or Ctrl-C."""
     given = {"host": host, "port": port}
     options = [f"dashboard.{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
-    settings = prepared_for_tables(config, [*(overrides or ()), *options], debug)
+    unneeded = SECRETS_OF_OTHERS - {"dashboard"}
+    settings = prepared_for_tables(config, [*(overrides or ()), *options], debug, unneeded)
     try:
         from checkback.dashboard.run import serve
     except ModuleNotFoundError as error:

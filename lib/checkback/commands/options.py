@@ -11,10 +11,12 @@ import typer
 from checkback import __version__
 from checkback.errors import SettingsError
 from checkback.observe.logs import set_up
-from checkback.settings.loading import Loaded, load
+from checkback.settings.loading import SECRETS_OF_OTHERS, Loaded, load
 from checkback.storage.files.paths import local_path
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from checkback.settings import Settings
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, help="Transactional messages on Delta Lake.")
@@ -91,25 +93,29 @@ PublishAgain = Annotated[
 ]
 
 
-def prepared(config: Path | None, overrides: list[str] | None, debug: bool) -> Loaded:
-    """Load the settings and set up logging, as given by the options. Raises SettingsError."""
+def prepared(config: Path | None, overrides: list[str] | None, debug: bool, unneeded: Collection[str] = ()) -> Loaded:
+    """Load the settings and set up logging, as given by the options; ``unneeded`` as `load`. Raises SettingsError."""
     set_up("text", None, debug)
-    loaded = load(config, overrides or ())
+    loaded = load(config, overrides or (), unneeded=unneeded)
     set_up(loaded.settings.log.format, loaded.settings.log.level, debug)
     return loaded
 
 
-def prepared_for_tables(config: Path | None, overrides: list[str] | None, debug: bool) -> Settings:
-    """Like ``prepared``, for commands that need existing tables.
+def prepared_for_tables(
+    config: Path | None, overrides: list[str] | None, debug: bool, unneeded: Collection[str] = SECRETS_OF_OTHERS
+) -> Settings:
+    """Like ``prepared``, for commands that need existing tables, and none of the secrets of producers.
 
     Raises SettingsError, also if the tables' local folder does not exist.
     """
-    return load_for_tables(config, overrides, debug).settings
+    return load_for_tables(config, overrides, debug, unneeded).settings
 
 
-def load_for_tables(config: Path | None, overrides: list[str] | None, debug: bool) -> Loaded:
+def load_for_tables(
+    config: Path | None, overrides: list[str] | None, debug: bool, unneeded: Collection[str] = SECRETS_OF_OTHERS
+) -> Loaded:
     """Like ``prepared_for_tables``, with the origins of the settings."""
-    loaded = prepared(config, overrides, debug)
+    loaded = prepared(config, overrides, debug, unneeded)
     root = local_path(loaded.settings.storage.root)
     if loaded.settings.storage.catalog is None and root is not None and not os.path.isdir(root):
         where = f"storage.root ({loaded.origin('storage.root')})"

@@ -7,7 +7,17 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from checkback.commands.options import AvailableNow, Config, Debug, LeaveOut, Overrides, PublishAgain, app, prepared
+from checkback.commands.options import (
+    AvailableNow,
+    Config,
+    Debug,
+    LeaveOut,
+    Overrides,
+    PublishAgain,
+    app,
+    load_for_tables,
+    prepared,
+)
 from checkback.errors import CheckbackError, SettingsError, StorageError
 from checkback.spark.session import running_session
 from checkback.storage.files.paths import storage_check
@@ -73,7 +83,7 @@ def rebuild(
     """Rebuild reconcile's checkpoint from the tables; the old one is kept beside it."""
     if leave_out and publish_again:
         raise SettingsError("--leave-out and --publish-again exclude each other", fix="give one of them")
-    loaded = prepared(config, overrides, debug)
+    loaded = load_for_tables(config, overrides, debug)
     storage_check(loaded.settings, loaded.origins)
     from checkback.application.rebuild import rebuild as rebuilt_from_tables
     from checkback.reconcile.recovery.batch_recovery import Deleted

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from checkback.errors import SettingsError
 from checkback.settings import BASE_FILE
-from checkback.settings.loading import load
+from checkback.settings.loading import SECRETS_OF_OTHERS, load
 from checkback.storage.timestamps import time_of_us
 
 if TYPE_CHECKING:
@@ -39,14 +39,15 @@ def notebook_settings(config: Path | str | None = None, overrides: Sequence[str]
     project = _project()
     base = project / BASE_FILE
     file = Path(config) if config is not None else base if base.exists() else None
-    loaded = load(file, overrides)
+    loaded = load(file, overrides, unneeded=SECRETS_OF_OTHERS)
     named = {loaded.origin(f"storage.{key}") for key in ("root", "catalog")}
     if config is None and named <= {"default", str(base), str(BASE_FILE)}:
-        loaded = load(file, [*_example(project / _EXAMPLE), *overrides])
+        loaded = load(file, [*_example(project / _EXAMPLE), *overrides], unneeded=SECRETS_OF_OTHERS)
     root = loaded.settings.storage.root
     if ":" in root or Path(root).is_absolute():  # a URI, or a path independent of the working folder
         return loaded.settings
-    return load(file, [*overrides, f"storage.root={json.dumps(str(project / root))}"]).settings
+    overrides = [*overrides, f"storage.root={json.dumps(str(project / root))}"]
+    return load(file, overrides, unneeded=SECRETS_OF_OTHERS).settings
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ names, and records no origins.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -39,11 +39,15 @@ class Leaf(NamedTuple):
 
 
 def read_layers(
-    model: type[S], config: Path | None, overrides: Sequence[str], environ: Mapping[str, str]
+    model: type[S],
+    config: Path | None,
+    overrides: Sequence[str],
+    environ: Mapping[str, str],
+    unneeded: Collection[str] = (),
 ) -> tuple[S, dict[str, str]]:
     """The model from all layers, and the origin of each dotted key that is not a default.
 
-    Raises SettingsError.
+    In the sections ``unneeded`` a key whose variable (``env:NAME``) is unset is left out. Raises SettingsError.
     """
     layers = [_file(Path(BASE_FILE))] if Path(BASE_FILE).exists() else []
     if config is not None:
@@ -51,6 +55,8 @@ def read_layers(
     groups = {leaf.path[1] for layer in layers for leaf in layer if leaf.path[0] == "producers" and leaf.path[1:]}
     layers += [_environment(environ, groups), _overrides(overrides)]
     last = {leaf.path: leaf for layer in layers for leaf in layer}
+    last = {path: leaf for path, leaf in last.items() if path[0] not in unneeded or not _is_unset(leaf, environ)}
+    layers = [[leaf for leaf in layer if leaf.path in last] for layer in layers]
     layers = [[_resolved(leaf, environ, leaf is last[leaf.path]) for leaf in layer] for layer in layers]
 
     origins: dict[KeyPath, str] = {leaf.path: leaf.origin for layer in layers for leaf in layer}
@@ -171,6 +177,12 @@ def _is_secret(path: KeyPath) -> bool:
 
 def _is_reference(leaf: Leaf) -> bool:
     return isinstance(leaf.value, str) and leaf.value.startswith(ENV_REFERENCE)
+
+
+def _is_unset(leaf: Leaf, environ: Mapping[str, str]) -> bool:
+    if not _is_reference(leaf) or not (_is_secret(leaf.path) or leaf.path[:2] in OPTIONS):
+        return False
+    return not environ.get(leaf.value[len(ENV_REFERENCE) :])
 
 
 def _resolved(leaf: Leaf, environ: Mapping[str, str], used: bool) -> Leaf:

@@ -10,7 +10,7 @@ from checkback.settings.layers import read_layers
 from checkback.settings.model import Settings, flatten
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
 
@@ -29,11 +29,22 @@ class Loaded:
         return self.origins.get(key, "default")
 
 
-def load(config: Path | None = None, overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> Loaded:
+#: sections whose secrets are not needed to look at tables, or to work on them
+SECRETS_OF_OTHERS = frozenset({"producers", "kafka", "dashboard"})
+
+
+def load(
+    config: Path | None = None,
+    overrides: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+    unneeded: Collection[str] = (),
+) -> Loaded:
     """Load the settings from all layers.
 
-    ``config`` is the file of ``--config``, ``overrides`` are ``KEY=VALUE``, ``environ`` replaces os.environ.
+    ``config`` is the file of ``--config``, ``overrides`` are ``KEY=VALUE``, ``environ`` replaces os.environ. A secret
+    of the sections ``unneeded`` whose variable (``env:NAME``) is unset is left out; elsewhere that is an error.
     Raises SettingsError, in one line: the problem, key and layer, and the fix. It never shows a secret.
     """
-    settings, origins = read_layers(Settings, config, overrides, os.environ if environ is None else environ)
+    environ = os.environ if environ is None else environ
+    settings, origins = read_layers(Settings, config, overrides, environ, unneeded)
     return Loaded(settings, {key: origins.get(key, "default") for key in flatten(settings)})
