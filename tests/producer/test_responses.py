@@ -100,6 +100,18 @@ def test_each_caller_gets_its_own_results(statuses: list[int], data: st.DataObje
                 assert result.refused == (statuses[n] < 500)
 
 
+def test_reply_with_a_result_of_another_transaction_is_nobodys() -> None:
+    """Nor is the refusal beside it one of these messages: it is the reply to another request."""
+    call = Call([("t1", b"{}"), ("t2", b"{}")], Attempts(Patience(), 0))
+    results = [
+        {"status": 422, "code": "unfit"},
+        {"status": 200, "transaction_id": "t3", "queue_id": 0, "queue_offset": 0},
+    ]
+    assert not distribute([call], "/v1/halves", GatewayReply(200, json.dumps({"results": results}).encode()))
+    assert call.after(0) is None
+    assert [isinstance(one, GatewayError) and one.refused for one in call.results] == [False, False]
+
+
 def test_request_sent_twice_proves_no_refusal() -> None:
     """Libcurl sends a request again when its connection ends: the first may have landed."""
     once = replied(GatewayReply(422, b"{}", "application/problem+json"))

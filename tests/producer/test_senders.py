@@ -20,7 +20,7 @@ from checkback.producer import LocalTransactionState, Patience, SendStatus, Tran
 from checkback.producer.calls import HALVES
 from checkback.producer.producer import _Waiter
 from consumer.heard import until
-from producer.gateways import BROKEN, FULL, StubGateway, ids, problem
+from producer.gateways import BAD_GATEWAY, BROKEN, FULL, LATE, NONSENSE, OK, StubGateway, ids, problem
 from producer.sending import Listener, Lost, message
 
 COMMIT = LocalTransactionState.COMMIT
@@ -89,6 +89,20 @@ def test_ops_are_sent_in_order_whatever_fails() -> None:
             assert producer.flush()
         assert [op["transaction_id"] for op in gateway.ops] == [f"t{number}" for number in range(6)]
         assert not lost
+
+
+@pytest.mark.parametrize(("said", "kept"), [(FULL, True), (LATE, False), (BAD_GATEWAY, False), (NONSENSE, False)])
+def test_connection_ends_with_a_reply_that_is_not_the_gateways_to_this_request(said: str, kept: bool) -> None:
+    """A proxy's 504, and then the gateway's reply: that would be taken for the next request's, and so on for ever."""
+    with (
+        StubGateway([OK, said]) as gateway,
+        TransactionProducer("orders", gateway.url, sleep=lambda _: None) as producer,
+    ):
+        for number in range(3):
+            producer.send(message(number))
+    first, second, third, *_ = [one.connection for one in gateway.requests("/v1/messages")]
+    assert first == second
+    assert (second == third) == kept
 
 
 def test_local_transaction_does_not_run_before_its_half_is_acknowledged(gateway: StubGateway) -> None:

@@ -188,15 +188,18 @@ def request_body(route: Route, calls: Iterable[Call]) -> bytes:
     return b'{"%b":[%b]}' % (route.member, b",".join([call.json() for call in calls]))
 
 
-def distribute(calls: Sequence[Call], url: str, reply: NoReply | GatewayReply) -> None:
-    """Give each call what the reply to the request of `request_body` has for it."""
+def distribute(calls: Sequence[Call], url: str, reply: NoReply | GatewayReply) -> bool:
+    """Give each call what the reply to the request of `request_body` has for it.
+
+    False if the reply may not be this request's, or not the last: what comes next on its connection may be another's.
+    """
     if isinstance(reply, GatewayReply) and reply.status == HTTPStatus.OK:
         try:
-            results = read_results(reply, url, sum(map(len, calls)))
+            results = read_results(reply, url, [call.messages[at][0] for call in calls for at in call._left])
         except GatewayError as error:
             for call in calls:
                 call.replied(url, error)
-            return
+            return False
         at = 0
         for call in calls:
             if reply.resent:
@@ -204,9 +207,10 @@ def distribute(calls: Sequence[Call], url: str, reply: NoReply | GatewayReply) -
             end = at + len(call)
             call.replied(url, results[at:end])
             at = end
-        return
+        return True
     for call in calls:
         call.replied(url, reply)
+    return isinstance(reply, NoReply) or bool(reply.members)  # a proxy's: the gateway's own may follow
 
 
 def batches(group: str, messages: Iterable[Message], born_ms: int) -> list[list[tuple[str, bytes]]]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checkback.errors import CheckbackError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 try:
     from orjson import loads as _loads
@@ -98,11 +101,17 @@ class ItemReply:
 Reply = GatewayReply | ItemReply
 
 
-def read_results(reply: GatewayReply, url: str, number: int) -> list[dict[str, Any]]:
-    """The ``number`` results in a 200. Raises GatewayError if there are not as many."""
+def read_results(reply: GatewayReply, url: str, ids: Sequence[str]) -> list[dict[str, Any]]:
+    """The results in a 200, one for each of these transactions.
+
+    Raises GatewayError if there are not as many, or one is another's: what came is the reply to another request.
+    """
     results = _object(reply.body).get("results")
-    if not (isinstance(results, list) and len(results) == number and all(map(_is_result, results))):
-        raise GatewayError(f"the reply has no {number} results", url, "look at the gateway's URL", reply.status)
+    if not (isinstance(results, list) and len(results) == len(ids) and all(map(_is_result, results))):
+        raise GatewayError(f"the reply has no {len(ids)} results", url, "look at the gateway's URL", reply.status)
+    for result, transaction_id in zip(results, ids, strict=True):
+        if result["status"] == HTTPStatus.OK and result.get("transaction_id") != transaction_id:
+            raise _of_another(url)
     return results
 
 
@@ -116,8 +125,7 @@ def read_place(result: dict[str, Any], url: str, transaction_id: str) -> Place:
         or queue_id < 0
         or queue_offset < 0
     ):
-        what = "the reply is not that of a gateway for this transaction"
-        raise GatewayError(what, url, "look at the gateway's URL", 200)
+        raise _of_another(url)
     return Place(queue_id, queue_offset)
 
 
@@ -138,6 +146,11 @@ def may_have_landed(reply: Reply) -> bool:
     says that could not learn the outcome of its commit.
     """
     return reply.status != HTTPStatus.TOO_MANY_REQUESTS and _code(reply) not in _REFUSALS
+
+
+def _of_another(url: str) -> GatewayError:
+    what = "the reply is not that of a gateway for this transaction"
+    return GatewayError(what, url, "look at the gateway's URL", 200)
 
 
 def _code(reply: Reply) -> str | None:

@@ -305,7 +305,8 @@ class Senders:
                 call.pinned = gateway.url
             elif route is OPS:
                 call.pinned = None
-        distribute(calls, gateway.url + route.path, reply)
+        if not distribute(calls, gateway.url + route.path, reply):
+            connection.close()
 
     def _ops_ended(self, ops: Sequence[Op]) -> None:
         """Put back those that are sent again; report those that have not landed."""
