@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from deltalake import DeltaTable
 
 from check.servers import Received, Server, Wire, reply, says
 from checkback.application.rebuild import rebuild
@@ -87,6 +88,37 @@ def test_check_begins_anew_where_its_checkpoint_does_not_belong_to_the_tables(
     assert lake.rows("op", "half_offset") == [(offset,) for offset in range(5)]
     assert len(commits.received) == 5
     assert lake.rows("rejected", "reason") == []
+
+
+def test_log_that_begins_after_the_last_batch_is_told(
+    lake: Lakehouse, commits: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark lists the commits of a source's last batch when it starts, also if all of them are read.
+
+    Of `check_requests` the check query begins anew; of `op` there is a line that names the rebuild.
+    """
+    settings = _asking(lake, commits)
+    for offset in (0, 1):
+        lake.half(offset)
+        lake.run(settings)
+    _cut_log(lake, "check_requests")
+    lake.half(2)
+    lake.run(settings)
+    assert "the log of check_requests begins with version" in caplog.text
+    assert lake.fates() == {offset: ["topics/t"] for offset in range(3)}
+    assert len(commits.received) == 3
+    _cut_log(lake, "op")
+    with pytest.raises(StateError, match=r"the log of op begins with version .* run `checkback rebuild`"):
+        lake.run(settings)
+
+
+def _cut_log(lake: Lakehouse, name: str) -> None:
+    """As after a compaction: a commit without new rows, and nothing before it but its checkpoint."""
+    lake.tables.mark(lake.spark, name)
+    table = DeltaTable(lake.tables.location(name))
+    table.create_checkpoint()
+    for version in range(table.version()):
+        Path(lake.tables.location(name), "_delta_log", f"{version:020}.json").unlink()
 
 
 def test_op_that_was_put_back_has_the_answers_again(lake: Lakehouse, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from random import Random
 
@@ -66,7 +66,9 @@ def readers_of(random: Random, newest: int) -> list[Reader]:
     made = []
     for name in "ab"[: random.randrange(3)]:
         version = random.randrange(newest + 1)
+        begun = random.choice([None, random.randrange(version + 1)])
         made.append(random.choice([Reader(name, version), Reader(name, version, version), Reader(name, newest + 1)]))
+        made[-1] = replace(made[-1], begun=begun)
     return made
 
 
@@ -82,7 +84,7 @@ def test_nothing_goes_that_somebody_can_still_read(seed: int, commits: int, wait
         {version: made.times[version] for version in range(begins, commits)},
         {version: made.times[version] for version in made.checkpoints if version >= begins},
     )
-    readers = [reader for reader in readers_of(random, newest) if reader.first >= begins]
+    readers = [reader for reader in readers_of(random, newest) if reader.log >= begins]
 
     stays = keep(log, readers, now, RETENTION, LOG_RETENTION)
 
@@ -108,7 +110,7 @@ def test_nothing_goes_that_somebody_can_still_read(seed: int, commits: int, wait
     bases = {version for version in log.checkpoints if version >= stays.log and version not in stays.checkpoints}
     for version in range(begins, commits):
         current_within = version == newest or made.times[version + 1] > now - 2 * DAY
-        if current_within or any(reader.first <= version for reader in readers):
+        if current_within or any(reader.log <= version for reader in readers):
             base = max((base for base in bases if base <= version), default=0)
             assert base or begins == 0, "a snapshot needs a checkpoint, or the log from its beginning"
             assert version - base < 2 * APART

@@ -54,8 +54,8 @@ def test_the_last_batch_that_is_done_counts_and_not_one_that_has_begun(tmp_path:
     checkpoint(tmp_path, "check", {0: offsets(8)}, [])
     found = readers(Tables(root=str(tmp_path)), None)
     assert found == {
-        "half": [("id0", Reader("reconcile", 12))],
-        "op": [("id1", Reader("reconcile", 20))],
+        "half": [("id0", Reader("reconcile", 12, begun=10))],
+        "op": [("id1", Reader("reconcile", 20, begun=20))],
         "check_requests": [("id0", Reader("check", 7, snapshot=7))],
     }
 

@@ -81,6 +81,11 @@ def test_stream_that_stood_still_goes_on(spark: SparkSession, tmp_path: Path, fa
     drained = maintained(settings, long_after())["half"]
     assert drained.kept == ()
     assert {path.name for path in (tmp_path / "half").glob("*.parquet")} == tables.log("half").paths()
+    # On start Spark lists the commits of the last batch once more, however long ago it was.
+    sender.commit()
+    drain(breaks=False)
+    assert set(read.values()) == {1}
+    assert len(read) == sender.sent
 
 
 def _commit_of_files(sender: Sender, tables: Tables, files: int) -> None:

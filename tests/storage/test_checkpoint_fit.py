@@ -44,6 +44,7 @@ def _log(**changes: Any) -> dict[str, Any]:
         _at(version=10),  # all of it is read
         _at(version=9, index=3),
         _log(oldest=8),
+        {"starts": {"requests": replace(POSITION, version=7)}} | _log(oldest=7),
         {"time": 7, "planned": frozenset({7})},
         {"time": 7},
     ],
@@ -65,6 +66,10 @@ def test_what_belongs_together_fits(changes: dict[str, Any]) -> None:
         (_at(version=10, index=0), "ends with version 9, the checkpoint goes on from 10"),
         (_at(version=10, starting=True), "ends with version 9, the checkpoint goes on from 10"),
         (_log(oldest=9), "the log of requests begins with version 9, the checkpoint goes on from 8"),
+        (
+            {"starts": {"requests": replace(POSITION, version=7)}} | _log(oldest=8),
+            "the log of requests begins with version 8, the checkpoint goes on from 7",
+        ),
     ],
 )
 def test_what_does_not_belong_together_is_told(changes: dict[str, Any], says: str) -> None:

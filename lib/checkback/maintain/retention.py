@@ -32,17 +32,25 @@ APART = 1000
 class Reader:
     """A stream's position in a table. ``unread``: first commit that it may still read.
 
-    ``snapshot``: the version of its initial snapshot, if it may still read that; None = it is past that.
+    ``snapshot``: the version of its initial snapshot, if it may still read that; None = it is past that. ``begun``:
+    where its last completed batch began, None = with the table: on start Spark lists that batch's commits once more
+    (MicroBatchExecution.populateStartOffsets), but reads none of its files.
     """
 
     query: str
     unread: int
     snapshot: int | None = None
+    begun: int | None = None
 
     @property
     def first(self) -> int:
-        """The oldest version whose log it needs: on start it also reads the snapshot before ``unread``."""
+        """The oldest version whose files it needs: on start it also reads the snapshot before ``unread``."""
         return max(0, min(self.unread - 1, self.unread if self.snapshot is None else self.snapshot))
+
+    @property
+    def log(self) -> int:
+        """The oldest version whose log it needs."""
+        return self.first if self.begun is None else max(0, min(self.first, self.begun - 1))
 
 
 @dataclass(frozen=True)
@@ -94,7 +102,7 @@ def keep(
     since = log.at(now - _ms(retention))
     begun = {max(oldest, reader.snapshot) for reader in readers if reader.snapshot is not None}
     unread = min((reader.unread for reader in readers), default=newest + 1)
-    first = min([since, log.at(now - _ms(log_retention)), *(reader.first for reader in readers)])
+    first = min([since, log.at(now - _ms(log_retention)), *(reader.log for reader in readers)])
     oldest_log = max((version for version in log.checkpoints if version <= first), default=0)
     return RetentionPlan(
         snapshots=frozenset({since, *(version for version in begun if version <= newest)}),

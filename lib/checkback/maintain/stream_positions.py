@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from checkback.maintain.retention import Reader
@@ -43,8 +44,13 @@ def readers(tables: Tables, spark: SparkSession | None) -> dict[str, list[tuple[
         last = max(done, default=None)
         number = min(begun) if last is None or last not in begun else last
         batch = read_batch(spark, place, number)
+        before = read_batch(spark, place, number - 1).positions if number - 1 in begun else ()
+        starts = dict(zip(sources, before, strict=False))
         for table, position in _positions(sources, batch):
-            found.setdefault(table, []).append((position.table, reader_of(query, position, done=last == number)))
+            start = starts.get(table)
+            reader = reader_of(query, position, done=last == number)
+            reader = replace(reader, begun=None if start is None else start.version)
+            found.setdefault(table, []).append((position.table, reader))
     return found
 
 

@@ -15,7 +15,7 @@ from checkback.storage.checkpoints.checkpoint_fit import OTHER_PLAN, PUT_BACK, F
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from checkback.storage.checkpoints.checkpoint import Batch, Checkpoint
+    from checkback.storage.checkpoints.checkpoint import Batch, Checkpoint, StreamPosition
     from checkback.storage.checkpoints.checkpoint_fit import TableLog
 
 _REBUILD = "or run `checkback rebuild`"
@@ -47,8 +47,9 @@ class DecisionFacts:
 class StartFacts:
     """The facts at a start. ``rebuilding``: a rebuild is in progress or was interrupted.
 
-    ``logs``: the sources' logs by name, in the query's order, if read. ``done``: the last completed batch; -1 = none.
-    ``replaced``: see `Fit`. ``missing_schema``: see `checkpoint`. ``times``: of the batches in the offset log (ms).
+    ``logs``: the sources' logs by name, in the query's order, if read; ``starts``: see `Fit`. ``done``: the last
+    completed batch; -1 = none. ``replaced``: see `Fit`. ``missing_schema``: see `checkpoint`. ``times``: of the batches
+    in the offset log (ms).
     """
 
     place: str
@@ -58,6 +59,7 @@ class StartFacts:
     segment_size: int
     rebuilding: bool = False
     logs: Mapping[str, TableLog] = field(default_factory=dict)
+    starts: Mapping[str, StreamPosition | None] = field(default_factory=dict)
     done: int = -1
     replaced: str | None = None
     missing_schema: str | None = None
@@ -112,6 +114,7 @@ def _refuse_misfit(facts: StartFacts, newest: Batch) -> None:
             written=facts.decisions.last_batch,
             concluded=facts.decisions.concluded,
             positions=dict(zip(facts.logs, newest.positions, strict=False)),
+            starts=facts.starts,
             logs=facts.logs,
             replaced=facts.replaced,
         )

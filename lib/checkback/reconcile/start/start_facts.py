@@ -17,7 +17,7 @@ from checkback.storage.checkpoints.checkpoint import (
     read_batch,
     read_checkpoint,
 )
-from checkback.storage.checkpoints.checkpoint_facts import logs, recorded_plan
+from checkback.storage.checkpoints.checkpoint_facts import logs, positions_of, recorded_plan
 from checkback.storage.checkpoints.seen_commits import replaced
 from checkback.storage.files import filesystem
 from checkback.storage.own_failure import own_failure
@@ -38,15 +38,18 @@ def facts(spark: SparkSession, settings: Settings, tables: Tables) -> StartFacts
     place = tables.checkpoint(NAME)
     checkpoint = read_checkpoint(spark, place)
     decisions = decision_facts(spark, tables, checkpoint)
+    newest = None if checkpoint is None else checkpoint.newest
+    starts = {} if newest is None else positions_of(spark, tables, NAME, newest.batch_id - 1)
     return StartFacts(
         place=place,
         checkpoint=checkpoint,
         decisions=decisions,
-        times=_times(spark, place, None if checkpoint is None else checkpoint.newest, decisions.planned),
+        times=_times(spark, place, newest, decisions.planned),
         partitions=int(spark.conf.get(PARTITIONS) or settings.reconcile.partitions),
         segment_size=settings.reconcile.segment_size,
         rebuilding=filesystem.exists(spark, tables.checkpoint(REBUILDING)),
-        logs=logs(spark, tables, _positions(tables, checkpoint)),
+        starts=starts,
+        logs=logs(spark, tables, _positions(tables, newest), starts),
         done=last_done(spark, place),
         replaced=replaced(spark, tables, NAME),
         missing_schema=missing_schema(spark, place),
@@ -134,9 +137,9 @@ def _times(spark: SparkSession, place: str, newest: Batch | None, planned: Colle
     return times | {batch_id: read_batch(spark, place, batch_id).time for batch_id in others}
 
 
-def _positions(tables: Tables, checkpoint: Checkpoint | None) -> dict[str, StreamPosition | None]:
-    """The checkpoint's positions in the sources, by name, in the query's order."""
-    newest, names = None if checkpoint is None else checkpoint.newest, SOURCES[NAME]
+def _positions(tables: Tables, newest: Batch | None) -> dict[str, StreamPosition | None]:
+    """The positions in the sources of the newest batch, by name, in the query's order."""
+    names = SOURCES[NAME]
     if newest is None:  # nothing to compare with; reading the logs is only cheap from files
         return dict.fromkeys(names) if tables.by_files else {}
     return dict(zip(names, newest.positions, strict=False))

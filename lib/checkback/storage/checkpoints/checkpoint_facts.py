@@ -37,19 +37,28 @@ def fit(spark: SparkSession, tables: Tables, query: str, written: Sequence[str])
     apps = {name: f"{who}/{name}" for name in written}
     last = [tables.last_version(spark, name, app) for name, app in apps.items()]
     plans = [recorded_plan(tables, name, app) for name, app in apps.items()] if tables.by_files else []
-    positions: dict[str, StreamPosition | None] = {}
-    if begun >= 0 and query in SOURCES:  # not the offsets of file and Kafka sources
-        positions = dict(zip(SOURCES[query], read_batch(spark, place, begun).positions, strict=False))
+    # not the offsets of file and Kafka sources
+    positions = positions_of(spark, tables, query, begun) if query in SOURCES else {}
+    starts = positions_of(spark, tables, query, begun - 1) if positions else {}
     return Fit(
         begun=begun,
         done=last_done(spark, place),
         written=max((batch for batch in last if batch is not None), default=None),
         positions=positions,
-        logs=logs(spark, tables, positions),
+        starts=starts,
+        logs=logs(spark, tables, positions, starts),
         replaced=replaced(spark, tables, query),
         planned=frozenset(time for batch_id, time in filter(None, plans) if batch_id == begun),
         time=None if begun < 0 else parse_time(begun, filesystem.text(spark, f"{place}/offsets/{begun}"), place),
     )
+
+
+def positions_of(spark: SparkSession, tables: Tables, query: str, number: int) -> dict[str, StreamPosition | None]:
+    """Where a batch ends in the query's sources, by name; empty if it is not in the offset log. Raises StorageError."""
+    place = tables.checkpoint(query)
+    if not filesystem.exists(spark, f"{place}/offsets/{number}"):
+        return {}
+    return dict(zip(SOURCES[query], read_batch(spark, place, number).positions, strict=False))
 
 
 def recorded_plan(tables: Tables, name: str, app: str) -> tuple[int, int] | None:
@@ -80,17 +89,22 @@ def newer(place: str, batch_id: int) -> StateError:
     )
 
 
-def logs(spark: SparkSession, tables: Tables, positions: Mapping[str, StreamPosition | None]) -> dict[str, TableLog]:
-    """The logs of these tables, at least back to the positions in them. Raises StorageError."""
+def logs(
+    spark: SparkSession,
+    tables: Tables,
+    positions: Mapping[str, StreamPosition | None],
+    starts: Mapping[str, StreamPosition | None],
+) -> dict[str, TableLog]:
+    """The logs of these tables, at least back to ``starts``, else to the positions in them. Raises StorageError."""
     if tables.by_files:
         return {name: _log(tables, name) for name in positions}
     with ThreadPoolExecutor() as pool:
-        found = pool.map(lambda name: _spark_log(spark, tables, name, positions[name]), positions)
+        found = pool.map(lambda name: _spark_log(spark, tables, name, starts.get(name) or positions[name]), positions)
         return dict(zip(positions, found, strict=True))
 
 
 def _spark_log(spark: SparkSession, tables: Tables, name: str, position: StreamPosition | None) -> TableLog:
-    """The table's log, back to the position from which the checkpoint resumes."""
+    """The table's log, back to a position."""
     newest = tables.version(spark, name)
     behind = 1 if position is None else newest - max(position.version, 0) + 1
     oldest = newest if behind <= 1 else min(tables.history(spark, name, behind))

@@ -39,9 +39,10 @@ class Fit:
 
     ``begun``: the newest batch in the offset log; ``done``: the newest in the commit log; -1 = none. ``written``: the
     newest batch of the query in any table; ``concluded``: the newest in the table to which each batch commits last;
-    None = none, or unknown. ``positions``: the sources' end offsets of the newest batch; ``logs``: the sources' logs,
-    as far as they were read. ``replaced``: how a table differs from what the checkpoint has seen. ``time``: of the
-    newest batch (ms); ``planned``: its times by which the tables were written (`batch_plan`).
+    None = none, or unknown. ``positions``: the sources' end offsets of the newest batch; ``starts``: those of the one
+    before, from which on Spark lists commits on start; ``logs``: the sources' logs, as far as they were read.
+    ``replaced``: how a table differs from what the checkpoint has seen. ``time``: of the newest batch (ms);
+    ``planned``: its times by which the tables were written (`batch_plan`).
     """
 
     begun: int = -1
@@ -49,6 +50,7 @@ class Fit:
     written: int | None = None
     concluded: int | None = None
     positions: Mapping[str, StreamPosition | None] = field(default_factory=dict)
+    starts: Mapping[str, StreamPosition | None] = field(default_factory=dict)
     logs: Mapping[str, TableLog] = field(default_factory=dict)
     replaced: str | None = None
     time: int | None = None
@@ -79,7 +81,7 @@ def misfit(fit: Fit) -> Misfit | None:
         return Misfit(OTHER_PLAN.format(fit.begun))
     for name, log in fit.logs.items():
         position = fit.positions.get(name)
-        found = None if position is None else _misread(name, position, log)
+        found = None if position is None else _misread(name, position, fit.starts.get(name) or position, log)
         if found is not None:
             return found
     if fit.replaced is not None:
@@ -87,7 +89,7 @@ def misfit(fit: Fit) -> Misfit | None:
     return None
 
 
-def _misread(name: str, position: StreamPosition, log: TableLog) -> Misfit | None:
+def _misread(name: str, position: StreamPosition, start: StreamPosition, log: TableLog) -> Misfit | None:
     if position.table != log.table:
         return Misfit(f"the table {name} is another one than the checkpoint was made with", "put the table back")
     if position.seen > log.newest:
@@ -95,9 +97,9 @@ def _misread(name: str, position: StreamPosition, log: TableLog) -> Misfit | Non
             f"the table {name} ends with version {log.newest}, the checkpoint goes on from {position.version}",
             "the table was put back to an older state: put it forward again",
         )
-    if position.version < log.oldest:
+    if start.version < log.oldest:
         return Misfit(
-            f"the log of {name} begins with version {log.oldest}, the checkpoint goes on from {position.version}: "
+            f"the log of {name} begins with version {log.oldest}, the checkpoint goes on from {start.version}: "
             "the query was stopped for longer than delta.logRetentionDuration"
         )
     return None
