@@ -106,6 +106,12 @@ def test_wrong_usage_is_told_in_one_line(arguments: list[str], told: str, capfd:
     assert told in fails(capfd, *arguments)
 
 
+def test_help_shows_optional_arguments_in_brackets(capfd: pytest.CaptureFixture[str]) -> None:
+    for command, argument in (("consumers", "[GROUP]"), ("resume", "[TX]"), ("lineage", "[TX | QUEUE/OFFSET]")):
+        assert main([command, "--help"]) == 0
+        assert f"checkback {command} [OPTIONS] {argument} " in capfd.readouterr().out
+
+
 def test_usage_error_points_to_the_help_of_its_command(capfd: pytest.CaptureFixture[str]) -> None:
     assert "see `checkback land --help`" in fails(capfd, "land", "--hlf", "x")
     assert "see `checkback --help`" in fails(capfd, "lend")

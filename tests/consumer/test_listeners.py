@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 import threading
@@ -31,13 +32,16 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError])
 def test_an_exception_of_any_kind_is_a_failure(
-    lake: Published, running: list[PushConsumer], error: type[BaseException]
+    lake: Published, running: list[PushConsumer], caplog: pytest.LogCaptureFixture, error: type[BaseException]
 ) -> None:
+    """It is logged with the message, without its body."""
     lake.publish({"pay": [lake.messages(6)]})
     heard = Heard(also=raising(error))
-    start(lake, running, heard, threads=1)
-    heard.wait_for(*range(6))
+    with caplog.at_level(logging.WARNING, "checkback"):
+        start(lake, running, heard, threads=1)
+        heard.wait_for(*range(6))
     assert heard.times == Counter(range(6))
+    assert f"the listener failed on MessageExt(pay, 0/1, queue 0): {error.__name__} at " in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["delta", "sql"])

@@ -78,9 +78,26 @@ def test_producer_verifies_the_gateways_certificate(certificate: tuple[str, str]
         doubting, trusting = send(url), send(url, ca_file=certificate[0])
     assert doubting.send_status is SendStatus.NO_ANSWER
     assert "certificate not accepted" in str(doubting.half_error)
+    assert str(doubting.half_error).endswith("; look at the gateway's URL and at ca_file")
     assert trusting.send_status is SendStatus.REJECTED
     assert trusting.half_error is not None
     assert trusting.half_error.status == 401
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("https://127.0.0.1:{}", "TLS failed: WRONG_VERSION_NUMBER; look at the gateway's URL: http or https?"),
+        ("http://no.such.host.invalid:{}", "host name: could not be resolved; look at the gateway's URL"),
+    ],
+)
+def test_url_of_another_scheme_or_host_is_told_as_such(url: str, told: str) -> None:
+    listener, once = Listener(lambda *_: None), Patience(retries=0)
+    with CheckServer(check_app(listener, secret=SECRET)) as server:
+        url = url.format(server.url.split(":")[2].partition("/")[0])
+        with TransactionProducer("orders", url, listener, patience=once) as producer:
+            result = producer.send_in_transaction(MESSAGE)
+    assert str(result.half_error).endswith(told)
 
 
 def test_files_not_fit_are_one_line(certificate: tuple[str, str], tmp_path: Path) -> None:

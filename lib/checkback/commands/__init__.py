@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
     from typer.core import TyperGroup
 
-#: by module, its commands
+#: by module, its commands; `--help` lists them in this order
 MODULES = {
-    "config": ("config",),
-    "consume": ("consume", "consumers", "reconsume"),
-    "dashboard": ("dashboard",),
     "gateway": ("gateway",),
-    "inspect": ("audit", "decisions", "discarded", "pending", "scheduled", "stuck", "unpublished"),
     "land": ("land",),
-    "lineage": ("lineage",),
-    "maintain": ("maintain",),
-    "operate": ("cancel", "resolve", "resume"),
-    "outages": ("outages",),
-    "reconcile": ("rebuild", "reconcile"),
+    "reconcile": ("reconcile", "rebuild"),
     "status": ("status",),
+    "inspect": ("audit", "decisions", "discarded", "pending", "scheduled", "stuck", "unpublished"),
+    "outages": ("outages",),
+    "lineage": ("lineage",),
+    "dashboard": ("dashboard",),
     "what_if": ("what-if",),
+    "operate": ("resolve", "cancel", "resume"),
+    "consume": ("consume", "consumers", "reconsume"),
+    "maintain": ("maintain",),
+    "config": ("config",),
 }
 
 

@@ -144,7 +144,7 @@ def _start(text: str) -> Literal["first", "last"] | datetime:
 
 @app.command()
 def consumers(
-    group: Annotated[str | None, typer.Argument(metavar="[GROUP]", help="Only this group, with its queues.")] = None,
+    group: Annotated[str | None, typer.Argument(metavar="GROUP", help="Only this group, with its queues.")] = None,
     as_json: Json = False,
     config: Config = None,
     overrides: Overrides = None,

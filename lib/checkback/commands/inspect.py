@@ -166,7 +166,7 @@ def discarded(
     overrides: Overrides = None,
     debug: Debug = False,
 ) -> None:
-    """Show the messages that were given up or cancelled, the last first, and why; `resume` sends one again."""
+    """Show the messages that were given up or cancelled, the last first, and why; `resume` brings one back."""
     settings = prepared_for_tables(config, overrides, debug)
     with answering(settings, "discarded") as several, several.together() as answers:
         rows = answers.discarded(as_of, since=since, group=group, topic=topic, reason=reason)

@@ -36,7 +36,7 @@ _FIX_OF_KEY = "a key is one whole word of a message's keys; a transaction id is 
 
 Wanted = Annotated[
     str | None,
-    typer.Argument(metavar="[TX | QUEUE/OFFSET]", help="The transaction id, or its half message's queue and offset."),
+    typer.Argument(metavar="TX | QUEUE/OFFSET", help="The transaction id, or its half message's queue and offset."),
 ]
 Key = Annotated[str | None, typer.Option("--key", metavar="K", help="Instead: one of the message's keys.")]
 

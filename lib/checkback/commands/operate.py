@@ -77,7 +77,7 @@ def cancel(
 def resume(
     actor: Actor,
     reason: Reason,
-    transaction_id: Annotated[str | None, typer.Argument(metavar="[TX]", help="The transaction id.")] = None,
+    transaction_id: Annotated[str | None, typer.Argument(metavar="TX", help="The transaction id.")] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="All that were discarded: of --group, --since, if these are given.")
     ] = False,

@@ -16,6 +16,7 @@ from checkback.errors import printable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from checkback.consumer.message import MessageExt
     from checkback.consumer.process_queue import ProcessQueue, Slice
 
 #: time for which a thread takes messages (s), and the most it takes
@@ -86,7 +87,7 @@ def outcome_of(listener: Callable[..., Any], *arguments: Any) -> str | None:
         if os.getpid() != own:
             _exit_child(error)
         reason = error_summary(error)
-        warn("the listener failed: %s", reason)
+        warn("the listener failed on %r: %s", _first_of(arguments[0]), reason)
         return reason
     if os.getpid() != own:
         _exit_child(None)
@@ -95,8 +96,12 @@ def outcome_of(listener: Callable[..., Any], *arguments: Any) -> str | None:
     if result is ConsumeResult.RECONSUME_LATER:
         return "RECONSUME_LATER"
     returned = printable(type(result).__name__)
-    warn("the listener returned %s instead of a ConsumeResult", returned)
+    warn("the listener returned %s instead of a ConsumeResult, on %r", returned, _first_of(arguments[0]))
     return f"it returned {returned}"
+
+
+def _first_of(given: MessageExt | list[MessageExt]) -> MessageExt:
+    return given[0] if isinstance(given, list) else given
 
 
 def _exit_child(error: BaseException | None) -> NoReturn:

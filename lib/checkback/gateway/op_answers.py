@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _DETAILS = {
     Verdict.UNKNOWN_OFFSET: "queue_id, half_offset: no half message of a gateway is there",
     Verdict.WRONG_GROUP: "producer_group: the half message is another group's",
-    Verdict.WRONG_TRANSACTION_ID: "transaction_id: the half message has another",
+    Verdict.WRONG_TRANSACTION_ID: "transaction_id: the half message at queue_id, half_offset has another",
 }
 
 

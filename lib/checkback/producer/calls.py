@@ -50,6 +50,20 @@ class NoReply(NamedTuple):
     sent: bool = True
 
 
+#: by how the reason of an attempt without a reply begins
+_FIXES = {
+    "host name": "look at the gateway's URL",
+    "TLS failed": "look at the gateway's URL: http or https?",
+    "not HTTP": "look at the gateway's URL: http or https?",
+    "certificate": "look at the gateway's URL and at ca_file",
+}
+
+
+def _fix(reason: str) -> str:
+    found = [fix for begin, fix in _FIXES.items() if reason.startswith(begin)]
+    return found[0] if found else "check that the gateway runs"
+
+
 _Replied = Union[NoReply, GatewayReply, GatewayError, list[dict[str, Any]]]  # noqa: UP007 - Python 3.10 evaluates it
 
 
@@ -107,7 +121,7 @@ class Call:
             return None
         if isinstance(reply, NoReply):
             wait = self.attempts.after_failure(now)
-            return self._fail_unless(wait, lambda: GatewayError(reply.reason, url, "check that the gateway runs"))
+            return self._fail_unless(wait, lambda: GatewayError(reply.reason, url, _fix(reply.reason)))
         if reply.resent:
             self.attempts.lost = True
         wait = self.attempts.after_reply(reply, now)

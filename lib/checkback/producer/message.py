@@ -42,7 +42,7 @@ class Message:
     generates a unique one (RocketMQ's UNIQ_KEY); or an idempotency key, unique in the producer group, with which a
     message sent again after a crash lands only once. At most one of ``delay_level`` (RocketMQ's, 1 to 18), ``delay``
     (from COMMIT) and ``deliver_at`` (with a time zone) says when it is delivered, see docs/delay.md. The limits are
-    RocketMQ's, see docs/protocol.md.
+    RocketMQ's, see docs/files.md. ``keys``: words with a space between them.
 
     ``queue_id`` and ``queue_offset``: the place at which its half message was acknowledged, set in the message that
     ``execute_local_transaction`` is given, else None. The place is the half message's identity (docs/protocol.md, rule

@@ -108,7 +108,7 @@ def _origin(path: Sequence[str | int], origins: Mapping[KeyPath, str]) -> str:
 
 
 def _nearest(model: type[BaseModel], path: Sequence[str]) -> str:
-    """The valid dotted key most similar to the path as a whole, and with a part similar to its last."""
+    """The valid dotted key most similar to the path as a whole, and with a part similar to its last; or several."""
     group = path[1] if len(path) > 2 else "GROUP"
     keys: list[KeyPath] = [("producers", group, name) for name in _names(Producer)]
     for section, field in model.model_fields.items():
@@ -121,5 +121,6 @@ def _nearest(model: type[BaseModel], path: Sequence[str]) -> str:
         whole = difflib.SequenceMatcher(None, ".".join(key), ".".join(path).lower()).ratio()
         return whole + max(difflib.SequenceMatcher(None, name, path[-1].lower()).ratio() for name in key)
 
-    nearest: KeyPath = max(keys, key=likeness)
-    return ".".join(nearest)
+    # Without a section, as where a line is not indented: it may be any with such a key.
+    nearest = [key for key in keys if tuple(path) == key[1:]] or [max(keys, key=likeness)]
+    return " or ".join(".".join(key) for key in nearest)

@@ -14,6 +14,13 @@ import yaml
 
 _INT = r"[-+]?(?:0|[1-9][0-9_]{0,60}|0b_*[01][01_]{0,60}|0x_*[0-9a-fA-F][0-9a-fA-F_]{0,60})"
 _FLOAT = r"[-+]?[0-9][0-9_]*\.[0-9_]*(?:[eE][-+][0-9]+)?|\.[0-9][0-9_]*(?:[eE][-+][0-9]+)?|[-+]?\.(?i:inf)|\.(?i:nan)"
+#: by PyYAML's text, of those that do not quote
+_FIXES = {
+    "found character '\\t' that cannot start any token": "indent with spaces, not with tabs",
+    "mapping values are not allowed here": "check the indentation and the spaces after colons, or put it in quotes",
+    "expected <block end>, but found '<block mapping start>'": "indent it as the lines before it",
+    "could not find expected ':'": "write KEY: VALUE, with a space after the colon",
+}
 
 
 class InvalidYamlError(Exception):
@@ -31,7 +38,8 @@ def parsed(text: str) -> Any:
     except InvalidYamlError as error:
         invalid = error
     except yaml.YAMLError as error:
-        invalid = InvalidYamlError("is not valid YAML", mark=getattr(error, "problem_mark", None))
+        fix = _FIXES.get(getattr(error, "problem", ""), "")
+        invalid = InvalidYamlError("is not valid YAML", fix, mark=getattr(error, "problem_mark", None))
     except RecursionError:
         invalid = InvalidYamlError("is nested too deeply")
     except Exception:  # noqa: BLE001 - PyYAML passes on what Python raises, as for the escape "\U00110000"
