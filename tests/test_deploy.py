@@ -1,4 +1,4 @@
-"""The service and the line for cron: well formed, and their command lines are ones that Checkback takes."""
+"""The services and the line for cron: well formed, and their command lines are ones that Checkback takes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 ROOT = Path(__file__).parent.parent
-SERVICE = ROOT / "conf/systemd/checkback-reconcile.service"
+SERVICES = sorted((ROOT / "conf/systemd").glob("*.service"))
 CRON = ROOT / "conf/cron/checkback"
 DOCS = ROOT / "docs/deploy.md"
 #: five times of cron: numbers, ranges, steps and lists
@@ -42,30 +42,38 @@ def parse(arguments: Sequence[str]) -> dict[str, object]:
     return dict(command.make_context(arguments[0], list(arguments[1:])).params)
 
 
-def service() -> ConfigParser:
+def service(file: Path) -> ConfigParser:
     parser = ConfigParser(interpolation=None)
     parser.optionxform = str  # type: ignore[assignment, method-assign]
-    parser.read(SERVICE, "utf-8")
+    parser.read(file, "utf-8")
     return parser
 
 
-def test_service_runs_on_until_it_is_stopped() -> None:
+def test_gateway_and_reconcile_have_a_service() -> None:
+    assert [file.stem for file in SERVICES] == ["checkback-gateway", "checkback-reconcile"]
+
+
+@pytest.mark.parametrize("file", SERVICES, ids=lambda file: file.stem)
+def test_service_runs_on_until_it_is_stopped(file: Path) -> None:
     """Only wrong settings are not tried again; a stop reaches Checkback, and not Spark under it."""
-    unit = service()
+    unit = service(file)
     assert unit.sections() == ["Unit", "Service", "Install"]
     run = unit["Service"]
     options = taken(run["ExecStart"])
-    assert (options["available_now"], options["config"]) == (False, Path("/etc/checkback/checkback.yml"))
+    assert f" {file.stem.removeprefix('checkback-')} --config " in run["ExecStart"]
+    assert options["config"] == Path("/etc/checkback/checkback.yml")
+    assert not options.get("available_now")
     assert (run["Restart"], run["RestartPreventExitStatus"], run["KillMode"]) == ("on-failure", "2", "mixed")
 
 
-def test_service_is_what_systemd_takes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("file", SERVICES, ids=lambda file: file.stem)
+def test_service_is_what_systemd_takes(file: Path, tmp_path: Path) -> None:
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
         pytest.skip("there is no systemd-analyze")
     program = sys.executable
-    text = SERVICE.read_text("utf-8").replace("/opt/checkback/.venv/bin/checkback", program)
-    unit = tmp_path / SERVICE.name
+    text = file.read_text("utf-8").replace("/opt/checkback/.venv/bin/checkback", program)
+    unit = tmp_path / file.name
     unit.write_text(re.sub(r"(?m)^User=.*$", "", text), "utf-8")
     run = subprocess.run([analyze, "verify", str(unit)], capture_output=True, text=True, check=False)
     assert (run.returncode, run.stderr) == (0, "")
