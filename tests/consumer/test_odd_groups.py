@@ -7,14 +7,17 @@ import os
 import shutil
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from checkback.cli import main
 from checkback.consumer import PushConsumer
 from checkback.consumer.group import rebalance
+from checkback.consumer.group.group_state import GroupState, Member
 from checkback.consumer.group.group_table import GroupTable
 from checkback.errors import SettingsError, StorageError
 from consumer.heard import Heard, raising, until
@@ -217,3 +220,21 @@ def test_a_log_that_fails_does_not_end_the_groups_thread(lake: Published, runnin
     until(lambda: GroupTable(lake.tables, "g").state.members.keys() == before.keys())
     running.pop().shutdown()
     assert GroupTable(lake.tables, "g").state.members == {}
+
+
+def test_states_that_were_replaced_long_ago_are_in_no_checkpoint(
+    lake: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A week of heartbeats and positions is a million of them, which each checkpoint would list."""
+    real = time.time
+    table = GroupTable(lake.tables, "g")
+    state = GroupState(members={"a": Member("a", 1, 0, frozenset({"pay"}))})
+    monkeypatch.setattr("time.time", lambda: real() - 7200)
+    for _ in range(60):
+        table.update(lambda _: replace(state))
+    monkeypatch.setattr("time.time", real)
+    for _ in range(40):
+        table.update(lambda _: replace(state))
+    [checkpoint] = Path(lake.tables.location("consumer_groups/g"), "_delta_log").glob("*.checkpoint.parquet")
+    assert len(pq.read_table(checkpoint, columns=["remove"]).column("remove").drop_null()) == 40
+    assert GroupTable(lake.tables, "g").state == state
