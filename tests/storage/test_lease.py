@@ -121,6 +121,8 @@ def test_batch_function_elsewhere_works_for_the_holder_only(store: Tables) -> No
     with exclusive_lock(store):
         elsewhere = pickle.loads(pickle.dumps(store))  # noqa: S301 - ours
         elsewhere.create(None, "op")
+    with exclusive_lock(store), pytest.raises(FencedError, match=r" on \S+, which started this query, no longer works"):
+        elsewhere.commit(None, "op", [], "app", 1)  # also if the successor has the same name
     with pytest.raises(FencedError, match="no longer works on these tables"):
         elsewhere.commit(None, "op", [], "app", 1)
 

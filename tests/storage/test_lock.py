@@ -51,7 +51,10 @@ def test_batch_function_elsewhere_works_for_the_holder_only(tmp_path: Path) -> N
     with exclusive_lock(tables):
         elsewhere = pickle.loads(pickle.dumps(tables))  # noqa: S301 - ours
         elsewhere.guard()
-    with pytest.raises(FencedError, match="no longer works on these tables"):
+    with pytest.raises(FencedError, match=r"process \d+ on \S+, which started this query, no longer works on these"):
+        elsewhere.guard()
+    # A container that was started again: the process's number and the host's name are the same.
+    with exclusive_lock(tables), pytest.raises(FencedError):
         elsewhere.guard()
     process = _hold(tmp_path)
     try:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from checkback.errors import FencedError, StorageError
-from checkback.storage.files.lease import Lease, holder_of, this_process
+from checkback.storage.files.lease import Lease, holder_of, new_holder, shown
 from checkback.storage.files.object_store import is_registered
 from checkback.storage.files.paths import local_path
 
@@ -62,7 +62,7 @@ class HeldElsewhere:
         found = _holder(self.place)
         if found is not None and found != self.holder:
             raise FencedError(
-                f"{self.holder}, which started this query, no longer works on these tables",
+                f"{shown(self.holder)}, which started this query, no longer works on these tables",
                 self.place,
                 "nothing is lost: the next start takes the batch up again",
             )
@@ -101,7 +101,7 @@ def exclusive_lock(tables: Tables, file: str = FILE) -> Iterator[Lock]:
     try:
         with suppress(OSError):  # full disk: the content is informational
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, this_process().encode(), 0)
+            os.pwrite(descriptor, new_holder().encode(), 0)
         with _held_elsewhere(tables, path, _owner(descriptor)):
             yield Lock(path, descriptor)
     finally:
@@ -123,11 +123,12 @@ def lock_is_held(tables: Tables) -> str | None:
     The test briefly takes a shared lock, which `exclusive_lock` waits for.
     """
     folder = tables.root if is_registered(tables.root) else _folder(tables)
-    return None if folder is None else _holder(f"{folder}/{FILE}")
+    found = None if folder is None else _holder(f"{folder}/{FILE}")
+    return None if found is None else shown(found)
 
 
 def _holder(place: str) -> str | None:
-    """As `lock_is_held`, of a lock file or of a lease's URI."""
+    """Who holds a lock file, or the lease at a URI (`new_holder`); empty: nobody; None: unknown."""
     return holder_of(place) if is_registered(place) else _flock_holder(place)
 
 
@@ -201,7 +202,7 @@ def _lock(descriptor: int, folder: str) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise FencedError(
-            f"{_owner(descriptor)} is already working on these tables",
+            f"{shown(_owner(descriptor))} is already working on these tables",
             folder,
             "let it work, or stop it and run again: one is enough",
         ) from error

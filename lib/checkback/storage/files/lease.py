@@ -43,9 +43,17 @@ def boot_time() -> float:
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
-def this_process() -> str:
-    """This process as the holder of a lease or a lock: "process 12 on host"."""
-    return f"process {os.getpid()} on {socket.gethostname()}"
+def new_holder() -> str:
+    """This process as a new holder of a lease or a lock: "process 12 on host", and a second line that no other has.
+
+    In a container that is started again the host's name and the process's number are the same.
+    """
+    return f"process {os.getpid()} on {socket.gethostname()}\n{uuid.uuid4().hex}"
+
+
+def shown(holder: str) -> str:
+    """A holder as people know it."""
+    return holder.partition("\n")[0]
 
 
 @dataclass(frozen=True)
@@ -81,7 +89,7 @@ class Lease:
         self._lost: FencedError | None = None
         #: what was sent without an answer, and when: one of these may be the object now
         self._unanswered: dict[str, float] = {}
-        self.holder = this_process()
+        self.holder = new_holder()
         found = read_lease(place)
         if found is not None:
             if found.holder and (age := ((now or store_time)(place) - found.written).total_seconds()) < TTL_S:
@@ -188,7 +196,7 @@ def read_lease(place: str) -> LeaseState | None:
 
 
 def holder_of(place: str) -> str:
-    """Who holds the lease at a URI, as "process 12 on host"; empty if nobody does. Raises StorageError.
+    """Who holds the lease at a URI (`new_holder`); empty if nobody does. Raises StorageError.
 
     Unless it was renewed just now by this machine's clock, by the store's, for which an object is written; who may not
     write there goes by this machine's.
@@ -220,7 +228,7 @@ def store_time(place: str) -> datetime:
 
 def _held(holder: str, place: str, left_s: float) -> FencedError:
     return FencedError(
-        f"{holder} is already working on these tables",
+        f"{shown(holder)} is already working on these tables",
         place,
         f"let it work, or stop it and run again: one is enough; if it was killed, its lease ends in {left_s:.0f} s",
     )
