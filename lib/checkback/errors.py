@@ -114,7 +114,7 @@ def of_machine(error: BaseException) -> bool:
 
     No space, no memory, too many open files, a failing disk, a lost connection, a run that is being stopped.
     """
-    if isinstance(error, MemoryError | ConnectionError):
+    if isinstance(error, MemoryError | ConnectionError) or server_lost(error):
         return True
     # Only the first line: the others may quote user data.
     return (isinstance(error, OSError) and error.errno in MACHINE) or said_by_machine(reason(error))
@@ -123,6 +123,31 @@ def of_machine(error: BaseException) -> bool:
 def said_by_machine(line: str) -> bool:
     """True if a line of an error matches an error of the machine, see `of_machine`."""
     return _SAID_BY_MACHINE.search(line) is not None
+
+
+#: PySpark's errors of a session that the server has ended, or that a server started anew does not know
+_SESSION_LOST = re.compile(
+    r"(\([\w.]+\) )?\[(INVALID_HANDLE\.SESSION\w*|NO_ACTIVE_SESSION|RESPONSE_ALREADY_RECEIVED)\]"
+)
+#: what gRPC says of a call, among much else
+_DETAILS = re.compile(r'details = "(.+)"')
+
+
+def server_lost(error: BaseException) -> bool:
+    """True if a Spark Connect client's error says that the server is gone, or does not know the session any more."""
+    if not type(error).__module__.startswith("pyspark.errors.exceptions."):
+        return False
+    code = getattr(error, "getGrpcStatusCode", None)
+    return (code is not None and code().name == "UNAVAILABLE") or _SESSION_LOST.match(str(error)) is not None
+
+
+def lost_connection(error: BaseException) -> CheckbackError:
+    """The error for a call after Spark has died, or after its server has lost the session."""
+    what, fix = "lost the connection to Spark", "see what Spark says, then run again"
+    if server_lost(error):
+        details = _DETAILS.search(str(error))
+        what += f": {_telling_line(str(error)) if details is None else details[1]}"
+    return CheckbackError(what, fix=fix)
 
 
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+;?$")

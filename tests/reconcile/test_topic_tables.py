@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable, Field, Schema, write_deltalake
 from deltalake.schema import PrimitiveType
+from grpc import StatusCode  # type: ignore[import-untyped]
 from py4j.protocol import Py4JNetworkError
+from pyspark.errors.exceptions.connect import SparkConnectGrpcException, UnknownException
 
 from checkback.consumer.batch_log import BatchLog
 from checkback.consumer.position import QUEUES, Position
@@ -507,6 +509,10 @@ def test_rebuild_refuses_what_only_a_table_that_cannot_be_read_has_published(
         FencedError("another process writes the same batches", "/x"),
         ConnectionRefusedError(),
         Py4JNetworkError(),
+        SparkConnectGrpcException("failed to connect", grpc_status_code=StatusCode.UNAVAILABLE),
+        UnknownException(
+            "[INVALID_HANDLE.SESSION_CHANGED] The handle is invalid.", reason="org.apache.spark.SparkSQLException"
+        ),
         KeyboardInterrupt(),
         RuntimeError("SparkContext was shut down"),
     ],

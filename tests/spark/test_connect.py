@@ -6,7 +6,6 @@ import pickle
 import socket
 import subprocess
 import sys
-import time
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,12 +28,11 @@ from checkback.storage.tables import Tables
 from cluster import lake as cluster
 from crash.books import audit, count, decided
 from crash.fates import GROUP, Lander, answers
-from crash.process import PATIENCE_S
-from support.connect_server import Server, environ
+from support.connect_server import Server, environ, until
 from support.s3_server import BUCKET, options, s3_server
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 _STORE = f"s3://{BUCKET}/connect"
 _NUMBER = 30
@@ -113,12 +111,12 @@ def test_killed_client_leaves_no_query_behind(tmp_path: Path, server: Server) ->
     said = f"{root}/_reconcile.lock: process"
     client = subprocess.Popen(command, env=environ() | {"SPARK_REMOTE": server.url})
     try:
-        _until(lambda: count(root, "batches") > 0 or client.poll() is not None)
+        until(lambda: count(root, "batches") > 0 or client.poll() is not None)
     finally:
         client.kill()
         client.wait()
     lander.land(_NUMBER)
-    _until(lambda: said in server.log.read_text() or set(range(_NUMBER, 2 * _NUMBER)) & decided(root))
+    until(lambda: said in server.log.read_text() or set(range(_NUMBER, 2 * _NUMBER)) & decided(root))
     assert said in server.log.read_text()
     assert not set(range(_NUMBER, 2 * _NUMBER)) & decided(root)
     done = server.checkback("reconcile", "--available-now", storage__root=root, reconcile__partitions=2)
@@ -145,13 +143,6 @@ def test_server_that_does_not_answer_is_told_in_a_line_without_its_token(monkeyp
     with pytest.raises(CheckbackError, match=r"^sc://localhost:[0-9]+/: no connection to Spark") as told:
         _connected(f"{url}/;token=abc;use_ssl=true", Settings())
     assert "abc" not in str(told.value)
-
-
-def _until(done: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def _forget_last_batches(root: Path) -> None:

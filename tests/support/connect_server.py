@@ -20,7 +20,7 @@ from crash.process import PATIENCE_S, TOO_SLOW
 from support.jvm import SHORT_LIVED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 ROOT = Path(__file__).parents[2]
 _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -29,12 +29,14 @@ _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 class Server:
     """`sbin/start-connect-server.sh` in the foreground, with Delta and without a setting of Checkback's own."""
 
-    def __init__(self, folder: Path, properties: str | None = None, more: Mapping[str, str] | None = None) -> None:
-        """``properties``: a file of conf/ in place of those settings. ``more``: settings besides."""
-        with socket.create_server(("127.0.0.1", 0)) as free:
+    def __init__(
+        self, folder: Path, properties: str | None = None, more: Mapping[str, str] | None = None, port: int = 0
+    ) -> None:
+        """``properties``: a file of conf/ in place of those settings. ``more``: settings besides. ``port``: 0 = any."""
+        with socket.create_server(("127.0.0.1", port)) as free:
             port = free.getsockname()[1]
         self.url = f"sc://localhost:{port}"
-        self._port = port
+        self.port = port
         conf = spark_settings(Settings.model_validate({"spark": {"spark.master": "local[2]"}}))
         names: Sequence[str] = ("spark.jars.packages", "spark.jars.excludes", "spark.sql.extensions")
         names = () if properties else (*names, "spark.sql.catalog.spark_catalog")
@@ -68,7 +70,7 @@ class Server:
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline and self._process.poll() is None:
             with socket.socket() as client:
-                if client.connect_ex(("127.0.0.1", self._port)) == 0:
+                if client.connect_ex(("127.0.0.1", self.port)) == 0:
                     return self
             time.sleep(0.1)
         self.__exit__()
@@ -82,6 +84,11 @@ class Server:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
+    def kill(self) -> None:
+        """As when its machine fails."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
     def checkback(self, *arguments: str, **overrides: object) -> subprocess.CompletedProcess[str]:
         """A command of Checkback, run to its end on this server. ``overrides``: ``__`` stands for a dot."""
         command = [sys.executable, "-m", "checkback", *arguments]
@@ -93,6 +100,14 @@ class Server:
             if TOO_SLOW not in done.stderr:
                 break
         return done
+
+
+def until(done: Callable[[], object]) -> None:
+    """Wait for it."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def run(command: Sequence[str], **more: str) -> subprocess.CompletedProcess[str]:

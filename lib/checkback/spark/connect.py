@@ -7,10 +7,11 @@ a pickled copy of the batch function as of the query's start, and a separate cli
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+import warnings
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from checkback.errors import SettingsError
+from checkback.errors import SettingsError, server_lost
 from checkback.storage.dataframes import is_connect
 
 if TYPE_CHECKING:
@@ -39,6 +40,33 @@ def check_server(url: str, local_folders: bool) -> None:
             "storage.root, storage.checkpoints",
             "name folders that both see: a URI, or a catalog and /Volumes/...",
         )
+
+
+def connected(url: str) -> SparkSession:
+    """A new session of the server. Raises TimeoutError, and what PySpark raises."""
+    from pyspark.sql import SparkSession
+    from pyspark.sql.connect.session import SparkSession as Session
+
+    from checkback.spark.patience import Patience
+
+    await_server(url)
+    for lost in (Session._default_session, getattr(Session._active_session, "session", None)):
+        if lost is not None:  # a new one does not take its place
+            lost.stop()
+    spark = SparkSession.builder.remote(url).getOrCreate()
+    client: Any = spark.client
+    client.set_retry_policies([Patience()])
+    warnings.filterwarnings("ignore", "StreamingQueryListenerBus Handler thread")  # the call that fails says it
+    return spark
+
+
+def is_lost(spark: SparkSession) -> bool:
+    """True if the server is gone, or does not know the session any more: it was idle, or the server started anew."""
+    try:
+        spark.conf.get("spark.sql.session.timeZone")
+    except Exception as error:  # noqa: BLE001 - told by the session's next use
+        return server_lost(error)
+    return False
 
 
 def await_server(url: str) -> None:

@@ -14,8 +14,8 @@ from threading import RLock
 from typing import TYPE_CHECKING
 
 import checkback
-from checkback.errors import CheckbackError, SettingsError, missing_module, reason
-from checkback.spark.connect import await_server, check_server, server_of
+from checkback.errors import CheckbackError, SettingsError, lost_connection, missing_module, reason, server_lost
+from checkback.spark.connect import check_server, connected, is_lost, server_of
 from checkback.spark.hadoop_settings import EXCLUDED, FILE_MANAGER, hadoop_settings, packages_for
 from checkback.spark.jars import DELTA_PACKAGE
 from checkback.spark.jvm import java_check, quick_start, start_jvm
@@ -202,7 +202,7 @@ def open_session(settings: Settings, app: str = "checkback", kafka: bool = False
 
     from checkback.spark import jars, s3a_classes
 
-    running, server = _running(), server_of(settings)
+    running, server = _running(settings), server_of(settings)
     if running is None and server is not None:
         running = _connected(server, settings)
     if running is None and "DATABRICKS_RUNTIME_VERSION" in os.environ:
@@ -235,8 +235,8 @@ def open_session(settings: Settings, app: str = "checkback", kafka: bool = False
         return spark
 
 
-def _running() -> SparkSession | None:
-    """The session that runs in this process, whichever thread opened it; None = there is none."""
+def _running(settings: Settings) -> SparkSession | None:
+    """The session of this process, whichever thread opened it; None = there is none, or its server has lost it."""
     try:
         from pyspark.errors import PySparkRuntimeError
         from pyspark.sql import SparkSession
@@ -246,7 +246,9 @@ def _running() -> SparkSession | None:
         found = SparkSession.active()
     except PySparkRuntimeError:
         return None
-    return found if is_connect(found) or found.sparkContext._jsc is not None else None
+    if is_connect(found):
+        return None if server_of(settings) is not None and is_lost(found) else found
+    return found if found.sparkContext._jsc is not None else None
 
 
 def _hush() -> None:
@@ -260,14 +262,11 @@ def _hush() -> None:
 
 def _connected(server: str, settings: Settings) -> SparkSession:
     """A client session of the Spark Connect server."""
-    from pyspark.sql import SparkSession
-
     storage = settings.storage
     folders = [None if storage.catalog else storage.root, storage.checkpoints]
     check_server(server, any(folder is not None and local_path(folder) is not None for folder in folders))
     try:
-        await_server(server)
-        return SparkSession.builder.remote(server).getOrCreate()
+        return connected(server)
     except Exception as error:
         fix = "check that the server runs; checkback[connect] has what the client needs"
         what = f"no connection to Spark: {reason(error)}"
@@ -299,13 +298,18 @@ def running_session(
         if not _own.acquire(timeout=_PATIENCE_S):
             raise CheckbackError("Spark is at work for something else in this process", fix="try again when it is done")
         stack.callback(_own.release)
-        borrowed = _running() is not None or "DATABRICKS_RUNTIME_VERSION" in os.environ
+        borrowed = _running(settings) is not None or "DATABRICKS_RUNTIME_VERSION" in os.environ
         if borrowed:
             stack.close()  # several threads may use it
-        spark = open_session(settings, app, kafka, short)
-        if not borrowed:
-            stack.callback(spark.stop)
-        yield spark
+        try:
+            spark = open_session(settings, app, kafka, short)
+            if not borrowed:
+                stack.callback(spark.stop)
+            yield spark
+        except Exception as error:
+            if not server_lost(error):
+                raise
+            raise lost_connection(error) from error
 
 
 def _joined(ours: str, theirs: str) -> str:

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 
-from checkback.errors import NO_SPACE, NO_SPACE_FIX, CheckbackError, causes, one_line
+from checkback.errors import (
+    NO_SPACE,
+    NO_SPACE_FIX,
+    CheckbackError,
+    causes,
+    lost_connection,
+    one_line,
+    server_lost,
+)
 from checkback.spark.connect import query_id
 from checkback.storage.dataframes import is_connect
 
@@ -49,7 +57,7 @@ _FIXES = {
     "stream passes: for the query check move the folder check of its checkpoint away, else run `checkback rebuild`",
     "[CONCURRENT_STREAM_LOG_UPDATE]": "another process runs this query: stop one of the two, then run again",
 }
-#: errors of a call after Spark has died
+#: errors of a call after Spark's JVM has died
 LOST = (ConnectionError, Py4JNetworkError)
 
 
@@ -112,9 +120,9 @@ class GracefulShutdown:
                     often()
                 _pause(self._queries)
             self._raise_failure()
-        except LOST as error:
-            raise CheckbackError("lost the connection to Spark", fix="see what Spark says, then run again") from error
-        except BaseException:
+        except BaseException as error:
+            if _is_lost(error):
+                raise lost_connection(error) from error
             self.stop()
             raise
         finally:
@@ -128,12 +136,15 @@ class GracefulShutdown:
 
         Spark Connect has no gate: a next batch that has begun is interrupted, and replayed at the next start.
         """
-        with suppress(*LOST):  # Spark has died, and its queries too
+        try:
             for query in self._queries:
                 done = _last_done(query) if is_connect(query) else None
                 while self._in_batch(query) and (not is_connect(query) or _last_done(query) == done):
                     time.sleep(_POLL_S)
                 query.stop()
+        except Exception as error:
+            if not _is_lost(error):  # else its queries are gone, too
+                raise
 
     def _in_batch(self, query: StreamingQuery) -> bool:
         if self._hurry or query.id in self._held:
@@ -223,6 +234,10 @@ def failure(query: str | None, error: BaseException) -> CheckbackError:
         what = f"{NO_SPACE}: {what}"  # Spark's first line only names the operation
     fix = next((fix for condition, fix in _FIXES.items() if condition in what), "")
     return CheckbackError(what, where=f"query {query}" if query else "", fix=fix)
+
+
+def _is_lost(error: BaseException) -> bool:
+    return isinstance(error, LOST) or server_lost(error)
 
 
 def _last_done(query: StreamingQuery) -> int | None:
