@@ -15,7 +15,7 @@ from pyspark.errors import StreamingQueryException
 
 from check.servers import SHORT, Received, Server, Wire, late, reply, says
 from check.started import start_check
-from checkback.check.query import CheckBatches, check_query
+from checkback.check.query import CheckBatches, check_query, decisive_ops
 from checkback.check.superseded import superseding_rows
 from checkback.demo.producer import ExampleProducer
 from checkback.errors import SettingsError
@@ -220,7 +220,10 @@ def test_batch_done_again_changes_nothing(bench: Bench, producer: ExampleProduce
 
 
 def test_crash_between_answers_and_ops_then_the_recorded_answer_counts(bench: Bench, producer: ExampleProducer) -> None:
-    """The producer changed its mind meanwhile: the op is the answer that was recorded, nobody is asked again."""
+    """The producer changed its mind meanwhile: the op is the answer that was recorded, nobody is asked again.
+
+    With Spark Connect a scheduled run learns from the tables that there is something to decide.
+    """
     config = settings(orders={"endpoints": producer.endpoints, "secret": SECRET})
     bench.request((1, "orders", "c", 1), (2, "orders", "u", 1))
     with pytest.raises(StreamingQueryException, match="crash point: before the ops"):
@@ -229,9 +232,12 @@ def test_crash_between_answers_and_ops_then_the_recorded_answer_counts(bench: Be
 
     producer.change_mind("c", "ROLLBACK")
     producer.change_mind("u", "ROLLBACK")
+    since = datetime.now(timezone.utc)
+    before = decisive_ops(bench.spark, bench.tables, since)
     bench.run(config)
     assert bench.answers() == {"c": ("COMMIT", None), "u": ("UNKNOWN", None)}
     assert bench.ops() == {"c": "COMMIT"}
+    assert decisive_ops(bench.spark, bench.tables, since) - before == 1
     assert producer.checks_by_transaction == {"c": 1, "u": 1}
 
 

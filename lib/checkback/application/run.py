@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from checkback.application.observability import observed
 from checkback.check.checkpoint_reset import renew
-from checkback.check.query import CheckBatches, check_query, decisive_answers
+from checkback.check.query import CheckBatches, check_query, decisive_ops
 from checkback.errors import reason
 from checkback.reconcile.batch_rules import BatchRules, batch_rules, begun_with, group_hash_of, keep
 from checkback.reconcile.checkpoint_owner import NAME, claim
@@ -193,11 +193,11 @@ class Queries:
             return 0
         since = datetime.now(timezone.utc)
         # With Spark Connect a copy of the batch function runs on the server, and reports nothing here.
-        before = decisive_answers(self.spark, self.tables, since) if is_connect(self.spark) else 0
+        before = decisive_ops(self.spark, self.tables, since) if is_connect(self.spark) else 0
         batches = self._start_check(available_now=True)
         self.stopper.wait()
         if is_connect(self.spark):
-            return decisive_answers(self.spark, self.tables, since) - before
+            return decisive_ops(self.spark, self.tables, since) - before
         return batches.decided
 
     def _leave_note(self, wakes: WakeTimers | None) -> None:

@@ -84,10 +84,13 @@ def check_query(
     return writer.trigger(processingTime=f"{trigger} milliseconds"), batches
 
 
-def decisive_answers(spark: SparkSession, tables: Tables, since: datetime) -> int:
-    """The number of deciding answers from ``since`` on, and maybe some earlier ones."""
-    decides = F.col("outcome").isin(COMMIT, ROLLBACK) & (F.col("answered_at") >= F.lit(since - SKEW))
-    return tables.read(spark, "check_answers").where(decides).count()
+def decisive_ops(spark: SparkSession, tables: Tables, since: datetime) -> int:
+    """The number of deciding ops of checks from ``since`` on, and maybe some earlier ones.
+
+    Not of the answers: a batch that is done again may have recorded them before.
+    """
+    decides = (F.col("source") == "check") & F.col("state").isin(COMMIT, ROLLBACK)
+    return tables.read(spark, "op").where(decides & (F.col("store_timestamp") >= F.lit(since - SKEW))).count()
 
 
 def groups_of(settings: Settings) -> dict[str, Group]:
