@@ -154,6 +154,15 @@ def _forget_last_batches(root: Path) -> None:
         (commits / f".{newest}.crc").unlink(missing_ok=True)
 
 
+@pytest.mark.parametrize(
+    "url", ["sc://localhost:1/token=abc", "sc://me:abc@localhost:1/x", "token=abc", "sc://localhost:1/;token=abc;x"]
+)
+def test_url_that_is_mistyped_is_told_without_its_token(url: str) -> None:
+    with pytest.raises(CheckbackError, match="no connection to Spark") as told:
+        _connected(url, Settings())
+    assert "abc" not in str(told.value)
+
+
 def test_server_comes_from_settings_or_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Settings first."""
     monkeypatch.delenv("SPARK_REMOTE", raising=False)

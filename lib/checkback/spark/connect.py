@@ -7,12 +7,14 @@ a pickled copy of the batch function as of the query's start, and a separate cli
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from checkback.errors import SettingsError, server_lost
 from checkback.storage.dataframes import is_connect
+from checkback.urls import MASK
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from checkback.settings import Settings
 
 _HERE = ("localhost", "127.0.0.1", "::1")
+#: what is secret in a server's URL, or may be meant as such in one that is mistyped
+_SECRETS = re.compile(r"(token=)[^;&'\s]+|(?<=//)[^/;@\s]+@")
 #: more than a session's slots; a job with one number for each is cheap
 _MANY = 1 << 12
 #: how long a server may take to answer: it may be starting
@@ -40,6 +44,11 @@ def check_server(url: str, local_folders: bool) -> None:
             "storage.root, storage.checkpoints",
             "name folders that both see: a URI, or a catalog and /Volumes/...",
         )
+
+
+def without_secrets(text: str) -> str:
+    """A text with a server's URL as it is shown."""
+    return _SECRETS.sub(rf"\1{MASK}", text)
 
 
 def connected(url: str) -> SparkSession:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import checkback
 from checkback.errors import CheckbackError, SettingsError, lost_connection, missing_module, reason, server_lost
-from checkback.spark.connect import check_server, connected, is_lost, server_of
+from checkback.spark.connect import check_server, connected, is_lost, server_of, without_secrets
 from checkback.spark.hadoop_settings import EXCLUDED, FILE_MANAGER, hadoop_settings, packages_for
 from checkback.spark.jars import DELTA_PACKAGE
 from checkback.spark.jvm import java_check, quick_start, start_jvm
@@ -269,8 +269,8 @@ def _connected(server: str, settings: Settings) -> SparkSession:
         return connected(server)
     except Exception as error:
         fix = "check that the server runs; checkback[connect] has what the client needs"
-        what = f"no connection to Spark: {reason(error)}"
-        raise CheckbackError(what, server.partition(";")[0], fix) from error  # a token may follow
+        what = without_secrets(f"no connection to Spark: {reason(error)}")
+        raise CheckbackError(what, without_secrets(server.partition(";")[0]), fix) from error
 
 
 def _show_workers_the_package(spark: SparkSession) -> None:
