@@ -27,7 +27,7 @@ NOW = datetime.now(timezone.utc).timestamp()
 def test_answer_any_bytes_never_crash(body: bytes) -> None:
     """Bytes are an answer or NoAnswerError, nothing else."""
     with suppress(NoAnswerError):
-        assert read_answer(body, "tx-1") in STATES
+        assert read_answer(body, "tx-1", (0, 7)) in STATES
 
 
 @given(st.text() | st.integers().map(str) | st.datetimes().map(format_datetime), st.floats(0, 1e10))
@@ -59,11 +59,31 @@ def test_answer_any_json_only_the_contract_is_taken(value: object) -> None:
     """Of all JSON, an object with the transaction's id and a known state; more fields do no harm."""
     valid = isinstance(value, dict) and value.get("transaction_id") == "tx-1" and value.get("state") == "COMMIT"
     try:
-        taken = read_answer(json.dumps(value, allow_nan=True).encode(), "tx-1")
+        taken = read_answer(json.dumps(value, allow_nan=True).encode(), "tx-1", (0, 7))
     except NoAnswerError:
         assert not valid or "NaN" in json.dumps(value) or "Infinity" in json.dumps(value)
     else:
         assert (taken, valid) == ("COMMIT", True)
+
+
+@pytest.mark.parametrize(
+    ("named", "taken"),
+    [
+        ({"queue_id": 0, "queue_offset": 7}, True),
+        ({"queue_offset": 7}, True),
+        ({"queue_id": 0, "queue_offset": 8}, False),
+        ({"queue_id": 1, "queue_offset": 7}, False),
+        ({"queue_offset": None}, False),
+    ],
+)
+def test_answer_about_another_half_message_of_the_transaction_is_none(named: dict[str, int], taken: bool) -> None:
+    """A proxy that confuses answers would have both half messages committed."""
+    body = json.dumps({"transaction_id": "tx-1", "state": "COMMIT"} | named).encode()
+    if taken:
+        assert read_answer(body, "tx-1", (0, 7)) == "COMMIT"
+        return
+    with pytest.raises(NoAnswerError, match="another half message"):
+        read_answer(body, "tx-1", (0, 7))
 
 
 def test_request_any_text_is_ascii_json() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
+import requests
 
-from check.servers import request
+from check.servers import Received, Server, Wire, request
 from checkback.check.client import CheckClient, Group
 from checkback.check.fair_scheduler import CheckScheduler
 from checkback.check.wire import CheckAnswer, Message
@@ -18,11 +20,14 @@ from checkback.producer import (
     check_app,
 )
 from producer.checked import (
+    BODY,
     COMMIT,
     SECRET,
     AsyncListener,
     Listener,
     ask,
+    post,
+    signed,
 )
 from producer.serving import serving
 
@@ -70,6 +75,28 @@ def test_listener_too_slow_is_503_and_the_next_endpoint_is_asked(listener: Liste
         answer = client.ask(request())
         slow.go_on.set()
     assert (answer.outcome, answer.failed_tries) == ("COMMIT", ((first.url, "status 503"),))
+
+
+def test_answer_names_the_half_message(server: CheckServer) -> None:
+    answer = post(server.url, BODY, signed(BODY)).json()
+    assert answer == {"transaction_id": "tx-1", "queue_id": 0, "queue_offset": 7, "state": "COMMIT"}
+
+
+def test_check_that_comes_again_by_another_url_is_no_replay(server: CheckServer, listener: Listener) -> None:
+    """Two proxies before one process: the first one loses the answer, the second one is tried in the same second."""
+
+    def lose(received: Received, wire: Wire) -> bool:
+        assert requests.post(server.url, data=received.body, headers=received.headers, timeout=5).status_code == 200
+        return False
+
+    now = time.time()
+    with (
+        Server(lose) as proxy,
+        CheckClient({"orders": Group((proxy.url, server.url), SECRET)}, 5, clock=lambda: now) as client,
+    ):
+        answer = client.ask(request())
+    assert (answer.outcome, len(answer.failed_tries)) == ("COMMIT", 1)
+    assert len(listener.checks) == 2
 
 
 def test_server_in_the_running_loop_calls_the_listener_there(listener: Listener) -> None:

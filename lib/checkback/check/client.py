@@ -137,27 +137,31 @@ class CheckClient:
     ) -> Generator[Post | Trial, Response | None, list[tuple[Endpoint, _Try]]]:
         """The tries at these endpoints, up to the first that answers."""
         tries = []
-        for endpoint in endpoints:
-            one = yield from self._try(endpoint, signer, request, body)
+        for number, endpoint in enumerate(endpoints):
+            one = yield from self._try(endpoint, signer, request, body, number)
             tries.append((endpoint, one))
             if one.outcome != NO_ANSWER:
                 break
         return tries
 
     def _try(
-        self, endpoint: Endpoint, signer: Signer | None, request: CheckRequest, body: str
+        self, endpoint: Endpoint, signer: Signer | None, request: CheckRequest, body: str, number: int
     ) -> Generator[Post | Trial, Response | None, _Try]:
-        """Try one endpoint, if its breaker allows it now."""
+        """Try one endpoint, if its breaker allows it now.
+
+        ``number``: of the tries before, by which the time signed differs: two URLs may lead to the same process, which
+        would take the second of two tries in one second for a replay.
+        """
         now = self._clock()
         turn = endpoint.enter(now)
         if isinstance(turn, State):
             return _Try(NO_ANSWER, endpoint.why_not(), sent=False, refused=turn)
-        headers = {} if signer is None else signer.headers(request.webhook_id, now, body)
+        headers = {} if signer is None else signer.headers(request.webhook_id, now + number, body)
         response = yield endpoint.post(body, headers)
         if response is None:
             raise TypeError("a Post is answered with a Response")
         now = self._clock()
-        outcome = _heard(response, request.transaction_id, now)
+        outcome = _heard(response, request, now)
         if outcome.broken:
             endpoint.broken(now, turn, outcome.retry_after_s)
         else:
@@ -177,12 +181,12 @@ class CheckClient:
         )
 
 
-def _heard(response: Response, transaction_id: str, now: float) -> _Try:
+def _heard(response: Response, request: CheckRequest, now: float) -> _Try:
     """The result of a try, from its response."""
     if response.status in (0, 200) and response.error is not None:
         return _Try(NO_ANSWER, response.error, sent=response.sent, broken=True)
     try:
-        return _Try(_state(response, transaction_id))
+        return _Try(_state(response, request))
     except StatusError as refused:
         retry_after_s = read_retry_after(refused.retry_after, now)
         return _Try(NO_ANSWER, str(refused), broken=refused.broken, retry_after_s=retry_after_s)
@@ -190,13 +194,13 @@ def _heard(response: Response, transaction_id: str, now: float) -> _Try:
         return _Try(NO_ANSWER, str(refused))
 
 
-def _state(response: Response, transaction_id: str) -> str:
+def _state(response: Response, request: CheckRequest) -> str:
     """The state in the response. Any status but 200 is conclusive, even if the body is incomplete."""
     if response.status != 200:
         raise StatusError(response.status, response.header("Retry-After"))
     if response.too_long:
         raise NoAnswerError(TOO_LONG)
-    return read_answer(response.body, transaction_id)
+    return read_answer(response.body, request.transaction_id, request.place)
 
 
 def _connections(timeout_s: float, ca_file: str | None) -> Connections[ActiveCheck]:

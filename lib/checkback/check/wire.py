@@ -115,9 +115,9 @@ class CheckAnswer:
 
 
 TOO_LONG, _NO_JSON, _NO_OBJECT = "over 4 KiB", "not JSON", "not a JSON object"
-_OTHER, _NO_STATE = "another transaction_id", "unknown state"
+_OTHER, _ELSEWHERE, _NO_STATE = "another transaction_id", "another half message", "unknown state"
 #: errors of an endpoint that is healthy: it is about one transaction
-REFUSALS = (TOO_LONG, _NO_JSON, _NO_OBJECT, _OTHER, _NO_STATE)
+REFUSALS = (TOO_LONG, _NO_JSON, _NO_OBJECT, _OTHER, _ELSEWHERE, _NO_STATE)
 
 
 class NoAnswerError(Exception):
@@ -152,10 +152,10 @@ def read_retry_after(value: str | None, now: float) -> float | None:
         return None
 
 
-def read_answer(body: bytes, transaction_id: str) -> str:
+def read_answer(body: bytes, transaction_id: str, place: tuple[int, int]) -> str:
     """The state in a response's body: COMMIT, ROLLBACK or UNKNOWN.
 
-    Raises NoAnswerError for any other body.
+    ``place``: of the half message, which an answer may name. Raises NoAnswerError for any other body.
     """
     if len(body) > MAX_ANSWER:
         raise NoAnswerError(TOO_LONG)
@@ -167,6 +167,8 @@ def read_answer(body: bytes, transaction_id: str) -> str:
         raise NoAnswerError(_NO_OBJECT)
     if not isinstance(answer.get("transaction_id"), str) or answer["transaction_id"] != transaction_id:
         raise NoAnswerError(_OTHER)
+    if (answer.get("queue_id", place[0]), answer.get("queue_offset", place[1])) != place:
+        raise NoAnswerError(_ELSEWHERE)
     state = answer.get("state")
     if not isinstance(state, str) or state not in STATES:
         raise NoAnswerError(_NO_STATE)

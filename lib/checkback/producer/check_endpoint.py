@@ -104,7 +104,7 @@ class CheckApp:
         self._verifier.take(headers, body, group)
         # Step 5
         state = await self._ask(group, check)
-        return answer_json(check.transaction_id, state.value)
+        return answer_json(check, state.value)
 
     async def _ask(self, group: str, check: CheckRequest) -> LocalTransactionState:
         """What the group's listener says; as in RocketMQ, any error is UNKNOWN, and the next check asks again.
@@ -160,10 +160,10 @@ def check_app(
 ) -> CheckApp:
     """The check endpoint of one listener, or of group -> listener, to mount in FastAPI or Starlette or serve alone.
 
-    A 200 is always a listener's answer, ``{"transaction_id", "state"}``. Requests are refused with problem+json:
-    401 not signed with the secret or more than five minutes off, 403 another group, 409 replayed request, 413 over
-    ``max_request`` bytes, 400 not a check, 405, 408, 503 the listener took longer than ``timeout_s``. Checkback records
-    each as NO_ANSWER and checks again.
+    A 200 is always a listener's answer, ``{"transaction_id", "queue_id", "queue_offset", "state"}``. Requests are
+    refused with problem+json: 401 not signed with the secret or more than five minutes off, 403 another group, 409
+    replayed request, 413 over ``max_request`` bytes, 400 not a check, 405, 408, 503 the listener took longer than
+    ``timeout_s``. Checkback records each as NO_ANSWER and checks again.
 
     ``secret``: that of ``producers.GROUP.secret``, or group -> secret; None accepts unsigned checks: 403 for those of a
     browser, 415 for what is not application/json. It is for loopback only, where CheckServer keeps it; in a server of

@@ -28,9 +28,16 @@ def read_check(body: bytes) -> CheckRequest:
         raise RefusedError(400, "not a check") from None
 
 
-def answer_json(transaction_id: str, state: str) -> bytes:
-    """The body of a 200."""
-    return json.dumps({"transaction_id": transaction_id, "state": state}).encode("ascii")
+def answer_json(check: CheckRequest, state: str) -> bytes:
+    """The body of a 200. It names the half message: a proxy may confuse answers, and a transaction may have several."""
+    queue_id, queue_offset = check.place
+    fields = {
+        "transaction_id": check.transaction_id,
+        "queue_id": queue_id,
+        "queue_offset": queue_offset,
+        "state": state,
+    }
+    return json.dumps(fields).encode("ascii")
 
 
 def problem_json(refused: RefusedError) -> bytes:
