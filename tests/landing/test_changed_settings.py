@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,8 +17,6 @@ from landing.fixtures import Lakehouse, half, op
 from landing.test_kafka_query import take, unplaced
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
     from landing.broker import Kafka
@@ -67,9 +66,15 @@ def test_topic_keeps_its_half_queues(lake: Lakehouse, kafka: Kafka, topics: tupl
         take(lake, kafka, topics[0], base=4)
     told = f"kafka.queue_base: is 4, but the checkpoint {checkpoint} was made with 5; set it to 5"
     assert str(caught.value) == f"{told}: ops name what has landed by it"
-    shutil.rmtree(checkpoint)
+    shutil.move(checkpoint, f"{checkpoint}.lost")
     with pytest.raises(SettingsError) as caught:
         take(lake, kafka, topics[0], base=6)
     told = f"kafka.queue_base: messages of {topics[0]} have landed in half queue 5: they would land again, in other "
     assert str(caught.value) == f"{told}queues; set it to what it was then"
     assert take(lake, kafka, topics[0], base=5) == Landed(half=2, rejected=1)
+    # The release before took another base: its checkpoint goes on, whatever it had landed before.
+    shutil.rmtree(checkpoint)
+    shutil.move(f"{checkpoint}.lost", checkpoint)
+    Path(checkpoint, "queue_base").unlink()
+    assert take(lake, kafka, topics[0], base=6) == Landed(half=2)
+    assert take(lake, kafka, topics[0], base=6) == Landed()

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from checkback.errors import CheckbackError, SettingsError
 from checkback.landing.kafka_metadata import check_noted, connected, made_anew, note
 from checkback.landing.kafka_records import readers
-from checkback.landing.made_with import made_with
+from checkback.landing.made_with import has_begun, made_with
 from checkback.landing.run import Landed, LandingStream, run
 from checkback.messages.limits import LINE_MAX
 from checkback.spark.connect import classic_only
@@ -80,10 +80,8 @@ def land(
         fixes = {kind: _fix(kind, tables) for kind in topics}
         for kind, topic in found.items():
             check_noted(spark, tables.checkpoint(_query(kind)), topic, fixes[kind])
-        if "half" in found:
-            check_queues(settings, log_of_half(tables), found["half"])
         if "half" in topics:
-            _keep_base(spark, tables.checkpoint(_query("half")), settings.kafka.queue_base)
+            _check_half_queues(spark, settings, tables, found.get("half"))
         inlets = {}
         for kind, name in topics.items():
             confirm: Callable[[], object] = bool
@@ -101,17 +99,30 @@ def land(
             raise
 
 
+def _check_half_queues(spark: SparkSession, settings: Settings, tables: Tables, topic: Topic | None) -> None:
+    """Raise SettingsError if another owner or topic has one of them, or this topic has landed in others."""
+    checkpoint, half = tables.checkpoint(_query("half")), log_of_half(tables)
+    if topic is not None:
+        check_queues(settings, half, topic)
+    _keep_base(spark, checkpoint, settings.kafka.queue_base)
+    if topic is not None and not has_begun(spark, checkpoint):
+        refuse_elsewhere(half, _queues(settings, topic), topic.mark, topic.name)
+
+
 def check_queues(settings: Settings, half: DeltaLog | None, topic: Topic) -> None:
     """Raise SettingsError if a partition's half queue has another owner or topic, by the settings or `half`."""
-    base = settings.kafka.queue_base
-    queues = range(base, base + topic.partitions)
+    queues = _queues(settings, topic)
     told = f"partitions of {topic.name} are half queues {queues[0]} to {queues[-1]}" if queues else ""
     for key, others in (("gateway.queues", settings.gateway.queues), ("operator.queue", [settings.operator.queue])):
         for queue in others:
             if queue in queues:
                 raise SettingsError(f"{told}, and {queue} is in {key}", "kafka.queue_base", _OWN_QUEUES)
     refuse_foreign(half, queues, QueueOwner.KAFKA, "kafka.queue_base", topic.mark)
-    refuse_elsewhere(half, queues, topic.mark, topic.name)
+
+
+def _queues(settings: Settings, topic: Topic) -> range:
+    """The half queues of its partitions."""
+    return range(settings.kafka.queue_base, settings.kafka.queue_base + topic.partitions)
 
 
 def _keep_base(spark: SparkSession, checkpoint: str, base: int) -> None:

@@ -19,7 +19,12 @@ def made_with(spark: SparkSession, checkpoint: str, key: str, value: str) -> str
     found = filesystem.text(spark, file) if filesystem.exists(spark, file) else None
     if found == value:
         return None
-    if found is not None and filesystem.names(spark, f"{checkpoint}/offsets"):
+    if found is not None and has_begun(spark, checkpoint):
         return found
     filesystem.write(spark, file, value)
     return None
+
+
+def has_begun(spark: SparkSession, checkpoint: str) -> bool:
+    """Has a batch begun? Raises StorageError."""
+    return bool(filesystem.names(spark, f"{checkpoint}/offsets"))
