@@ -142,6 +142,21 @@ def test_run_with_nothing_to_do_changes_nothing(tmp_path: Path) -> None:
     )
 
 
+def test_replaced_files_are_in_no_checkpoint(tmp_path: Path) -> None:
+    """At two commits a second a million of them a week, which each checkpoint would list: one every ten seconds."""
+    sender = Sender(tmp_path)
+    for _ in range(10):
+        sender.commit()
+    assert maintained(settings_of(tmp_path))["half"].rewritten == 10
+    for _ in range(20):
+        sender.commit()
+    checkpoints = sorted((tmp_path / "half/_delta_log").glob("*.checkpoint.parquet"))
+    assert len(checkpoints) == 2, "the one of the run, and the gateway's"
+    for checkpoint in checkpoints:
+        assert not pq.read_table(checkpoint, columns=["remove"]).column("remove").drop_null()
+    assert len(rows_of(tmp_path, "half")) == sender.sent
+
+
 def test_what_is_old_goes_and_what_is_young_stays(tmp_path: Path) -> None:
     """Files that OPTIMIZE replaced, those of a writer that was killed, the log; fences and claims in it stay."""
     sender = Sender(tmp_path)

@@ -384,8 +384,6 @@ def properties_of(name: str) -> dict[str, str]:
         properties["delta.appendOnly"] = "true"
     if name.startswith(GROUP_PREFIX):  # one commit a heartbeat and a position: the history is of no use
         properties["delta.logRetentionDuration"] = "interval 1 hours"
-        # Each checkpoint lists all files replaced for as long, by default of a week: in the end hundreds of MB.
-        properties["delta.deletedFileRetentionDuration"] = "interval 1 hours"
     # The log is read from its last checkpoint on: this bounds the commits to replay.
     return properties | {"delta.checkpointInterval": "20"}
 

@@ -117,7 +117,8 @@ class GroupTable:
             {"add": file.add_action(now)},
         ]
         if self._file is not None:
-            removed = {"path": self._file, "deletionTimestamp": now, "dataChange": True}
+            # Without a time no checkpoint lists it: it would list a week of them, in the end hundreds of MB.
+            removed = {"path": self._file, "deletionTimestamp": 0, "dataChange": True}
             actions.append({"remove": removed})
         mark = write_commit(self._place, self._version + 1, actions, self._sync)
         if mark is None:

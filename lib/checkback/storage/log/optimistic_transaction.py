@@ -97,9 +97,9 @@ class OptimisticTransaction:
         """Replace files of the table's version (paths relative to its folder); False if another commit removed one."""
         for _ in range(_ATTEMPTS):
             now = round(time.time() * 1000)
+            # Without a time no checkpoint lists them. Only VACUUM wants that, for a week: a million files in the end.
             removals: list[AddAction | RemoveAction] = [
-                RemoveAction(path=path, data_change=False, deletion_timestamp=now, size=self._size(path))
-                for path in old
+                RemoveAction(path=path, data_change=False, deletion_timestamp=0, size=self._size(path)) for path in old
             ]
             seen = int(self.table.version())
             if self._commit_next(_additions(new, now, rewritten=True) + removals):
