@@ -233,3 +233,19 @@ def test_folder_that_was_moved_is_refused_until_a_rebuild(lake: Lakehouse) -> No
     assert rebuild(lake.spark, settings, print) is not None
     moved.run(settings)
     assert moved.fates() == {0: ["topics/t"], 1: ["topics/t"]}
+
+
+def test_start_on_other_tables_leaves_the_checkpoints_alone(lake: Lakehouse, commits: Server, tmp_path: Path) -> None:
+    """Another `storage.root` with the same `storage.checkpoints`: those whose they are go on."""
+    settings, other = _asking(lake, commits), Lakehouse(lake.spark, tmp_path / "other")
+    lake.half(0)
+    lake.run(settings)
+    before = sorted(os.listdir(lake.tables.checkpoint("")))
+    storage = {"root": other.root, "checkpoints": lake.tables.checkpoints}
+    wrong = settings.model_validate(settings.model_dump(by_alias=True) | {"storage": storage, "producers": {}})
+    with pytest.raises(StateError, match="is that of other tables; give these"):
+        other.run(wrong)
+    assert sorted(os.listdir(lake.tables.checkpoint(""))) == before
+    lake.half(1)
+    lake.run(settings)
+    assert lake.fates() == {0: ["topics/t"], 1: ["topics/t"]}

@@ -71,6 +71,13 @@ def test_what_belongs_together_starts(changes: dict[str, Any]) -> None:
         ({"partitions": 8}, "reconcile.partitions: is 8, but the checkpoint .* made with 4"),
         ({"segment_size": 100}, "reconcile.segment_size: is 100, but the checkpoint .* made with 4096"),
         ({"logs": {"half": replace(HALF, table="x")}}, "the table half is another one"),
+        (
+            {
+                "checkpoint": Checkpoint("q", Batch(5, 0, (StreamPosition("h", 8), StreamPosition("o", 8)))),
+                "logs": {"half": replace(HALF, table="x"), "op": replace(HALF, table="y")},
+            },
+            "the checkpoint is that of other tables; give these tables a storage.checkpoints of their own",
+        ),
         ({"logs": {"half": replace(HALF, newest=6)}}, "ends with version 6, the checkpoint goes on from 8"),
         ({"logs": {"half": replace(HALF, oldest=9)}}, "stopped for longer than delta.logRetentionDuration"),
     ],

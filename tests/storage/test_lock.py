@@ -64,6 +64,25 @@ def test_batch_function_elsewhere_works_for_the_holder_only(tmp_path: Path) -> N
         _end(process, signal.SIGKILL)
 
 
+@pytest.mark.parametrize("named", ["checkpoints", "data/_checkpoints"])
+def test_checkpoints_are_those_of_one_process_on_whatever_tables(tmp_path: Path, named: str) -> None:
+    """Another `storage.root` with the same `storage.checkpoints`: it would move away what the other one works with."""
+    shared = str(tmp_path / named)
+    first, other = Tables(root=str(tmp_path / "data"), checkpoints=shared), Tables(str(tmp_path / "b"), "", "", shared)
+    with exclusive_lock(first):
+        with pytest.raises(FencedError) as caught, exclusive_lock(other):
+            raise AssertionError
+        with exclusive_lock(other, "_maintain.lock"):
+            pass
+    told = f"{shared}: process {os.getpid()} on {os.uname().nodename} is already working with these checkpoints, on "
+    assert str(caught.value).startswith(f"{told}other tables; give these tables a storage.checkpoints of their own")
+    with exclusive_lock(other):
+        pass
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    with exclusive_lock(Tables(root=str(tmp_path / "data"), checkpoints=str(tmp_path / "link"))):
+        pass
+
+
 @pytest.mark.slow
 def test_looking_tells_who_is_in_and_keeps_nobody_out(tmp_path: Path) -> None:
     """Also while others look all the time; after kill -9 nobody is in."""
@@ -115,6 +134,7 @@ def test_lock_that_is_taken_away_is_noticed(tmp_path: Path) -> None:
     with exclusive_lock(tables) as first:
         first.confirm()
         path.unlink()
+        (tmp_path / "_checkpoints" / FILE).unlink()
         with pytest.raises(FencedError, match=r"the lock file was deleted.*another process may work on these tables"):
             first.confirm()
         with exclusive_lock(tables) as second:
@@ -180,4 +200,5 @@ def test_second_reconcile_ends_before_it_touches_anything(tmp_path: Path) -> Non
         for available_now in (True, False):
             with pytest.raises(FencedError, match="one is enough"):
                 reconcile(nobody, settings, available_now)
-    assert os.listdir(tmp_path) == [FILE]
+    assert sorted(os.listdir(tmp_path)) == ["_checkpoints", FILE]
+    assert os.listdir(tmp_path / "_checkpoints") == [FILE]

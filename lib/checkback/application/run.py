@@ -66,9 +66,9 @@ def reconcile(
         if tables.register:  # topics that were there before the setting
             places = {name: tables.location(name) for name in tables.topics(spark)}
             external_tables.register(spark, tables.register, places)  # a damaged one stops no other
-        renew(spark, tables)
         found = facts(spark, settings, tables)
         refuse(found)
+        renew(spark, tables)  # not before: the checkpoints may be those of other tables
         if found.checkpoint is not None:
             claim(spark, tables, found.checkpoint.query_id, settings.reconcile.segment_size)
         with observed(spark, settings, tables) as observer:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: in the tables' folder; Delta and Spark ignore names that begin with an underscore
 FILE = "_reconcile.lock"
+_OF_TABLES = "on these tables", "let it work, or stop it and run again: one is enough"
+_OF_CHECKPOINTS = "with these checkpoints, on other tables", "give these tables a storage.checkpoints of their own"
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,8 @@ class HeldElsewhere:
 def exclusive_lock(tables: Tables, file: str = FILE) -> Iterator[Lock]:
     """Exclude other processes from the same tables, whatever their checkpoint. Released even by kill -9.
 
-    ``file``: processes that lock the same file exclude each other.
+    ``file``: processes that lock the same file exclude each other; with FILE also those that work on other tables with
+    the same checkpoints, if these are in a local folder.
 
     It is an advisory file lock (flock), so both processes must see the same file system; in an object store, a lease
     (`lease`), which each commit of ``tables`` confirms. If the tables are in neither, the file is next to the
@@ -81,6 +84,20 @@ def exclusive_lock(tables: Tables, file: str = FILE) -> Iterator[Lock]:
 
     Raises FencedError if another process holds the lock, StorageError if the file cannot be created.
     """
+    with _tables_lock(tables, file) as lock:
+        apart = _checkpoints_apart(tables) if file == FILE else None
+        if apart is None:
+            yield lock
+            return
+        descriptor = _opened(os.path.join(apart, file), apart, _OF_CHECKPOINTS)
+        try:
+            yield lock
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def _tables_lock(tables: Tables, file: str) -> Iterator[Lock]:
     if is_registered(tables.root):
         lease = Lease(f"{tables.root}/{file}")
         lease.start()
@@ -99,9 +116,6 @@ def exclusive_lock(tables: Tables, file: str = FILE) -> Iterator[Lock]:
     path = os.path.join(folder, file)
     descriptor = _opened(path, folder)
     try:
-        with suppress(OSError):  # full disk: the content is informational
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, new_holder().encode(), 0)
         with _held_elsewhere(tables, path, _owner(descriptor)):
             yield Lock(path, descriptor)
     finally:
@@ -153,8 +167,11 @@ def _flock_holder(path: str) -> str | None:
         os.close(descriptor)
 
 
-def _opened(path: str, folder: str) -> int:
-    """Open (or create) and lock the file; returns its descriptor. Raises FencedError, StorageError."""
+def _opened(path: str, folder: str, held: tuple[str, str] = _OF_TABLES) -> int:
+    """Open (or create) and lock the file; returns its descriptor. Raises FencedError, StorageError.
+
+    ``held``: what the holder does, and the fix.
+    """
     while True:
         try:
             os.makedirs(folder, exist_ok=True)
@@ -162,8 +179,11 @@ def _opened(path: str, folder: str) -> int:
         except OSError as error:
             raise StorageError(f"the lock file cannot be created: {error.strerror}", path) from error
         try:
-            _lock(descriptor, folder)
+            _lock(descriptor, folder, *held)
             if _is_there(descriptor, path):  # else it was removed between open and lock
+                with suppress(OSError):  # full disk: the content is informational
+                    os.ftruncate(descriptor, 0)
+                    os.pwrite(descriptor, new_holder().encode(), 0)
                 return descriptor
         except BaseException:
             os.close(descriptor)
@@ -187,11 +207,18 @@ def _folder(tables: Tables) -> str | None:
     return next((found for found in map(local_path, filter(None, roots)) if found is not None), None)
 
 
+def _checkpoints_apart(tables: Tables) -> str | None:
+    """The checkpoints' folder, if it is local and not the one of the tables' lock."""
+    folder, own = local_path(tables.checkpoint("")), _folder(tables)
+    same = folder is not None and own is not None and os.path.realpath(folder) == os.path.realpath(own)
+    return None if same else folder
+
+
 def _owner(descriptor: int) -> str:
     return os.pread(descriptor, 200, 0).decode(errors="replace") or "another process"
 
 
-def _lock(descriptor: int, folder: str) -> None:
+def _lock(descriptor: int, folder: str, what: str, fix: str) -> None:
     try:
         import fcntl
     except ImportError:  # not on Windows
@@ -201,11 +228,7 @@ def _lock(descriptor: int, folder: str) -> None:
         if not (_locked(descriptor) or _locked(descriptor, after_s=0.05)):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise FencedError(
-            f"{shown(_owner(descriptor))} is already working on these tables",
-            folder,
-            "let it work, or stop it and run again: one is enough",
-        ) from error
+        raise FencedError(f"{shown(_owner(descriptor))} is already working {what}", folder, fix) from error
     except OSError as error:
         raise StorageError(f"the tables' folder cannot be locked: {error.strerror}", folder) from error
 

@@ -107,13 +107,21 @@ def _refuse_others(facts: StartFacts) -> None:
 
 
 def _refuse_misfit(facts: StartFacts, newest: Batch) -> None:
+    positions = dict(zip(facts.logs, newest.positions, strict=False))
+    others = [position.table != facts.logs[name].table for name, position in positions.items() if position is not None]
+    if len(others) > 1 and all(others):
+        raise StateError(
+            "the checkpoint is that of other tables",
+            facts.place,
+            f"give these tables a storage.checkpoints of their own, or put those back, {_REBUILD}",
+        )
     found = misfit(
         Fit(
             begun=newest.batch_id,
             done=facts.done,
             written=facts.decisions.last_batch,
             concluded=facts.decisions.concluded,
-            positions=dict(zip(facts.logs, newest.positions, strict=False)),
+            positions=positions,
             starts=facts.starts,
             logs=facts.logs,
             replaced=facts.replaced,
