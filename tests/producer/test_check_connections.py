@@ -82,6 +82,16 @@ def test_endless_head_is_cut_off(listener: Listener) -> None:
         received(connection)
 
 
+def test_answers_that_are_not_read_are_not_kept(listener: Listener) -> None:
+    """Such clients would hold all connections there may be, for ever."""
+    app = check_app(listener, secret=SECRET)
+    with CheckServer(app, timeout_s=0.3) as server, connected(server) as connection:
+        requests = (HEAD + b"Content-Length: 0\r\n\r\n") * 1000
+        with pytest.raises(ConnectionError):
+            while True:
+                connection.sendall(requests)
+
+
 def test_endless_trailers_are_cut_off(listener: Listener) -> None:
     app = check_app(listener, secret=SECRET, timeout_s=600)
     with CheckServer(app, timeout_s=600) as server, connected(server) as connection:

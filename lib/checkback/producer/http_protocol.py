@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with the limits it lacks: idle time and number of connections."""
+"""uvicorn's HTTP protocol with the limits it lacks: idle time, write timeout and number of connections."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class LimitedConnection(H11Protocol):
     """A connection that is closed unless a complete request head arrives within ``timeout_s``.
 
     The timeout runs from the connection's start or last response. It is also closed after more than HEAD_MAX bytes
-    without a complete head. While a request is in progress, the application's limits apply. Above ``max_connections``
-    new connections are closed.
+    without a complete head, and when what waits to be read by the client stays too much for ``timeout_s``. While a
+    request is in progress, the application's limits apply. Above ``max_connections`` new connections are closed.
 
     Always h11, even if httptools is installed: httptools treats trailers as headers, without a limit, and ends a
     request with ``Upgrade``, which a server may ignore (RFC 9110, 7.8), without its body.
@@ -39,14 +39,25 @@ class LimitedConnection(H11Protocol):
         """Like uvicorn's."""
         super().connection_made(transport)
         self._unanswered = 0
-        self._timer = self.loop.call_later(self.timeout_s, self._late)
+        self._timer = self._unread = self.loop.call_later(self.timeout_s, self._late)
         if len(self.connections) > self.max_connections:
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Like uvicorn's."""
         self._timer.cancel()
+        self._unread.cancel()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Like uvicorn's, which waits for ever."""
+        super().pause_writing()
+        self._unread = self.loop.call_later(self.timeout_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Like uvicorn's."""
+        self._unread.cancel()
+        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         """Like uvicorn's."""
