@@ -82,14 +82,14 @@ def test_endless_head_is_cut_off(listener: Listener) -> None:
         received(connection)
 
 
+@pytest.mark.slow
 def test_answers_that_are_not_read_are_not_kept(listener: Listener) -> None:
     """Such clients would hold all connections there may be, for ever."""
     app = check_app(listener, secret=SECRET)
     with CheckServer(app, timeout_s=0.3) as server, connected(server) as connection:
-        requests = (HEAD + b"Content-Length: 0\r\n\r\n") * 1000
+        connection.settimeout(60)
         with pytest.raises(ConnectionError):
-            while True:
-                connection.sendall(requests)
+            connection.sendall((HEAD + b"Content-Length: 0\r\n\r\n") * 1_000_000)
 
 
 def test_endless_trailers_are_cut_off(listener: Listener) -> None:
