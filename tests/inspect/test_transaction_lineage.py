@@ -42,6 +42,17 @@ def test_a_check_is_one_of_as_many_as_its_batch_allowed(tmp_path: Path) -> None:
     assert _checks(settings) == [f"check 1 of {CHECK_MAX}", f"check 2 of {CHECK_MAX + 1}"]
 
 
+def test_an_op_that_says_that_a_check_counts_is_told_as_such(tmp_path: Path) -> None:
+    """It ends nothing, and is there also if the check was held back and reached nobody."""
+    settings = Settings.model_validate({"storage": {"root": str(tmp_path)}})
+    one = Transaction(0)
+    rows = [one.half(), one.op("DELIVERED", source="check", remark="check 1"), one.decision(check_times=1)]
+    write(None, Tables.of(settings.storage), rows)
+    details = [row["detail"] for row in Answers(settings).lineage("tx-0-0").to_pylist()]
+    assert details[1] == "DELIVERED by check of tx-0-0 - check 1 (counts towards check_max)"
+    assert details[2].endswith(" after 1 check")
+
+
 @pytest.mark.parametrize("topic", ["PRICING_RULES", "UNNAMED", "OPERATORS", "TABLE", "half", "table_1", "%notify"])
 def test_a_topic_may_have_any_name(tmp_path: Path, topic: str) -> None:
     """Also one with words that the question is made of."""

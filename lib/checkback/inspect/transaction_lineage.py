@@ -321,7 +321,7 @@ _EVENTS = {
             "state",
             "'by ' || source",
             "reason",
-            "'after ' || CAST(check_times AS STRING) || ' checks'",
+            "'after ' || CAST(check_times AS STRING) || CASE check_times WHEN 1 THEN ' check' ELSE ' checks' END",
             f"CASE WHEN state = 'COMMIT' THEN 'scheduled for ' || {_time('deliver_at')} END",
         ),
     ),
@@ -371,7 +371,13 @@ _EVENTS = {
     "op": (
         "'OP'",
         "store_timestamp",
-        _text("state", "'by ' || source", "'of ' || transaction_id", "'- ' || remark"),
+        _text(
+            "state",
+            "'by ' || source",
+            "'of ' || transaction_id",
+            "'- ' || remark",
+            "CASE WHEN state = 'DELIVERED' THEN '(counts towards check_max)' END",
+        ),
     ),
     "rejected": ("'REJECTED'", "rejected_at", _text("source", "'not taken:'", "reason", "'in ' || file")),
     TOPIC_PREFIX: ("'PUBLISHED'", "committed_at", "'in queue ' || coalesce(CAST(queue_id AS STRING), '-')"),
