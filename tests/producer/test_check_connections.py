@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,21 @@ def test_endless_head_is_cut_off(listener: Listener) -> None:
         except OSError:
             return
         received(connection)
+
+
+@pytest.mark.slow
+def test_requests_behind_an_unanswered_one_are_not_read(server: CheckServer) -> None:
+    """A client that pipelines would fill the memory: with each answer more of its requests came than were answered."""
+    begun = HEAD + b"x: %s\r\nContent-Length: 0\r\n\r\n" % (b"y" * 4000)
+    with connected(server) as connection, ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(connection.sendall, begun * 2000)
+        heard = b""
+        while heard.count(b"HTTP/1.1 401") < 2000:
+            heard += connection.recv(1 << 20)
+            for one in list(server._server.server_state.connections):
+                received, _ = one.conn.trailing_data  # type: ignore[union-attr]
+                assert len(received) < 1 << 20
+        sending.result()
 
 
 @pytest.mark.slow

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+import h11
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 if TYPE_CHECKING:
@@ -14,6 +16,19 @@ if TYPE_CHECKING:
 HEAD_MAX = 64 * 1024
 _log = logging.getLogger("checkback.producer.http")
 _log.setLevel(logging.ERROR)
+
+
+class _PipelineFlow(FlowControl):
+    """Nothing is read while a whole request is unanswered: uvicorn reads on with each, and keeps what it gets."""
+
+    def __init__(self, transport: asyncio.Transport, received: h11.Connection) -> None:
+        super().__init__(transport)
+        self._received = received
+
+    def resume_reading(self) -> None:
+        """Like uvicorn's."""
+        if self._received.their_state is not h11.DONE:
+            super().resume_reading()
 
 
 class LimitedConnection(H11Protocol):
@@ -38,6 +53,7 @@ class LimitedConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Like uvicorn's."""
         super().connection_made(transport)
+        self.flow = _PipelineFlow(transport, self.conn)
         self._unanswered = 0
         self._timer = self._unread = self.loop.call_later(self.timeout_s, self._late)
         if len(self.connections) > self.max_connections:
@@ -73,6 +89,8 @@ class LimitedConnection(H11Protocol):
     def on_response_complete(self) -> None:
         """Like uvicorn's."""
         super().on_response_complete()
+        if not self.transport.is_closing():
+            self.flow.resume_reading()  # the next request may have begun, and is not whole
         self._again()
 
     def _should_upgrade(self) -> bool:
