@@ -71,10 +71,30 @@ def test_tables_are_in_the_catalog_and_committed_by_path(spark: SparkSession, tm
     assert spark.table(f"{schema}.decisions").count() == 2
 
 
+def test_schema_of_another_root_is_refused(spark: SparkSession, tmp_path: Path, schema: str) -> None:
+    """Who reads by name would go on reading those."""
+    places = [tmp_path / name for name in ("a", "b")]
+    first, second = (Tables(root=str(place), by_files=True, register=schema) for place in places)
+    first.create(spark, "half", "op")
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    Tables(root=f"{tmp_path}/link", by_files=True, register=schema).create(spark, "half", "op", "ticks")
+    with pytest.raises(StorageError) as caught:
+        second.create(spark, "half", "op")
+    told = f"{schema}.half: is the table in file:{tmp_path}/a/half, not {tmp_path}/b/half; DROP the tables of"
+    assert str(caught.value).startswith(told)
+    for name in ("half", "op", "ticks"):
+        spark.sql(f"DROP TABLE {schema}.{name}")
+    second.create(spark, "half", "op")
+    (tmp_path / "b").rename(tmp_path / "moved")
+    with pytest.raises(StorageError, match=f"^{schema}.half: .*; DROP the tables of this schema"):
+        Tables(root=f"{tmp_path}/moved", by_files=True, register=schema).create(spark, "half", "op")
+
+
 def test_tables_in_an_object_store(spark: SparkSession, s3_storage: dict[str, Any], schema: str) -> None:
     storage = Settings.model_validate({"storage": {**s3_storage, "register": schema}}).storage
     tables = Tables.of(storage)
-    tables.create(spark, "half", "ticks")
+    for _ in range(2):
+        tables.create(spark, "half", "ticks")
     row = pa.Table.from_pylist([{"transaction_id": "tx"}], arrow_schema("half"))
     tables.append_arrow(spark, row, "half")
     assert _rows(spark, "half") == ["tx"]

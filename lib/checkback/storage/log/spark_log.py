@@ -78,6 +78,11 @@ def register(spark: SparkSession, table: str, place: str) -> None:
     spark.sql(f"CREATE TABLE IF NOT EXISTS {table} USING delta LOCATION {_text(place)}")
 
 
+def place_of(spark: SparkSession, table: str) -> str:
+    """The folder or URI of a catalog's table."""
+    return str(spark.sql(f"DESCRIBE DETAIL {table}").select("location").collect()[0][0])
+
+
 def _add_columns(spark: SparkSession, table: str, name: str) -> None:
     """Add the columns that a table of the release before lacks."""
     from checkback.storage.spark_schemas import schema_of
