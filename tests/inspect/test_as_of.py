@@ -151,7 +151,7 @@ def test_moment_that_delta_does_not_read_any_more_is_told(spark: SparkSession, t
     assert view.read("half").count() == 1
     for file in tmp_path.glob("half/*.parquet"):
         file.unlink()
-    with pytest.raises(SettingsError, match=r"is too long ago.*deletedFileRetentionDuration"):
+    with pytest.raises(SettingsError, match=r"is too long ago.*maintain\.retention.*deletedFileRetentionDuration"):
         view.read("half")
 
 

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 #: fix for a version that Delta can no longer read
-TOO_LONG_AGO = "ask for a later time; a longer delta.deletedFileRetentionDuration of the tables keeps more"
+TOO_LONG_AGO = (
+    "ask for a later time; a longer maintain.retention, and delta.deletedFileRetentionDuration of the tables, keep more"
+)
 
 
 def version_at(oldest: int, newest: int, made_at: Callable[[int], int], at_ms: int) -> int | None:
@@ -38,5 +40,6 @@ def cleaned_up(table: str, readable_from: datetime) -> SettingsError:
     return SettingsError(
         f"its log begins at {readable_from:%Y-%m-%dT%H:%M:%S}Z: older versions were cleaned up",
         table,
-        f"ask for {readable_from:%Y-%m-%dT%H:%M:%S}Z or later; a longer delta.logRetentionDuration keeps more",
+        f"ask for {readable_from:%Y-%m-%dT%H:%M:%S}Z or later; "
+        "a longer maintain.log_retention, in a catalog delta.logRetentionDuration, keeps more",
     )
