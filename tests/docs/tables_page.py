@@ -126,9 +126,11 @@ ABOUT = {
     "rejected": _About(
         "a rejected input, and the reason.",
         "`land`, `reconcile`, `rebuild` (half messages that no batch has read)",
-        "`land` (for a replayed batch), `audit`, `lineage`, `rebuild`",
-        "Rows may be deleted once reviewed. The audit then warns of an op or half message that is not in `rejected` "
-        "(`op_not_rejected`, `half_not_rejected`), and a `rebuild` rejects them again.",
+        "`land` (for a replayed batch), `gateway`, `resolve`, `rebuild`, all inspection",
+        "Rows may be deleted once reviewed, but for ops (source op, file null) of transactions that are not decided, "
+        "or have not come yet: without its row such an op is taken for one that decides. The gateway then answers the "
+        "producer's next one without storing it, and `resolve` is refused. The audit warns of an op or half message "
+        "that is not in `rejected` (`op_not_rejected`, `half_not_rejected`), and a `rebuild` rejects them again.",
     ),
     "operations": _About(
         "an operator action ([operate.md](operate.md)).",
