@@ -315,6 +315,16 @@ def test_what_is_no_topic_is_refused(lake: Published, topic: str) -> None:
         PushConsumer("g", lake.tables.root, Heard()).subscribe(topic)
 
 
+def test_a_coroutine_function_is_refused(lake: Published) -> None:
+    """Called without being awaited it would fail for every message, up to the dead letters."""
+
+    async def listen(_: Any) -> ConsumeResult:
+        return ConsumeResult.SUCCESS
+
+    with pytest.raises(SettingsError, match="use AsyncPushConsumer"):
+        PushConsumer("g", lake.tables.root, listen)
+
+
 def test_a_member_beats_until_its_calls_have_returned(lake: Published, running: list[PushConsumer]) -> None:
     """Or others would take it for dead in the middle of its shutdown, and consume the same messages."""
     lake.publish({"pay": [lake.messages(1)]})

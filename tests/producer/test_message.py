@@ -6,6 +6,7 @@ import json
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -47,3 +48,22 @@ def test_message_is_rejected_or_its_json_says_the_same(fields: dict[str, Any], t
     assert (half.transaction_id, half.producer_group, half.born_timestamp) == (transaction_id, "orders", 5)
     assert (half.real_topic, half.tags, half.keys) == (message.topic, message.tags, message.keys)
     assert (half.body, half.properties, half.real_queue_id) == (message.body, message.properties, message.real_queue_id)
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"body": "text"}, "body: is str, not bytes"),
+        ({"body": None}, "body: is NoneType, not bytes"),
+        ({"delay": 5}, "delay: is int, not timedelta"),
+        ({"deliver_at": 1795227064579}, "deliver_at: is int, not datetime"),
+    ],
+)
+def test_values_of_another_type_are_rejected(fields: dict[str, Any], told: str) -> None:
+    with pytest.raises(Rejected, match=told):
+        half_json("orders", Message(**{"topic": "payments", "body": b"", **fields}), "t", 5)
+
+
+def test_a_body_may_be_any_bytes() -> None:
+    for body in (bytearray(b"x"), memoryview(b"x")):
+        assert json.loads(half_json("orders", Message("payments", body), "t", 5))["body"] == "eA=="  # type: ignore[arg-type]

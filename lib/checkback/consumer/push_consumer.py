@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 import uuid
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
 from checkback.consumer.batch_log import BatchLog
@@ -83,6 +84,8 @@ class PushConsumer:
             if is_group(group):
                 what, fix = f"is no consumer group's name: it {not_a_folder(group)}", "choose another"
             raise SettingsError(what, group, fix)
+        if iscoroutinefunction(listener):
+            raise SettingsError("the listener is a coroutine function", group, "use AsyncPushConsumer")
         check_start(start_from)
         self._options = ConsumerOptions(
             threads=threads,
@@ -113,7 +116,7 @@ class PushConsumer:
         if self._threads:
             raise SettingsError("the consumer is running", topic, "subscribe before start()")
         if not is_topic(topic):
-            raise SettingsError("is not a topic's name", topic, "see docs/protocol.md for what a name may be")
+            raise SettingsError("is not a topic's name", topic, "see docs/files.md for what a name may be")
         self._selectors[topic] = MessageSelector.by_tag(selector) if isinstance(selector, str) else selector
         return self
 

@@ -113,6 +113,8 @@ def half_json(group: str, message: Message, transaction_id: str, born_ms: int) -
     Raises Rejected, before anything is sent, if the gateway would (RocketMQ: Validators.checkMessage).
     """
     plain = _known_group(group) and _is_plain(message, transaction_id)
+    if not plain:
+        _check_types(message)
     fields: dict[str, Any] = {
         "transaction_id": transaction_id,
         "producer_group": group,
@@ -164,6 +166,17 @@ def _is_plain(message: Message, transaction_id: str) -> bool:
         and (whole := "".join(texts)).isascii()
         and len(whole) + len(texts) < PROPERTIES_MAX // 2
     )
+
+
+def _check_types(message: Message) -> None:
+    """Raise Rejected for values that JSON could not tell apart, or not hold."""
+    for name, value, wanted in (
+        ("body", message.body, (bytes, bytearray, memoryview)),
+        ("delay", message.delay, (timedelta, type(None))),
+        ("deliver_at", message.deliver_at, (datetime, type(None))),
+    ):
+        if not isinstance(value, wanted):
+            raise Rejected(f"{name}: is {type(value).__name__}, not {wanted[0].__name__}")
 
 
 def _is_int(value: object) -> bool:
