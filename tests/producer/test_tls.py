@@ -23,6 +23,7 @@ from checkback.producer import (
     TransactionSendResult,
     check_app,
 )
+from producer.checked import connected
 from producer.gateways import StubGateway
 from producer.sending import MESSAGE, Listener
 
@@ -55,6 +56,15 @@ def test_check_server_shows_its_certificate(certificate: tuple[str, str]) -> Non
         with CheckClient(groups, 5, certificate[0]) as trusting, CheckClient(groups, 5) as doubting:
             assert trusting.ask(request()).outcome == "UNKNOWN"
             assert "certificate not accepted" in str(doubting.ask(request(offset=8)).error)
+
+
+def test_connection_without_a_handshake_is_not_kept(certificate: tuple[str, str]) -> None:
+    app = check_app(Listener(lambda *_: None), secret=SECRET)
+    with (
+        CheckServer(app, certificate=certificate[0], key=certificate[1], timeout_s=0.3) as server,
+        connected(server) as connection,
+    ):
+        assert connection.recv(1) == b""
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])

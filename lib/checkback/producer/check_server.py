@@ -8,6 +8,7 @@ import socket
 import sys
 import threading
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from checkback.errors import CheckbackError, SettingsError, missing_module
@@ -131,10 +132,25 @@ def _server(app: Any, timeout_s: float, max_connections: int, **options: Any) ->
         def capture_signals(self) -> Iterator[None]:
             yield
 
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            """As uvicorn's, which lets a TLS handshake take a minute."""
+            await super().startup([])
+            state = {"server_state": self.server_state, "app_state": self.lifespan.state}
+            for sock in sockets or ():
+                server = await asyncio.get_running_loop().create_server(
+                    partial(protocol, config=config, **state),
+                    sock=sock,
+                    ssl=config.ssl,
+                    ssl_handshake_timeout=timeout_s if config.ssl else None,
+                    backlog=config.backlog,
+                )
+                self.servers.append(server)
+
     limits = {"timeout_s": timeout_s, "max_connections": min(max_connections, _most_connections())}
+    protocol = type("Connection", (LimitedConnection,), limits)
     config = uvicorn.Config(
         app,
-        http=type("Connection", (LimitedConnection,), limits),
+        http=protocol,
         lifespan="off",
         ws="none",
         log_config=None,
