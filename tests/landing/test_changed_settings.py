@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from checkback.errors import SettingsError, StateError
+from checkback.errors import CheckbackError, SettingsError, StateError
 from checkback.landing.run import Landed
 from checkback.settings import Settings
+from checkback.storage.tables import Tables
 from landing.fixtures import Lakehouse, half, op
 from landing.test_kafka_query import take, unplaced
 
@@ -53,6 +54,30 @@ def test_tables_of_another_schema_are_not_landed_in_with_the_same_checkpoints(la
     for query in ("half", "op"):
         shutil.move(lake.root / f"land-{query}", lake.root / f"aside-{query}")
     assert prod.land(inbox / "half", inbox / "op") == Landed(half=1, op=1)
+
+
+def test_batch_that_was_begun_is_landed_though_the_next_run_has_another_folder(
+    lake: Lakehouse, inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are not in that folder. Killed twice: it is finished by what it was begun with."""
+    for day in range(3):
+        (inbox / f"{day}").mkdir()
+        (inbox / f"{day}/a.jsonl").write_text(half(day))
+    (inbox / "0/link").symlink_to(inbox / "1/a.jsonl")
+    with monkeypatch.context() as patch:
+        patch.setattr(Tables, "append_fenced", _never)
+        for day in (0, 1):
+            with pytest.raises(CheckbackError):
+                lake.land(inbox / f"{day}")
+    assert lake.land(inbox / "2") == Landed(half=2, rejected=1)
+    assert lake.rows("half", "queue_offset") == [(0,), (2,)]
+    link = "file: is a link that leads out of the folder that is landed; put the file itself there"
+    assert lake.rows("rejected", "reason") == [(link,)]
+    assert lake.land(inbox / "1") == Landed(half=1)
+
+
+def _never(*_: object) -> None:
+    raise ConnectionError("killed")
 
 
 def test_topic_keeps_its_half_queues(lake: Lakehouse, kafka: Kafka, topics: tuple[str, str]) -> None:

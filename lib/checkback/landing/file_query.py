@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from checkback.errors import SettingsError
 from checkback.landing.changed_files import changed_since_read
 from checkback.landing.file_source import Source, check_all
+from checkback.landing.made_with import planned_inside
 from checkback.landing.parser import LINES
 from checkback.landing.run import Landed, LandingStream, run
 from checkback.spark.connect import classic_only
@@ -44,17 +45,19 @@ def land(spark: SparkSession, settings: Settings, half: str | None, op: str | No
     sources = {kind: Source.find(spark, path) for kind, path in paths if path}
     if not sources:
         raise SettingsError("no files to land", fix="give --half PATH, --op PATH or both")
+    tables = Tables.of(settings.storage)
     for kind in sources:
-        _warn_of_changed(Tables.of(settings.storage).checkpoint(f"land-{kind}"))
+        _warn_of_changed(tables.checkpoint(f"land-{kind}"))
     with tempfile.TemporaryDirectory(prefix="checkback-land-") as folder:
         listings = {kind: source.listing(spark, os.path.join(folder, kind)) for kind, source in sources.items()}
         if any(listings.values()) and spark.conf.get(FILE_MANAGER, None) == NO_RENAME:
             # It cannot read the listings, which are local. Spark's default renames: slower in S3, for a few files.
             spark.conf.unset(FILE_MANAGER)
-        inlets = {
-            kind: LandingStream(source.stream(spark, listings[kind]), f"land-{kind}", LINES[kind], source.lines)
-            for kind, source in sources.items()
-        }
+        inlets = {}
+        for kind, source in sources.items():
+            before = planned_inside(spark, tables.checkpoint(f"land-{kind}"), source.inside) if source.local else None
+            rows, lines = source.stream(spark, listings[kind]), source.reader(before)
+            inlets[kind] = LandingStream(rows, f"land-{kind}", LINES[kind], lines)
 
         def look() -> None:
             check_all(spark, sources.values())

@@ -134,7 +134,12 @@ class Source:
             )
         )
 
-    def lines(self, batch: DataFrame) -> DataFrame | None:
+    def reader(self, before: str | None) -> Callable[[DataFrame], DataFrame | None]:
+        """`lines`, of which the first batch is one that another run has listed, ``before`` being its `inside`."""
+        listed = [] if before is None else [before]
+        return lambda batch: self.lines(batch, listed.pop() if listed else self.inside)
+
+    def lines(self, batch: DataFrame, inside: str) -> DataFrame | None:
         """Lines of a batch: line BINARY, fault STRING, file, file_time, file_block, store_timestamp; None: no files.
 
         ``fault``, in a row without a line: why the file is not read, or not to its end.
@@ -155,7 +160,6 @@ class Source:
         # The partition size that Spark itself uses.
         state: Any = spark._jsparkSession.sessionState()
         largest = int(state.conf().filesMaxPartitionBytes())
-        inside = self.inside
         lists = shared(files, spark.sparkContext.defaultParallelism, largest, lambda file: fault_of(file, inside))
         numbers = spark.range(0, len(lists), 1, len(lists))
         return numbers.mapInArrow(reader(lists, times[1][0], inside), LINES_SCHEMA)
