@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
+from checkback.application.rebuild import rebuild
 from checkback.demo.producer import ExampleProducer
 from checkback.errors import CheckbackError, SettingsError
 from checkback.landing.file_query import land
@@ -203,3 +204,5 @@ def test_command_that_needs_a_jvm_is_refused() -> None:
     assert is_connect(session)
     with pytest.raises(SettingsError, match="checkback land: does not run on Spark Connect"):
         land(session, Settings(), "half.jsonl", None, available_now=True)
+    with pytest.raises(SettingsError, match="checkback rebuild: does not run on Spark Connect"):
+        rebuild(session, Settings.model_validate({"storage": {"root": _STORE}}), print)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import requests
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from checkback.errors import StorageError
@@ -14,6 +15,8 @@ from checkback.storage.files.filesystem import _ByHadoop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from checkback.storage.tables import Tables
 
 
 @pytest.fixture(params=["by the system", "by Hadoop"])
@@ -51,6 +54,26 @@ def test_what_cannot_be_read_is_told(session: SparkSession, tmp_path: Path) -> N
     Path(tmp_path, "file").write_text("")
     with pytest.raises(StorageError, match="cannot be changed"):
         filesystem.make(session, f"{tmp_path}/file/below")
+
+
+@pytest.mark.slow
+def test_folders_of_an_object_store_have_no_markers_of_s3a(s3: Tables, s3_port: int) -> None:
+    """Which a checkpoint there has. With Spark Connect nothing but the store's client moves it."""
+    session: Any = object.__new__(ConnectSession)
+    folder = f"{s3.root}/checkpoint"
+    for marker in ("", "offsets/", "state/0/"):
+        key = f"{folder.partition('://')[2]}/{marker}"
+        requests.put(f"http://127.0.0.1:{s3_port}/{key}", timeout=60).raise_for_status()
+    assert not filesystem.exists(session, folder)
+    filesystem.write(session, f"{folder}/offsets/0", "v1")
+    filesystem.write(session, f"{folder}/metadata", "")
+    aside = filesystem.put_aside(session, folder)
+    assert aside is not None
+    assert not filesystem.exists(session, folder)
+    assert sorted(filesystem.names(session, aside)) == ["metadata", "offsets"]
+    assert filesystem.text(session, f"{aside}/offsets/0") == "v1"
+    filesystem.delete(session, aside)
+    assert not filesystem.exists(session, aside)
 
 
 def test_connect_needs_no_jvm() -> None:

@@ -36,11 +36,13 @@ from checkback.reconcile.state.packed_events import parse_key
 from checkback.reconcile.state.processor import STATE_SCHEMA
 from checkback.reconcile.state.state_codec import encode
 from checkback.reconcile.state.state_restore import ROW, Known, restore
+from checkback.spark.connect import classic_only
 from checkback.spark.shutdown import stop_on_signal
 from checkback.storage.checkpoints.checkpoint import read_batch, read_checkpoint
 from checkback.storage.crash_recovery import recover_tables
 from checkback.storage.dataframes import is_connect
 from checkback.storage.files import filesystem
+from checkback.storage.files.object_store import is_registered
 from checkback.storage.lock import exclusive_lock
 from checkback.storage.own_failure import own_failure
 from checkback.storage.schemas import SCHEMAS, SOURCES
@@ -86,9 +88,12 @@ def rebuild(
 
     ``tell`` is called with a line before each step. ``deleted``: what to do with messages deleted from their tables.
     Raises FencedError if another process works on the tables, StateError if there are deleted messages and ``deleted``
-    is REFUSE, StorageError, CheckbackError if the query fails, SettingsError if there is none of the tables.
+    is REFUSE, StorageError, CheckbackError if the query fails, SettingsError if there is none of the tables, or with
+    Spark Connect if the checkpoint is in an object store.
     """
     tables = Tables.of(settings.storage)
+    if is_registered(tables.checkpoint(NAME)):  # Spark refuses S3A's folder markers, which Hadoop's client removes
+        classic_only(spark, "rebuild")
     if not any(tables.exists(spark, name) for name in SCHEMAS):
         raise SettingsError(
             "there is no such table",

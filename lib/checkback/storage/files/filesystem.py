@@ -198,7 +198,11 @@ class _Local:
 
 
 class _InObjectStore:
-    """A URI in an object store. A folder is there as long as an object is below it."""
+    """A URI in an object store. A folder is there as long as an object is below it.
+
+    Not a folder marker of S3A's, which the store's client lists without the slash that its name ends with, and cannot
+    touch: it stays behind.
+    """
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
@@ -211,14 +215,14 @@ class _InObjectStore:
         return table_files.read(self._uri).decode()
 
     def exists(self) -> bool:
-        return table_files.exists(self._uri) or bool(self.names())
+        return table_files.exists(self._uri) or any(True for _ in self._below())
 
     def make(self) -> None:
         table_files.write(f"{self._uri}/{_FOLDER}", b"")
 
     def delete(self) -> None:
         with os_errors(self._uri):
-            obstore.delete(self._store, self._below())
+            obstore.delete(self._store, list(self._below()))
 
     def delete_file(self) -> None:
         table_files.remove(self._uri)
@@ -229,15 +233,17 @@ class _InObjectStore:
     def move(self, to: str) -> None:
         """Copy, then delete: not atomic. Nothing else uses a folder that is moved."""
         target = open_store(canonical(to) or to)[1]
-        paths = self._below()
+        paths = list(self._below())
         with os_errors(self._uri):
             for path in paths:
                 obstore.copy(self._store, path, target + path[len(self._key) :])
             obstore.delete(self._store, paths)
 
-    def _below(self) -> list[str]:
+    def _below(self) -> Iterator[str]:
         with os_errors(self._uri):
-            return [file["path"] for piece in obstore.list(self._store, f"{self._key}/") for file in piece]
+            for file in (file for piece in obstore.list(self._store, f"{self._key}/") for file in piece):
+                if file["size"] or table_files.exists(f"{self._uri}{file['path'][len(self._key) :]}"):
+                    yield file["path"]
 
 
 class _ByHadoop:
