@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import pickle
@@ -81,6 +82,21 @@ def test_checkpoints_are_those_of_one_process_on_whatever_tables(tmp_path: Path,
     (tmp_path / "link").symlink_to(tmp_path / "data")
     with exclusive_lock(Tables(root=str(tmp_path / "data"), checkpoints=str(tmp_path / "link"))):
         pass
+
+
+def test_checkpoints_may_be_where_there_are_no_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on some network file systems; the tables' lock, or lease, is elsewhere."""
+    flock, place = fcntl.flock, tmp_path / "checkpoints"
+
+    def without(descriptor: int, operation: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}") == str(place / FILE):
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", without)
+    tables = Tables(root=str(tmp_path / "data"), checkpoints=str(place))
+    with exclusive_lock(tables), pytest.raises(FencedError), exclusive_lock(tables):
+        pytest.fail("two are in")
 
 
 @pytest.mark.slow
