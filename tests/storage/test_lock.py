@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from checkback.application.run import reconcile
+from checkback.cli import main
 from checkback.errors import FencedError, StorageError
 from checkback.settings import Settings
 from checkback.storage.lock import FILE, exclusive_lock, lock_is_held
@@ -218,3 +219,18 @@ def test_second_reconcile_ends_before_it_touches_anything(tmp_path: Path) -> Non
                 reconcile(nobody, settings, available_now)
     assert sorted(os.listdir(tmp_path)) == ["_checkpoints", FILE]
     assert os.listdir(tmp_path / "_checkpoints") == [FILE]
+
+
+@pytest.mark.parametrize("command", ["reconcile", "rebuild"])
+def test_second_process_is_refused_before_spark_starts(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("checkback.commands.reconcile.running_session", None)
+    monkeypatch.chdir(tmp_path)
+    process = _hold(tmp_path)
+    try:
+        assert main([command, "--set", f"storage.root={tmp_path}"]) == 1
+    finally:
+        _end(process, signal.SIGKILL)
+    told = f"checkback: {tmp_path}: process {process.pid} on {os.uname().nodename} is already working on these tables; "
+    assert capfd.readouterr().err.startswith(told)

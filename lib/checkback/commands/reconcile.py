@@ -38,11 +38,19 @@ def reconcile(
     storage_check(loaded.settings, loaded.origins)
     if available_now and _nothing_to_do(loaded.settings):
         return
+    _refuse_second(loaded.settings)
     from checkback.application import run
 
     short = available_now and _is_small(loaded.settings)
     with running_session(loaded.settings, "checkback-reconcile", short=short) as spark:
         run.reconcile(spark, loaded.settings, available_now)
+
+
+def _refuse_second(settings: Settings) -> None:
+    from checkback.storage.lock import refuse_if_locked
+    from checkback.storage.tables import Tables
+
+    refuse_if_locked(Tables.of(settings.storage))
 
 
 def _nothing_to_do(settings: Settings) -> bool:
@@ -85,6 +93,7 @@ def rebuild(
         raise SettingsError("--leave-out and --publish-again exclude each other", fix="give one of them")
     loaded = load_for_tables(config, overrides, debug)
     storage_check(loaded.settings, loaded.origins)
+    _refuse_second(loaded.settings)
     from checkback.application.rebuild import rebuild as rebuilt_from_tables
     from checkback.reconcile.recovery.batch_recovery import Deleted
 

@@ -144,6 +144,18 @@ def lock_is_held(tables: Tables) -> str | None:
     return None if found is None else shown(found)
 
 
+def refuse_if_locked(tables: Tables) -> None:
+    """Raise FencedError if another process holds the lock in a folder: told before Spark is started for nothing.
+
+    No lock is taken. A lease may end while Spark starts, and is left to `exclusive_lock`.
+    """
+    folder = None if is_registered(tables.root) else _folder(tables)
+    holder = None if folder is None else lock_is_held(tables)
+    if holder:
+        what, fix = _OF_TABLES
+        raise FencedError(f"{holder} is already working {what}", str(folder), fix)
+
+
 def _holder(place: str) -> str | None:
     """Who holds a lock file, or the lease at a URI (`new_holder`); empty: nobody; None: unknown."""
     return holder_of(place) if is_registered(place) else _flock_holder(place)
