@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import start_http_server
 
@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from prometheus_client import CollectorRegistry
+
+
+#: seconds that a thread waits for its client, who may be gone without a word
+TIMEOUT_S = 10.0
 
 
 @contextmanager
@@ -25,6 +29,8 @@ def served(registry: CollectorRegistry, host: str, port: int, fix: str) -> Itera
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
         raise SettingsError(f"cannot listen: {error.strerror or error}", f"metrics {host}:{port}", fix) from error
+    handler: Any = server.RequestHandlerClass
+    server.RequestHandlerClass = type("Handler", (handler,), {"timeout": TIMEOUT_S})
     try:
         yield server.server_port
     finally:
