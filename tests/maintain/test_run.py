@@ -21,13 +21,14 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from checkback.errors import FencedError
+from checkback.errors import FencedError, StorageError
 from checkback.maintain import compaction as compacting
 from checkback.maintain.removal_hold import LOST, OTHERS, REBUILDING
 from checkback.maintain.run import LOCK
 from checkback.reconcile.checkpoint_owner import claim
 from checkback.storage.lock import exclusive_lock
 from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
 from gateway.process import Gateway, half
@@ -190,6 +191,20 @@ def test_what_is_old_goes_and_what_is_young_stays(tmp_path: Path) -> None:
     with pytest.raises(FencedError):
         Sender(tmp_path, epoch=1)
     maintained(settings, now_ms() + DAY_MS * 31)
+
+
+def test_file_that_was_removed_before_its_commit_is_not_committed(tmp_path: Path) -> None:
+    """A gateway is stopped for longer than the retention (SIGSTOP) once it has written a file, and goes on."""
+    sender = Sender(tmp_path)
+    sender.commit()
+    before, log = rows_of(tmp_path, "half"), DeltaLog("half", str(tmp_path / "half"))
+    with FileWriter(str(tmp_path)) as writer:
+        writer.write("half", sender.rows(0, 3))
+        files = writer.close()
+    assert maintained(settings_of(tmp_path), now_ms() + DAY_MS * 8)["half"].removed_files == 1
+    with pytest.raises(StorageError, match="a file was removed before its commit"):
+        log.commit(files)
+    assert rows_of(tmp_path, "half") == before
 
 
 def test_every_state_within_the_retention_stays_readable(tmp_path: Path) -> None:

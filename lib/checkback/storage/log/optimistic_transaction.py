@@ -5,6 +5,7 @@ Appends are written by `log_tail`; delta-rs commits what replaces files, and to 
 
 from __future__ import annotations
 
+import os
 import random
 import time
 import uuid
@@ -18,6 +19,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from checkback.errors import FencedError, StorageError
 from checkback.storage.files import table_files
+from checkback.storage.files.object_store import is_registered
 from checkback.storage.log.commit_reader import read_actions, read_commit, removed_by
 from checkback.storage.log.compatibility import adds_columns
 from checkback.storage.log.delta_errors import DELTA_ERRORS, storage_error, unreadable
@@ -65,6 +67,7 @@ class OptimisticTransaction:
         apps = {*versions, *expected}
         for attempt in range(_ATTEMPTS):
             self.confirm()
+            self._refuse_removed(files)
             if tail.commit(files, versions):
                 return
             before = self.table.metadata(), self.table.schema()
@@ -85,6 +88,7 @@ class OptimisticTransaction:
         apps = {*versions, *expected}
         for attempt in range(_ATTEMPTS):
             seen, before = int(self.table.version()), (self.table.metadata(), self.table.schema())
+            self._refuse_removed(files)
             if self._commit_next(additions, transactions):
                 return
             widened = adds_columns(before, (self.table.metadata(), self.table.schema()))
@@ -147,6 +151,15 @@ class OptimisticTransaction:
         except DELTA_ERRORS as error:
             raise storage_error("the commit failed", self.place, error) from error
         return True
+
+    def _refuse_removed(self, files: Iterable[ParquetFile]) -> None:
+        """Check that the files are there: `maintain` takes one for orphaned if this process was stopped for so long.
+
+        The table could not be read any more. In an object store the lease tells (``confirm``), without requests.
+        """
+        if not is_registered(self.place) and not all(os.path.exists(f"{self.place}/{file.path}") for file in files):
+            what = "a file was removed before its commit: this process was stopped for longer than maintain.retention"
+            raise StorageError(what, self.place, "run it again")
 
     def _refuse_conflicts(self, commits: Iterable[Commit], apps: Collection[str], widened: bool) -> None:
         """Check that an append may follow these concurrent commits (PROTOCOL.md of delta-io/delta, transactions).
