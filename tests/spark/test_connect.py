@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import socket
 import subprocess
@@ -162,6 +163,7 @@ def test_url_that_is_mistyped_is_told_without_its_token(url: str) -> None:
     with pytest.raises(CheckbackError, match="no connection to Spark") as told:
         _connected(url, Settings())
     assert "abc" not in str(told.value)
+    assert "SPARK_CONNECT_MODE_ENABLED" not in os.environ, "with it no process starts a Spark of its own"
 
 
 def test_server_comes_from_settings_or_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _HERE = ("localhost", "127.0.0.1", "::1")
 #: what is secret in a server's URL, or may be meant as such in one that is mistyped
 _SECRETS = re.compile(r"(token=)[^;&'\s]+|(?<=//)[^/;@\s]+@")
+#: environment of a process that uses Spark Connect
+_MODE = "SPARK_CONNECT_MODE_ENABLED"
 #: more than a session's slots; a job with one number for each is cheap
 _MANY = 1 << 12
 #: how long a server may take to answer: it may be starting
@@ -62,7 +64,13 @@ def connected(url: str) -> SparkSession:
     for lost in (Session._default_session, getattr(Session._active_session, "session", None)):
         if lost is not None:  # a new one does not take its place
             lost.stop()
-    spark = SparkSession.builder.remote(url).getOrCreate()
+    before = os.environ.get(_MODE)
+    try:
+        spark = SparkSession.builder.remote(url).getOrCreate()
+    except BaseException:
+        if before is None:  # PySpark leaves it: no Spark without Connect could be started any more
+            os.environ.pop(_MODE, None)
+        raise
     client: Any = spark.client
     client.set_retry_policies([Patience()])
     warnings.filterwarnings("ignore", "StreamingQueryListenerBus Handler thread")  # the call that fails says it

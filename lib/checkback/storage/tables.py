@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from checkback.errors import StorageError
+from checkback.errors import NO_SPACE, NO_SPACE_FIX, StorageError, reason
 from checkback.storage import external_tables
 from checkback.storage.catalog_names import TOPIC_PROPERTY, is_plain, whose_folder
 from checkback.storage.catalog_topics import topics_of
@@ -290,15 +290,22 @@ class Tables(TableLocations):
         version: int = 0,
         also: Mapping[str, int] = MappingProxyType({}),
     ) -> list[str]:
-        """Append rows from the driver; see ``commit``. Returns the paths of the files written here."""
+        """Append rows from the driver; see ``commit``. Returns the paths of the files written here.
+
+        Raises StorageError, too, if one cannot be written.
+        """
         if not rows.num_rows:
             return []
         if not self.by_files:
             self._spark_writer.append_arrow(spark, rows, self._spark_table(name), app, version, self.guard)
         elif app is None or not self.log(name).has(app, version):
-            with FileWriter(self.root, sync=self.sync) as writer:
-                writer.write(name, rows)
-                files = writer.close()
+            try:
+                with FileWriter(self.root, sync=self.sync) as writer:
+                    writer.write(name, rows)
+                    files = writer.close()
+            except OSError as error:
+                what, fix = f"cannot be written: {reason(error)}", NO_SPACE_FIX if NO_SPACE in str(error) else ""
+                raise StorageError(what, self.location(name), fix) from error
             self.commit(spark, name, files, app, version, also)
             return [f"{self.location(name)}/{file.path}" for file in files]
         return []
