@@ -315,6 +315,19 @@ def test_damaged_bytes_are_one_line(tmp_path: Path) -> None:
             assert journal.id
 
 
+def test_value_of_another_type_is_one_line(tmp_path: Path) -> None:
+    """One byte: the type of the column `queues`, before the id, the text of `tables` behind that."""
+    with journal_in(tmp_path) as journal:
+        journal._writer.execute("UPDATE journal SET id = ?, tables = 'a,b'", (1 << 61,))
+    damaged = bytearray((tmp_path / "journal.db").read_bytes())
+    at = damaged.rindex(b"a,b") - 9
+    assert damaged[at] == 13, "an empty text"
+    damaged[at] = 8  # the number 0
+    (tmp_path / "journal.db").write_bytes(damaged)
+    with pytest.raises(StorageError, match="the journal cannot be read: it has lost its id; restore the file"):
+        opened(tmp_path)
+
+
 def test_large_contents_are_in_files_until_they_are_in_the_tables(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

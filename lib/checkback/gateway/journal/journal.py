@@ -138,7 +138,8 @@ class Journal:
 
     def _identity(self) -> tuple[int, str, frozenset[int]]:
         row = self._writer.execute("SELECT id, tables, queues FROM journal").fetchone()
-        if row is None or not row[0] or row[2] is None:
+        # In a damaged file a value may be of any type, whatever its column's is.
+        if row is None or [*map(type, row)] != [int, str, str] or not row[0]:
             raise sqlite3.DatabaseError("it has lost its id")
         number, tables, queues = row
         return number, tables, frozenset(map(int, filter(None, queues.split(","))))
@@ -292,7 +293,7 @@ class Journal:
                     break
                 whole = self._segments.read(*at) if segment else content
                 found.append(Record(Kind(kind), count, whole, queue_id, first, position))
-        except (sqlite3.Error, OSError, ValueError) as error:
+        except (sqlite3.Error, OSError, ValueError, TypeError) as error:
             raise _damaged(self.path, error) from error
         return found
 
