@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _COUNT = 40
-_SEND = Message(topic=TOPIC, body=b"", transaction_id="transfer-1").stored_at(0, 0)
-_RECEIPT = Message(topic=RECEIPTS, body=b"", transaction_id="receipt-1").stored_at(0, 1)
+_SEND = Message(topic=TOPIC, body=b"", transaction_id="transfer-1").stored_at(0, 0, GROUP)
+_RECEIPT = Message(topic=RECEIPTS, body=b"", transaction_id="receipt-1").stored_at(0, 1, GROUP)
 _T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 

@@ -55,7 +55,7 @@ def test_reconcile_obeys_the_operator(spark: SparkSession, tmp_path: Path) -> No
     """
     barrier = Barrier(create_engine(f"sqlite:///{tmp_path}/orders.db"))
     barrier.create_table()
-    with barrier.local_transaction(Message("payments", b"", transaction_id="gone").stored_at(0, 0)):
+    with barrier.local_transaction(Message("payments", b"", transaction_id="gone").stored_at(0, 0, "orders")):
         pass
     now = datetime.now(timezone.utc)
     young: dict[str, Any] = {"born_timestamp": now, "store_timestamp": now, "check_immunity_s": 3600}

@@ -40,7 +40,7 @@ def barrier(engine: Engine) -> Barrier:
 
 
 def message(name: str, place: tuple[int, int]) -> Message:
-    return Message("payments", b"", transaction_id=name).stored_at(*place)
+    return Message("payments", b"", transaction_id=name).stored_at(*place, "orders")
 
 
 def check(name: str, place: tuple[int, int]) -> CheckRequest:
@@ -49,7 +49,7 @@ def check(name: str, place: tuple[int, int]) -> CheckRequest:
 
 def pay(barrier: Barrier, name: str, place: tuple[int, int] | None, fails: bool = False) -> None:
     """The local transaction of the half message at this place; None = by the bare transaction id."""
-    with barrier.local_transaction(name if place is BARE else message(name, place)) as connection:
+    with barrier.local_transaction(*_transaction(name, place)) as connection:
         row = {"id": name, "place": str(place)}
         connection.execute(text("INSERT INTO account VALUES (:id, :place)"), row)
         if fails:
@@ -57,7 +57,7 @@ def pay(barrier: Barrier, name: str, place: tuple[int, int] | None, fails: bool 
 
 
 def ask(barrier: Barrier, name: str, place: tuple[int, int] | None) -> LocalTransactionState:
-    return barrier.check(name if place is BARE else check(name, place))
+    return barrier.check(name, "orders") if place is BARE else barrier.check(check(name, place))
 
 
 def paid(engine: Engine) -> Counter[tuple[str, str]]:
@@ -98,14 +98,43 @@ def test_transaction_sent_again_after_its_commit_is_not_done_again(barrier: Barr
     assert paid(engine) == {("t1", str(A)): 1}
 
 
+@pytest.mark.parametrize("places", [(A, A), (A, B), (BARE, A), (A, BARE), (BARE, BARE)])
+def test_groups_do_not_see_each_others_marks(
+    barrier: Barrier, engine: Engine, places: tuple[tuple[int, int] | None, ...]
+) -> None:
+    """The same transaction id in two groups on one database: two transactions."""
+
+    def of(group: str, place: tuple[int, int] | None) -> tuple[Transaction, str]:
+        return ("t1" if place is BARE else Message("payments", b"").stored_at(*place, group, "t1"), group)
+
+    first, second = of("orders", places[0]), of("refunds", places[1])
+    assert barrier.check(*first) is ROLLBACK
+    with barrier.local_transaction(*second):
+        pass
+    assert [barrier.check(*each) for each in (first, second)] == [ROLLBACK, COMMIT]
+    with pytest.raises(BarrierError) as refused, barrier.local_transaction(*first):
+        pass
+    assert (refused.value.state, refused.value.committed) == (ROLLBACK, False)
+    for other in (A, B, C):
+        state = barrier.check(CheckRequest(*other, "t1", "refunds", "payments", 1, None))
+        assert state is (COMMIT if places[1] in (BARE, other) else ROLLBACK)
+
+
+def test_message_of_another_group_is_refused(barrier: Barrier) -> None:
+    with pytest.raises(CheckbackError, match="it is of the group orders"):
+        barrier.check(message("t1", A), "refunds")
+
+
 @pytest.mark.parametrize("state", [COMMIT, ROLLBACK])
-def test_marks_of_the_release_before_hold_for_every_place(
+def test_marks_of_a_bare_id_hold_for_every_place(
     barrier: Barrier, engine: Engine, state: LocalTransactionState
 ) -> None:
-    """Its table has a row for each transaction id, without places, and needs no migration."""
+    """A service with one gateway has marked the id alone."""
     with engine.begin() as connection:
         connection.execute(
-            barrier.table.insert().values(transaction_id="t1", state=state.value, marked_at=datetime.now(timezone.utc))
+            barrier.table.insert().values(
+                producer_group="orders", transaction_id="t1", state=state.value, marked_at=datetime.now(timezone.utc)
+            )
         )
     assert ask(barrier, "t1", A) is state
     with pytest.raises(BarrierError) as refused:
@@ -114,8 +143,8 @@ def test_marks_of_the_release_before_hold_for_every_place(
     assert [ask(barrier, "t1", place) for place in (B, A, BARE)] == [state] * 3
 
 
-def test_release_before_beside_this_one_is_barred_by_a_check(barrier: Barrier, engine: Engine) -> None:
-    """During an update: an instance that marks the bare id is still at it, a new one has told ROLLBACK."""
+def test_bare_id_is_barred_by_a_check_of_a_place(barrier: Barrier, engine: Engine) -> None:
+    """While a service is changed: an instance that marks the bare id is still at it, a new one has said ROLLBACK."""
     assert ask(barrier, "t1", A) is ROLLBACK
     with pytest.raises(BarrierError, match="a check was told ROLLBACK"):
         pay(barrier, "t1", BARE)
@@ -157,7 +186,7 @@ def test_mark_refused_and_committed_nevertheless_changes_nothing(barrier: Barrie
 
 def test_message_without_a_place_is_refused(barrier: Barrier) -> None:
     """A listener that kept the message it sent: it has no place, which must not be taken for any."""
-    with pytest.raises(CheckbackError, match="no queue_id and queue_offset"):
+    with pytest.raises(CheckbackError, match="no queue_id, queue_offset and producer_group"):
         barrier.check(Message("payments", b"", transaction_id="t1"))
 
 
@@ -227,7 +256,7 @@ def test_whatever_was_told_holds(
                 told.committed.append(place)
         elif what == "marks anyway":
             with engine.begin() as connection, pytest.raises(BarrierError):
-                barrier.mark(connection, _transaction(name, place))
+                barrier.mark(connection, *_transaction(name, place))
         else:
             with pytest.raises(BarrierError) as refused:
                 pay(barrier, name, place)
@@ -236,8 +265,8 @@ def test_whatever_was_told_holds(
     assert sum(times for (who, _), times in paid(engine).items() if who == name) == len(told.committed)
 
 
-def _transaction(name: str, place: tuple[int, int] | None) -> Transaction:
-    return name if place is BARE else message(name, place)
+def _transaction(name: str, place: tuple[int, int] | None) -> tuple[Transaction, str | None]:
+    return (name, "orders") if place is BARE else (message(name, place), None)
 
 
 def test_half_messages_of_a_transaction_raced_by_checks(barrier: Barrier, engine: Engine) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
 from sqlalchemy import Connection, Engine, text
@@ -19,8 +20,10 @@ def business(engine: Engine) -> Engine:
     return engine
 
 
-def credit(connection: Connection, offset: int, topic: str = "payments", queue: int = 0) -> bool:
-    with consumed(connection, topic, queue, offset) as fresh:
+def credit(
+    connection: Connection, offset: int, topic: str = "payments", queue: int = 0, group: str = "billing"
+) -> bool:
+    with consumed(connection, group, topic, queue, offset) as fresh:
         if fresh:
             connection.execute(text("INSERT INTO credit VALUES (:amount)"), {"amount": offset})
         return fresh
@@ -48,6 +51,48 @@ def test_topic_queue_and_offset_name_a_message(business: Engine) -> None:
         assert credit(connection, 2**62)
 
 
+def test_each_group_applies_each_message(business: Engine) -> None:
+    """Two services that share a database: what one has applied is fresh for the other."""
+    for group in ("billing", "shipping"):
+        with business.begin() as connection:
+            assert [credit(connection, offset, group=group) for offset in (1, 2, 1)] == [True, True, False]
+    assert credits_of(business) == [1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("group", ["", "two words", "x" * 121])
+def test_message_without_a_group_is_refused(business: Engine, group: str) -> None:
+    with business.begin() as connection, pytest.raises(CheckbackError, match="is not a group's name"):
+        credit(connection, 1, group=group)
+    assert credits_of(business) == []
+
+
+@pytest.mark.parametrize("columns", ["", "consumer_group VARCHAR(120) DEFAULT 'x', "], ids=["lacks", "not in the key"])
+def test_table_without_groups_is_told_in_one_line(engine: Engine, columns: str) -> None:
+    """Of an earlier release: its marks would be everybody's."""
+    with engine.begin() as connection:
+        key = "topic VARCHAR(127), half_queue_id INTEGER, half_queue_offset BIGINT"
+        made = f"{columns}{key}, applied_at TIMESTAMP, PRIMARY KEY (topic, half_queue_id, half_queue_offset)"
+        connection.execute(text(f"CREATE TABLE message_apply ({made})"))
+        connection.execute(text("CREATE TABLE credit (amount BIGINT)"))
+    with pytest.raises(CheckbackError, match="table message_apply: its primary key is not"):
+        MessageApply().create_table(engine)
+    with pytest.raises(CheckbackError, match="table message_apply: its primary key is not"):  # noqa: SIM117
+        with engine.begin() as connection:
+            credit(connection, 1)
+    assert credits_of(engine) == []
+
+
+def test_purge_deletes_the_old_marks(business: Engine) -> None:
+    with business.begin() as connection:
+        credit(connection, 1)
+    assert MessageApply().purge(business) == 0
+    with business.begin() as connection:
+        assert not credit(connection, 1)
+    assert MessageApply().purge(business, timedelta(seconds=-1)) == 1
+    with business.begin() as connection:
+        assert credit(connection, 1)
+
+
 def test_transaction_rolled_back_takes_the_mark_with_it(business: Engine) -> None:
     with business.connect() as connection:
         assert credit(connection, 7)
@@ -62,7 +107,7 @@ def test_block_that_fails_is_undone_alone(business: Engine) -> None:
     """The batch goes on without it, and it is fresh the next time."""
 
     def fail(connection: Connection) -> None:
-        with consumed(connection, "payments", 0, 2) as fresh:
+        with consumed(connection, "billing", "payments", 0, 2) as fresh:
             assert fresh
             connection.execute(text("INSERT INTO credit VALUES (2)"))
             raise ZeroDivisionError
@@ -71,7 +116,7 @@ def test_block_that_fails_is_undone_alone(business: Engine) -> None:
         assert credit(connection, 1)
         with pytest.raises(ZeroDivisionError):
             fail(connection)
-        with pytest.raises(Exception, match="no_such_table"), consumed(connection, "payments", 0, 3):
+        with pytest.raises(Exception, match="no_such_table"), consumed(connection, "billing", "payments", 0, 3):
             connection.execute(text("INSERT INTO no_such_table VALUES (3)"))
         assert credit(connection, 4)
     assert credits_of(business) == [1, 4]
@@ -82,7 +127,7 @@ def test_block_that_fails_is_undone_alone(business: Engine) -> None:
 
 def test_block_that_fails_with_its_transaction_leaves_nothing(business: Engine) -> None:
     with pytest.raises(ZeroDivisionError), business.begin() as connection:  # noqa: SIM117
-        with consumed(connection, "payments", 0, 2):
+        with consumed(connection, "billing", "payments", 0, 2):
             raise ZeroDivisionError
     with business.begin() as connection:
         assert credit(connection, 2)

@@ -14,7 +14,7 @@ from checkback.errors import CheckbackError
 from checkback.producer import Barrier, BarrierError, LocalTransactionState, Message, MessageApply, consumed
 
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK, LocalTransactionState.UNKNOWN
-TRANSACTIONS: list[Message | str] = [Message("payments", b"").stored_at(0, 7, "t1"), "t1"]
+TRANSACTIONS: list[Message | str] = [Message("payments", b"").stored_at(0, 7, "orders", "t1"), "t1"]
 
 
 def _caught(statement: str) -> Callable[[Connection], None]:
@@ -86,7 +86,7 @@ def pay(connection: Connection) -> None:
 def run(barrier: Barrier, transaction: Message | str, work: Callable[[Connection], None]) -> LocalTransactionState:
     """The local transaction, as in docs/producer.md."""
     try:
-        with barrier.local_transaction(transaction) as connection:
+        with barrier.local_transaction(transaction, "orders") as connection:
             pay(connection)
             work(connection)
     except BarrierError as barred:
@@ -104,7 +104,7 @@ def test_barrier_lets_no_commit_out_of_what_was_rolled_back(
     work = (ALWAYS | LOSSES[business.dialect.name])[name]
     assert run(barrier, transaction, work) is UNKNOWN
     assert paid(business) == []
-    assert barrier.check(transaction) is ROLLBACK
+    assert barrier.check(transaction, "orders") is ROLLBACK
     assert run(barrier, transaction, lambda _: None) is ROLLBACK
 
 
@@ -120,7 +120,7 @@ def test_commit_in_the_block_is_one(business: Engine, transaction: Message | str
         connection.exec_driver_sql("COMMIT") if raw else connection.commit()
 
     assert run(barrier, transaction, commit) is COMMIT
-    assert barrier.check(transaction) is COMMIT
+    assert barrier.check(transaction, "orders") is COMMIT
     assert paid(business) == ["t1"]
     one.dispose()
 
@@ -158,7 +158,7 @@ def test_message_whose_block_was_rolled_back_is_not_applied(
     work = (ALWAYS | LOSSES[business.dialect.name])[name]
 
     def apply(connection: Connection) -> None:
-        with consumed(connection, "payments", 0, 7) as fresh:
+        with consumed(connection, "billing", "payments", 0, 7) as fresh:
             assert fresh
             pay(connection)
             work(connection)
@@ -167,7 +167,7 @@ def test_message_whose_block_was_rolled_back_is_not_applied(
     with pytest.raises((CheckbackError, SQLAlchemyError)), connected() as connection:
         apply(connection)
     assert paid(business) == []
-    with business.begin() as connection, consumed(connection, "payments", 0, 7) as fresh:
+    with business.begin() as connection, consumed(connection, "billing", "payments", 0, 7) as fresh:
         assert fresh
 
 
@@ -176,9 +176,9 @@ def test_error_that_has_rolled_back_the_batch_is_told_as_that(business: Engine) 
     """Not as the block's own, which undoes the block alone: the messages before are undone, too."""
     MessageApply().create_table(business)
     with business.begin() as connection:
-        with consumed(connection, "payments", 0, 6):
+        with consumed(connection, "billing", "payments", 0, 6):
             pay(connection)
         with pytest.raises(CheckbackError, match="rolled back the whole transaction"):  # noqa: SIM117
-            with consumed(connection, "payments", 0, 7):
+            with consumed(connection, "billing", "payments", 0, 7):
                 connection.execute(text("INSERT OR ROLLBACK INTO seen VALUES ('x')"))
     assert paid(business) == []

@@ -59,8 +59,8 @@ SERVICES: dict[str, type[Service]] = {
 #: what is wrong -> (as it stands, as it should not): in barrier_table.py
 BARRIERS: dict[str, tuple[str, str]] = {
     "a check bars the whole transaction": (
-        "(:whole, '{CHECKED}', :now), (:place, 'ROLLBACK', :now)",
-        "(:whole, 'ROLLBACK', :now), (:place, 'ROLLBACK', :now)",
+        "(:group, :whole, '{CHECKED}', :now), (:group, :place, 'ROLLBACK', :now)",
+        "(:group, :whole, 'ROLLBACK', :now), (:group, :place, 'ROLLBACK', :now)",
     ),
     "checked elsewhere bars the local transaction": ("WHERE {table}.state = '{CHECKED}'", "WHERE false"),
     "commits at one place after the other": (

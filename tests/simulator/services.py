@@ -91,7 +91,7 @@ class Service:
 
     def failed(self, message: Message) -> LocalTransactionState:
         """What the listener returns for a local transaction that has failed: it may be said only once it is marked."""
-        return self.barrier.check(self.mark_of(message))
+        return self.barrier.check(self.mark_of(message), "orders")
 
     def run_local(self, transaction: int, ends: str) -> str:
         """The local transaction of the last half message, unless it has run. Raises HinderedError.
@@ -102,9 +102,9 @@ class Service:
         if not sends or sends[-1].state is not None:
             return "nothing to do"
         send = sends[-1]
-        message = Message("payments", b"", transaction_id=str(transaction)).stored_at(*send.place)
+        message = Message("payments", b"", transaction_id=str(transaction)).stored_at(*send.place, "orders")
         try:
-            with self.barrier.local_transaction(self.mark_of(message)) as connection:
+            with self.barrier.local_transaction(self.mark_of(message), "orders") as connection:
                 row = {"id": str(transaction), "place": str(send.place)}
                 connection.execute(text("INSERT INTO paid VALUES (:id, :place)"), row)
                 _pay(ends)
@@ -132,7 +132,7 @@ class Service:
         if said != BARRIER:
             return said
         check = CheckRequest(*key, str(half.transaction), "orders", "payments", turn + 1, half.born)
-        state = self.barrier.check(self.check_of(check))
+        state = self.barrier.check(self.check_of(check), "orders")
         if state is LocalTransactionState.ROLLBACK:
             self.told.add((half.transaction, key))
         return state.value

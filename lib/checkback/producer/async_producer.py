@@ -135,7 +135,7 @@ class AsyncTransactionProducer(BaseProducer):
         # Step 2
         local_error: Exception | None = None
         try:
-            stored = message.stored_at(*place, transaction_id)
+            stored = message.stored_at(*place, self._group, transaction_id)
             if isinstance(listener, AsyncTransactionListener):
                 returned = await listener.execute_local_transaction(stored, arg)
             else:

@@ -7,7 +7,8 @@ which of the two wins.
 
 A mark is that of a half message, identified by its place (docs/protocol.md, rule 13): the row "@0/12 order-4711". The
 row "order-4711", beside it, stands for the transaction as a whole: it commits at one place only. There it excludes
-marks of the bare transaction id, too, which an earlier release, or a service with one gateway, makes under that key.
+marks of the bare transaction id, too, which a service with one gateway makes under that key. Transaction ids are unique
+in their producer group only, so the group is part of each row's key.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Column, Connection, DateTime, MetaData, String, Table, delete, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import StaticPool
-from sqlalchemy.schema import CreateTable
 
 from checkback.errors import CheckbackError
+from checkback.messages.limits import GROUP_MAX, TRANSACTION_ID_MAX
 from checkback.producer.barrier_table import CHECKED, PLACED, MarkKey, MarkStates, Statements
-from checkback.producer.deduplication import fit, refuse_autocommit, why_lost
+from checkback.producer.deduplication import create_once, fit, keyed, refuse_autocommit, why_lost
 from checkback.producer.listener import LocalTransactionState
 
 if TYPE_CHECKING:
@@ -55,8 +56,8 @@ class BarrierError(CheckbackError):
 class Barrier:
     """Marks of local transactions in the business database: SQLite or PostgreSQL, through SQLAlchemy 2.
 
-    ``bind``: an engine, or a connection used by nothing else; ``table``: the table's name, one for each producer group
-    with its own transaction ids; ``wait_s``: how long a check waits for a local transaction in progress.
+    ``bind``: an engine, or a connection used by nothing else; ``table``: its name, of all producer groups of the
+    database; ``wait_s``: how long a check waits for a local transaction in progress.
     Raises CheckbackError for another database, or an engine with a single shared connection (StaticPool).
     """
 
@@ -74,28 +75,33 @@ class Barrier:
         self.table = Table(
             table,
             MetaData(),
-            Column("transaction_id", String(1024), primary_key=True),
+            Column("producer_group", String(GROUP_MAX), primary_key=True),
+            Column("transaction_id", String(TRANSACTION_ID_MAX), primary_key=True),
             Column("state", String(8), nullable=False),
             Column("marked_at", DateTime(timezone=True), nullable=False),
         )
         self._statements = Statements.of(bind.dialect.identifier_preparer.format_table(self.table))
 
     def create_table(self) -> None:
-        """Create the table if it does not exist; call it at deployment, before the first transaction."""
+        """Create the table if it does not exist; call it at deployment, before the first transaction.
+
+        Raises CheckbackError for a table without groups.
+        """
         with self._begin() as connection:
-            connection.execute(CreateTable(self.table, if_not_exists=True))
+            create_once(connection, self.table)
 
     @contextmanager
-    def local_transaction(self, transaction: Transaction) -> Iterator[Connection]:
+    def local_transaction(self, transaction: Transaction, producer_group: str | None = None) -> Iterator[Connection]:
         """A connection in a transaction that begins with the commit mark; the end of the block commits both.
 
-        ``transaction``: the message that ``execute_local_transaction`` was given, or a transaction id, which is enough
-        with one gateway. Raises BarrierError, before the block runs, if there is a mark already; and at its end, if the
-        transaction no longer has the mark: the block has rolled it back, or has caught an error that did.
+        ``transaction``: the message that ``execute_local_transaction`` was given, or a transaction id and its
+        ``producer_group``, which is enough with one gateway. Raises BarrierError, before the block runs, if there is a
+        mark already; and at its end, if the transaction no longer has the mark: the block has rolled it back, or has
+        caught an error that did.
         """
-        key = MarkKey.of(transaction)
+        key = MarkKey.of(transaction, producer_group)
         with self._begin() as connection:
-            self.mark(connection, transaction)
+            self.mark(connection, transaction, producer_group)
             yield connection
             if in_progress := connection.in_transaction():
                 self._refuse_lost(connection, key)
@@ -103,14 +109,14 @@ class Barrier:
             with self._begin() as connection:
                 self._refuse_lost(connection, key)
 
-    def mark(self, connection: Connection, transaction: Transaction) -> None:
+    def mark(self, connection: Connection, transaction: Transaction, producer_group: str | None = None) -> None:
         """Insert the commit mark in the connection's current transaction: for an ORM session or asyncio's run_sync.
 
         Call it before the business's statements, so that their lock waits do not delay it. Raises BarrierError if there
         is a mark already; the transaction must then be rolled back. Nobody looks at the end whether the mark is still
         there: do not catch a database error in the transaction, except around a savepoint (``begin_nested``).
         """
-        key = MarkKey.of(transaction)
+        key = MarkKey.of(transaction, producer_group)
         statements = self._statements
         changed = self._execute(connection, statements.mark if key.place is None else statements.mark_place, key)
         if changed == key.rows:
@@ -121,21 +127,21 @@ class Barrier:
         told = "it has committed before" if found.state is LocalTransactionState.COMMIT else "a check was told ROLLBACK"
         raise BarrierError(
             "it has committed as another half message" if found.elsewhere else told,
-            f"transaction {key.whole}",
+            f"transaction {key.whole} of {key.group}",
             "do nothing, and say what state says",
             found.state.value,
             found.elsewhere or found.state is LocalTransactionState.COMMIT,
         )
 
-    def check(self, transaction: Transaction) -> LocalTransactionState:
+    def check(self, transaction: Transaction, producer_group: str | None = None) -> LocalTransactionState:
         """The answer for ``check_local_transaction``: COMMIT, or ROLLBACK, after which it can never commit.
 
         Also what ``execute_local_transaction`` returns when its work has failed. ``transaction``: the check or message,
-        or a transaction id, which is enough with one gateway. ROLLBACK holds for this half message: the transaction may
-        commit, or have committed, as another one. UNKNOWN if the local transaction is in progress and does not end
-        within ``wait_s``. The rollback mark is committed before this returns.
+        or a transaction id and its ``producer_group``, which is enough with one gateway. ROLLBACK holds for this half
+        message: the transaction may commit, or have committed, as another one. UNKNOWN if the local transaction is in
+        progress and does not end within ``wait_s``. The rollback mark is committed before this returns.
         """
-        key = MarkKey.of(transaction)
+        key = MarkKey.of(transaction, producer_group)
         statements = self._statements
         try:
             with self._begin() as connection, self._patience(connection):
@@ -159,20 +165,21 @@ class Barrier:
     def _execute(self, connection: Connection, statement: TextClause, key: MarkKey) -> int:
         """Insert marks; the number of rows that were inserted or changed."""
         refuse_autocommit(connection, self.table.name)
-        return connection.execute(statement, {**key.values(), "now": datetime.now(timezone.utc)}).rowcount
+        with keyed(self.table):
+            return connection.execute(statement, {**key.values(), "now": datetime.now(timezone.utc)}).rowcount
 
     def _refuse_lost(self, connection: Connection, key: MarkKey) -> None:
         why = why_lost(lambda: self._has_commit_mark(connection, key))
         if why is not None:
             fix = "catch a database error only around a savepoint, begin_nested(), and do not roll back in the block"
-            raise BarrierError(why, f"transaction {key.whole}", fix, LocalTransactionState.UNKNOWN.value)
+            raise BarrierError(why, f"transaction {key.whole} of {key.group}", fix, LocalTransactionState.UNKNOWN.value)
 
     def _has_commit_mark(self, connection: Connection, key: MarkKey) -> bool:
-        rows = connection.execute(self._statements.states, {"whole": key.whole, "place": key.place})
+        rows = connection.execute(self._statements.states, key._asdict())
         return (key.place or key.whole, LocalTransactionState.COMMIT.value) in [(row[0], row[1]) for row in rows]
 
     def _states(self, connection: Connection, key: MarkKey) -> MarkStates:
-        rows = connection.execute(self._statements.states, {"whole": key.whole, "place": key.place})
+        rows = connection.execute(self._statements.states, key._asdict())
         states = {str(row[0]): str(row[1]) for row in rows}
         return MarkStates(states[key.whole], None if key.place is None else states[key.place])
 
@@ -183,7 +190,7 @@ class Barrier:
             undone, row, state = found._replace(whole=CHECKED), key.whole, CHECKED
         else:
             undone, row, state = found._replace(place=rollback), str(key.place), rollback
-        connection.execute(self._statements.undo, {"row": row, "state": state})
+        connection.execute(self._statements.undo, {"group": key.group, "row": row, "state": state})
         return undone
 
     @contextmanager

@@ -7,15 +7,15 @@ offset. It therefore records the message in the same database transaction that a
 from __future__ import annotations
 
 from contextlib import contextmanager
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from sqlalchemy import BigInteger, Column, DateTime, Integer, MetaData, String, Table, delete, select
-from sqlalchemy.schema import CreateTable
 
 from checkback.errors import CheckbackError
-from checkback.messages.limits import TOPIC_MAX
-from checkback.producer.deduplication import fit, insert_once, why_lost
+from checkback.messages.limits import GROUP_MAX, TOPIC_MAX
+from checkback.messages.names import is_group
+from checkback.producer.deduplication import create_once, fit, insert_once, why_lost
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,10 +29,11 @@ class MessageApply:
     """The table of applied messages; ``table`` is its name. SQLite or PostgreSQL."""
 
     def __init__(self, table: str = "message_apply") -> None:
-        #: for migrations: one row for each message
+        #: for migrations: one row for each message that a consumer group has applied
         self.table = Table(
             table,
             MetaData(),
+            Column("consumer_group", String(GROUP_MAX), primary_key=True),
             Column("topic", String(TOPIC_MAX), primary_key=True),
             Column("half_queue_id", Integer, primary_key=True, autoincrement=False),
             Column("half_queue_offset", BigInteger, primary_key=True, autoincrement=False),
@@ -40,30 +41,39 @@ class MessageApply:
         )
 
     def create_table(self, engine: Engine) -> None:
-        """Create the table if it does not exist; call it at deployment."""
+        """Create the table if it does not exist; call it at deployment.
+
+        Raises CheckbackError for a table without groups.
+        """
         fit(engine.dialect, "MessageApply")
         with engine.begin() as connection:
-            connection.execute(CreateTable(self.table, if_not_exists=True))
+            create_once(connection, self.table)
 
     @contextmanager
     def consumed(
-        self, connection: Connection, topic: str, half_queue_id: int, half_queue_offset: int
+        self, connection: Connection, group: str, topic: str, half_queue_id: int, half_queue_offset: int
     ) -> Iterator[bool]:
-        """True if the message was not applied before: then apply it in the block, through ``connection``.
+        """True if the group has not applied the message before: then apply it in the block, through ``connection``.
 
-        ``half_queue_id`` and ``half_queue_offset`` are columns of the topic table; together they identify the message.
+        ``group``: who applies it; each group applies each message. ``half_queue_id`` and ``half_queue_offset`` are
+        columns of the topic table; together they identify the message.
+
         The mark is part of the connection's current transaction, and the block a savepoint in it: an exception rolls
-        back only the block and the mark. Waits for a concurrent transaction that applies the same message. Raises
-        CheckbackError at the end of a block in which the transaction was ended, by an error perhaps: what it had
-        applied before is undone, too.
+        back only the block and the mark. Waits for a concurrent transaction of the group that applies the same
+        message. Raises CheckbackError for an invalid group, for a table without groups, and at the end of a block in
+        which the transaction was ended, by an error perhaps: what it had applied before is undone, too.
         """
         fit(connection.dialect, "consumed")
+        if not is_group(group):
+            fix = "give the consumer group: letters, digits, _ and -, at most 120"
+            raise CheckbackError(f"{group!r} is not a group's name", "consumed", fix)
         columns = self.table.c
-        row = {"topic": topic, "half_queue_id": half_queue_id, "half_queue_offset": half_queue_offset}
+        message = {"topic": topic, "half_queue_id": half_queue_id, "half_queue_offset": half_queue_offset}
+        row = {"consumer_group": group, **message}
         if not insert_once(connection, self.table, {**row, "applied_at": datetime.now(timezone.utc)}):
             yield False
             return
-        where = f"{topic}, message {half_queue_id}/{half_queue_offset}"
+        where = f"{group}, {topic}, message {half_queue_id}/{half_queue_offset}"
         mark = [columns[name] == value for name, value in row.items()]
         # Savepoint after the mark: SQLite's driver begins the transaction at the first INSERT only, and a savepoint
         # before it would be the transaction.
@@ -79,6 +89,15 @@ class MessageApply:
         why = why_lost(lambda: connection.execute(select(columns.topic).where(*mark)).first() is not None)
         if why is not None:
             raise CheckbackError(why, where, _FIX)
+
+    def purge(self, engine: Engine, older_than: timedelta = timedelta(days=7)) -> int:
+        """Delete older marks, of all groups; returns their number.
+
+        Keep them longer than a group may fall behind: a message that it reads again without its mark is applied again.
+        """
+        before = datetime.now(timezone.utc) - older_than
+        with engine.begin() as connection:
+            return connection.execute(delete(self.table).where(self.table.c.applied_at < before)).rowcount
 
 
 _DEFAULT = MessageApply()

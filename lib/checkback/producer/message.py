@@ -44,9 +44,10 @@ class Message:
     (from COMMIT) and ``deliver_at`` (with a time zone) says when it is delivered, see docs/delay.md. The limits are
     RocketMQ's, see docs/files.md. ``keys``: words with a space between them.
 
-    ``queue_id`` and ``queue_offset``: the place at which its half message was acknowledged, set in the message that
-    ``execute_local_transaction`` is given, else None. The place is the half message's identity (docs/protocol.md, rule
-    13): with several gateways one transaction id may have several half messages.
+    ``queue_id`` and ``queue_offset``: the place at which its half message was acknowledged, and ``producer_group`` that
+    of its producer: set in the message that ``execute_local_transaction`` is given, else None. The place is the half
+    message's identity (docs/protocol.md, rule 13): with several gateways one transaction id may have several half
+    messages.
     """
 
     topic: str
@@ -62,19 +63,23 @@ class Message:
     deliver_at: datetime | None = None
     queue_id: int | None = field(default=None, init=False, compare=False)
     queue_offset: int | None = field(default=None, init=False, compare=False)
+    producer_group: str | None = field(default=None, init=False, compare=False)
 
     @property
     def place(self) -> tuple[int, int] | None:
         """(queue_id, queue_offset); None = not acknowledged. Compare it with `CheckRequest.place`."""
         return None if self.queue_id is None or self.queue_offset is None else (self.queue_id, self.queue_offset)
 
-    def stored_at(self, queue_id: int, queue_offset: int, transaction_id: str | None = None) -> Message:
-        """A copy with this place: the message for ``execute_local_transaction``, also in a listener's unit test.
+    def stored_at(
+        self, queue_id: int, queue_offset: int, producer_group: str, transaction_id: str | None = None
+    ) -> Message:
+        """A copy with this place and group: the message for ``execute_local_transaction``, also in a unit test.
 
         ``transaction_id``: its own, None = the message has it.
         """
         stored = object.__new__(type(self))  # replace and copy take several times as long
-        stored.__dict__.update(self.__dict__, queue_id=queue_id, queue_offset=queue_offset)
+        place = {"queue_id": queue_id, "queue_offset": queue_offset}
+        stored.__dict__.update(self.__dict__, **place, producer_group=producer_group)
         if transaction_id is not None:
             stored.__dict__["transaction_id"] = transaction_id
         return stored

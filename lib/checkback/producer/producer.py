@@ -151,7 +151,7 @@ class TransactionProducer(BaseProducer):
         # Step 2
         local_error: Exception | None = None
         try:
-            returned = listener.execute_local_transaction(message.stored_at(*place, transaction_id), arg)
+            returned = listener.execute_local_transaction(message.stored_at(*place, self._group, transaction_id), arg)
             state = state_of(returned, transaction_id)
         except Exception as error:  # noqa: BLE001 - as in RocketMQ: any error is resolved by the check-back
             state, local_error = failed(error, transaction_id, "execute_local_transaction"), error
