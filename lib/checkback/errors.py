@@ -8,6 +8,8 @@ from __future__ import annotations
 import errno
 import os
 import re
+import sysconfig
+import traceback
 import unicodedata
 from typing import TYPE_CHECKING
 
@@ -57,6 +59,40 @@ def missing_module(error: ImportError, extra: str = "", where: str = "") -> Impo
     extra = extra or ("spark" if module in _OF_SPARK else "")
     fix = f"install checkback[{extra}]" if extra else "install Checkback with its dependencies"
     return SettingsError(f"the Python module {module} is missing", where, fix)
+
+
+_CHECKBACK, _PYTHON = "checkback", "python"
+_OWN_FOLDER = os.path.dirname(os.path.abspath(__file__)).replace("\\", "/") + "/"
+_STDLIB = tuple(f"{sysconfig.get_path(name)}/".replace("\\", "/") for name in ("stdlib", "platstdlib"))
+_INSTALLED = re.compile(r".*/(?:site|dist)-packages/[^/]+")
+
+
+def error_summary(error: BaseException) -> str:
+    """A listener's error: its type and the line of the listener's own code, as ``ValueError at credits.py:12``.
+
+    That is the innermost line outside of Checkback, Python's own library and installed packages: a library's line does
+    not tell which statement of the listener failed. For a listener that is in an installed package, the innermost line
+    of that package. Without either, the innermost line. Without the error's text, which may quote a message. Printable:
+    a file's name need not be UTF-8.
+    """
+    frames = [
+        (frame.f_code.co_filename.replace("\\", "/"), line) for frame, line in traceback.walk_tb(error.__traceback__)
+    ]
+    packages = [_package(file) for file, _ in frames]
+    called = next((package for package in packages if package != _CHECKBACK), None)
+    own = next((package for package in ("", called) if package in packages), None)
+    place = [frame for frame, package in zip(frames, packages, strict=True) if own in (None, package)][-1:]
+    at = "".join(f" at {file.rpartition('/')[2]}:{line}" for file, line in place)
+    return printable(type(error).__name__ + at)
+
+
+def _package(file: str) -> str:
+    """What a file of code belongs to: Checkback, Python, the folder of an installed package; "" = the service."""
+    if file.startswith(_OWN_FOLDER):
+        return _CHECKBACK
+    if installed := _INSTALLED.match(file):
+        return installed[0]
+    return _PYTHON if file.startswith((*_STDLIB, "<frozen ")) else ""
 
 
 class SelectorError(CheckbackError):

@@ -264,7 +264,7 @@ def test_listener_that_fails_is_logged_without_its_text(sender: Sender, caplog: 
     with StubGateway() as gateway:
         result, _ = sender.send(gateway.url, saying(ERROR))
     assert result.local_error is ERROR
-    assert "RuntimeError at" in caplog.text
+    assert "execute_local_transaction raised RuntimeError at " in caplog.text
     assert result.transaction_id in caplog.text
     assert "amount" not in caplog.text
 

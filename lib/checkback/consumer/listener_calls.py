@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from checkback.consumer.process_queues import warn
-from checkback.consumer.result import ConsumeResult, error_summary
-from checkback.errors import printable
+from checkback.consumer.result import ConsumeResult
+from checkback.errors import error_summary, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

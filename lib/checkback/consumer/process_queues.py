@@ -8,8 +8,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from checkback.consumer.result import error_summary
-from checkback.errors import CheckbackError, printable
+from checkback.errors import CheckbackError, error_summary, printable
 from checkback.storage.files.lease import boot_time
 
 if TYPE_CHECKING:

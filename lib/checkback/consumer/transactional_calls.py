@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from checkback.consumer.group.group_state import QueueState
 from checkback.consumer.listener_calls import outcome_of
 from checkback.consumer.process_queues import warn
-from checkback.consumer.result import error_summary
-from checkback.errors import FencedError
+from checkback.errors import FencedError, error_summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import inspect
 import logging
-import traceback
 from abc import ABC, abstractmethod
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from checkback.errors import CheckbackError
+from checkback.errors import CheckbackError, error_summary
 
 if TYPE_CHECKING:
     from checkback.check.wire import CheckRequest
@@ -98,8 +97,6 @@ def failed(error: BaseException, transaction_id: str, method: str) -> LocalTrans
 
     The error's text, which may contain message data (SQL parameters), is logged at DEBUG only.
     """
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "nowhere"
-    logger.error("transaction %s: %s raised %s at %s", transaction_id, method, type(error).__name__, place)
+    logger.error("transaction %s: %s raised %s", transaction_id, method, error_summary(error))
     logger.debug("transaction %s", transaction_id, exc_info=error)
     return LocalTransactionState.UNKNOWN
