@@ -167,7 +167,7 @@ def test_dead_letter_whose_commit_is_made_and_reported_as_failed_is_there(
 def test_what_comes_behind_a_message_that_is_held_is_not_given_up_with_it(
     lake: Published, running: list[PushConsumer], tmp_path: Path, sql: bool
 ) -> None:
-    """In order, in batches, after a restart: of a call that failed its first message is known, and its tries."""
+    """In order, in batches, after a restart: of a call that failed each message is known, and its tries."""
     lake.publish({"pay": [lake.messages(1)]})
     calls: list[list[tuple[int, int]]] = []
 
@@ -190,6 +190,43 @@ def test_what_comes_behind_a_message_that_is_held_is_not_given_up_with_it(
     until(lambda: any((1, 0) in call for call in calls[before:]))
     assert all(len(call) == 1 for call in calls[before:] if call[0][0] == 0)
     until(lambda: [letter["half_queue_offset"] for letter in dead_letters(lake)] == [0])
+
+
+@pytest.mark.parametrize("sql", [True, False])
+@pytest.mark.parametrize("limited", [True, False])
+def test_in_order_a_batch_that_fails_is_tried_again_message_by_message(
+    lake: Published, running: list[PushConsumer], tmp_path: Path, sql: bool, limited: bool
+) -> None:
+    """As without an order: those before the bad one are consumed, it alone holds the queue, and those behind go on."""
+    lake.publish({"pay": [lake.messages(30)]})
+    calls: list[list[tuple[int, int]]] = []
+    bad = threading.Event()
+
+    def listen(messages: Any, *_: Any) -> ConsumeResult:
+        calls.append([(message.half_queue_offset, message.reconsume_times) for message in messages])
+        failed = not bad.is_set() and any(message.half_queue_offset == 5 for message in messages)
+        return ConsumeResult.RECONSUME_LATER if failed else ConsumeResult.SUCCESS
+
+    options: dict[str, Any] = {"orderly": True, "batch": 10, "suspend": 0.02}
+    options |= {"max_reconsume_times": 3} if limited else {}
+    if sql:
+        options["positions"] = SqlPositions(create_engine(f"sqlite:///{tmp_path}/positions.db"))
+    consumer = start(lake, running, listen, **options)
+    if not limited:
+        until(lambda: calls[-1:] == [[(5, 4)]])
+        bad.set()
+    until(lambda: calls and calls[-1][-1][0] == 29)
+    consumer.shutdown()
+    tries = [[(5, times)] for times in range(1, 4 if limited else calls.index([(6, 1)]) - 5)]
+    assert calls == [
+        [(offset, 0) for offset in range(10)],
+        *([(offset, 1)] for offset in range(5)),
+        *tries,
+        *([(offset, 1)] for offset in range(6, 10)),
+        [(offset, 0) for offset in range(10, 20)],
+        [(offset, 0) for offset in range(20, 30)],
+    ]
+    assert [letter["half_queue_offset"] for letter in dead_letters(lake)] == ([5] if limited else [])
 
 
 def test_a_message_that_is_gone_from_its_topic_is_a_dead_letter_of_its_queue(

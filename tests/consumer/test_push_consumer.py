@@ -143,6 +143,17 @@ def test_orderly_the_poisoned_message_gives_way(lake: Published, running: list[P
     until(lambda: [row["half_queue_offset"] for row in dead_letters(lake)] == [2])
 
 
+def test_orderly_no_message_is_given_up_that_nobody_has_limited(lake: Published, running: list[PushConsumer]) -> None:
+    """More tries than the sixteen of messages without an order: those behind it wait."""
+    lake.publish({"pay": [lake.messages(5)]})
+    heard = Heard({0: 1, 2: 40})
+    start(lake, running, heard, orderly=True, suspend=0)
+    heard.wait_for(4)
+    assert heard.offsets == [0, 0, 1, *[2] * 41, 3, 4]
+    running.pop().shutdown()
+    assert not dead_letters(lake)
+
+
 def test_batches_are_lists(lake: Published, running: list[PushConsumer]) -> None:
     lake.publish({"pay": [lake.messages(10)]})
     calls: list[list[Any]] = []

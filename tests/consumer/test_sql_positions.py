@@ -84,6 +84,18 @@ def test_orderly_the_queue_waits_for_its_failed_message(
     assert effects(engine) == Counter(range(10))
 
 
+def test_orderly_the_ledger_has_no_hole(lake: Published, running: list[PushConsumer], engine: Engine) -> None:
+    """A message that fails longer than others are tried is applied all the same, before those behind it."""
+    lake.publish({"pay": [lake.messages(4)]})
+    heard = Heard({1: 40}, also=apply)
+    start(lake, running, heard, positions=SqlPositions(engine), orderly=True, suspend=0)
+    heard.wait_for(3)
+    running[-1].shutdown()
+    with engine.begin() as connection:
+        assert list(connection.execute(select(EFFECT.c.message).order_by(EFFECT.c.id)).scalars()) == [0, 1, 2, 3]
+    assert not dead_letters(lake)
+
+
 def test_a_transaction_that_cannot_be_committed_is_done_again(
     lake: Published, running: list[PushConsumer], engine: Engine
 ) -> None:

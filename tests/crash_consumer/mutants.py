@@ -44,8 +44,8 @@ FAULTS: dict[str, Fault] = {
     ),
     "a failed message does not hold up its queue": Fault(
         "listener_threads.py",
-        "                    queue.hold(outcome, count)\n                    return False\n",
-        "                    queue.hold(outcome, count)\n",
+        "else before.held_since)\n                return False\n",
+        "else before.held_since)\n",
         "orderly",
     ),
     "retries are not kept": Fault(

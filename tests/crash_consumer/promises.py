@@ -84,13 +84,13 @@ def _at_least_once(a_round: Round, verdict: Verdict) -> None:
 
 
 def _dead_letters(a_round: Round, verdict: Verdict) -> None:
-    """(3) A poisoned message is there once. With batches it takes the others of its call with it."""
+    """(3) A poisoned message is there once, and no other: those that failed in one call are tried again alone."""
     verdict.doubled_dead_letters += sorted(offset for offset, times in a_round.dead.items() if times > 1)
     poison = {offset for offset in wanted(a_round.kind, a_round.published) if poisoned(offset)}
     missing, more = sorted(poison - set(a_round.dead)), sorted(set(a_round.dead) - poison)
     if missing:
         verdict.faults.append(f"poisoned messages are not in dead_letters: {missing[:5]}")
-    if more and a_round.kind.batch is None:
+    if more:
         verdict.faults.append(f"messages are in dead_letters that only failed for a while: {more[:5]}")
 
 
@@ -118,20 +118,14 @@ def _repeats(a_round: Round, verdict: Verdict) -> None:
 def _reconsume_times(a_round: Round, verdict: Verdict) -> None:
     """A message that failed is consumed with one more reconsume_times, and no more after the last.
 
-    Unless who failed was disturbed before that was kept. Of a batch in order the number of the first message is kept,
-    which may be another one at the next member.
+    Unless who failed was disturbed before that was kept.
     """
-    apart = a_round.kind.orderly and a_round.kind.batch is not None
     failed: dict[int, Call] = {}
-    first: dict[str, int] = {}
     for call in sorted(a_round.calls, key=lambda each: each.begin):
         before = failed.pop(call.offset, None)
-        if apart and first.get(call.member) == call.begin:
-            continue
-        first[call.member] = call.begin
         if call.end is not None and not call.succeeded:
             failed[call.offset] = call
-        if before is None or before.end is None or (apart and before.member != call.member):
+        if before is None or before.end is None:
             continue
         if a_round.fates[before.member].disturbed(before.begin - _BEFORE, before.end + _KEPT):
             continue

@@ -13,10 +13,8 @@ if TYPE_CHECKING:
     from checkback.consumer.group.membership import Membership
     from checkback.consumer.listener_calls import Listening
     from checkback.consumer.options import ConsumerOptions
-    from checkback.consumer.position import MessageKey
     from checkback.consumer.process_queue import ProcessQueue, Slice
     from checkback.consumer.process_queues import ProcessQueues
-    from checkback.consumer.retry import Retry
     from checkback.consumer.transactional_calls import TransactionalListening
 
 
@@ -113,27 +111,23 @@ class Caller:
         with hand.changed:
             hand.failed += count
             hand.last_error = reason
-            if hand.orderly:  # the messages of a call fail together
-                outcome = self._after_failure(queue.retries.pop(first, None), first, reason, now)
-                if not isinstance(outcome, DeadLetter):
-                    queue.hold(outcome, count)
-                    return False
+            before = queue.retries.get(first)
             for place in range(taken.done, taken.done + count):
                 key = taken.key(place)
                 known = queue.retries.pop(key, None)
-                if not hand.orderly:
-                    outcome = self._after_failure(known, key, reason, now)
+                outcome = after_failure(key, known.times if known else 0, reason, now, self._most, self._levels)
                 if isinstance(outcome, DeadLetter):
-                    queue.give_up(outcome._replace(message=key))
+                    queue.give_up(outcome)
                     hand.dead += 1
                 else:
                     queue.retries[key] = outcome
+            # A retry of a message that the position has passed is out of order already, and holds up nothing.
+            if hand.orderly and taken.retries is None and first in queue.retries:
+                queue.hold(first, now if before is None or before.held_since is None else before.held_since)
+                return False
             taken.done += count
             taken.failed += count
             return True
-
-    def _after_failure(self, known: Retry | None, key: MessageKey, reason: str, now: int) -> Retry | DeadLetter:
-        return after_failure(key, known.times if known else 0, reason, now, self._most, self._levels)
 
     def lose(self, queue: ProcessQueue, reason: str) -> None:
         """Drop what is in hand of the queue; if this member still owns it, it goes on from what is kept."""

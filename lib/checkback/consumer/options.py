@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from checkback.consumer.retry import MAX_RECONSUME_TIMES, RETRY_LEVELS
+from checkback.consumer.retry import MAX_RECONSUME_TIMES, RETRY_LEVELS, suspend_levels
 from checkback.errors import SettingsError
+from checkback.messages.limits import INT_MAX
 
 #: the longest session, commit interval or retry level (s): 30 days
 _LONGEST_S = 30 * 24 * 3600.0
@@ -21,7 +22,7 @@ class ConsumerOptions:
     threads: int
     batch: int | None
     orderly: bool
-    max_reconsume_times: int
+    max_reconsume_times: int | None
     retry_levels: tuple[float, ...] | None
     suspend: float
     session: float
@@ -31,7 +32,8 @@ class ConsumerOptions:
         _integer("threads", self.threads, 1)
         if self.batch is not None:
             _integer("batch", self.batch, 1)
-        _integer("max_reconsume_times", self.max_reconsume_times, -1)
+        if self.max_reconsume_times is not None:
+            _integer("max_reconsume_times", self.max_reconsume_times, -1)
         if self.retry_levels is not None and not self.retry_levels:
             raise SettingsError("has no level", "retry_levels", "give at least one pause in seconds")
         for level in self.retry_levels or ():
@@ -42,14 +44,16 @@ class ConsumerOptions:
 
     @property
     def most_retries(self) -> int:
-        """Retries of a message before it is a dead letter; -1 stands for 16 (DefaultMQPushConsumer)."""
-        return MAX_RECONSUME_TIMES if self.max_reconsume_times < 0 else self.max_reconsume_times
+        """Retries before a message is a dead letter; None and -1: 16, in order no limit (DefaultMQPushConsumer)."""
+        if self.max_reconsume_times is not None and self.max_reconsume_times >= 0:
+            return self.max_reconsume_times
+        return INT_MAX if self.orderly else MAX_RECONSUME_TIMES
 
     @property
     def levels_ms(self) -> tuple[int, ...]:
         """Pauses before the retries (ms)."""
         if self.orderly:
-            return (round(1000 * self.suspend),)
+            return suspend_levels(round(1000 * self.suspend))
         if self.retry_levels is None:
             return RETRY_LEVELS
         return tuple(round(1000 * level) for level in self.retry_levels)

@@ -18,9 +18,10 @@ from checkback.consumer.group.group_state import QueueState
 from checkback.consumer.message import messages_of
 from checkback.consumer.message_rows import MessageKeys, MessageRows
 from checkback.consumer.position import MessageKey, Position, last_of
+from checkback.consumer.retry import holding
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from checkback.consumer.group.group_state import MessageQueue
     from checkback.consumer.message import MessageExt
@@ -82,29 +83,29 @@ class Slice:
         return replace(self.run.after(self.base, self.rows.keys.at(done - 1)[0]), part=message)
 
     @property
-    def _holds_up(self) -> bool:
-        """True if the next messages have failed, and hold up their queue."""
-        # Asked before each call: a queue has no retries, mostly, and needs no key made.
-        maybe = self.retries is None and self.queue.ordered and bool(self.queue.retries)
-        return maybe and self.key(self.done) in self.queue.retries
+    def _failed(self) -> Mapping[MessageKey, Retry]:
+        """Retries in which messages of it may be that have failed in order."""
+        return self.queue.retries if self.retries is None and self.queue.ordered else {}
 
     def call_size(self, most: int) -> int:
-        """How many messages, ``most`` at most, the next call takes: those that failed together, without others.
+        """How many messages, ``most`` at most, the next call takes: one that has failed is alone.
 
-        Others would share their tries, and be given up with them.
+        Others would share its tries, and be given up with it.
         """
         most = min(most, len(self) - self.done)
-        return min(most, self.queue.held_count) if self._holds_up else most
+        if not (known := self._failed):  # mostly: then no key is made
+            return most
+        alone = (place for place in range(most) if self.key(self.done + place) in known)
+        return max(1, next(alone, most))
 
     def messages(self) -> list[MessageExt]:
         """Those that are not done."""
         times = None
         if self.retries is not None:
-            known = self.queue.retries  # a message that holds up its queue has failed again
-            times = [known.get(each.message, each).times for each in self.retries[self.done :]]
-        elif self._holds_up:
-            held, left = self.queue.held_count, len(self) - self.done
-            times = ([self.queue.retries[self.key(self.done)].times] * held + [0] * left)[:left]
+            times = [each.times for each in self.retries[self.done :]]
+        elif known := self._failed:
+            failed = [known.get(self.key(place)) for place in range(self.done, len(self))]
+            times = [0 if each is None else each.times for each in failed]
         return messages_of(self.queue.queue.topic, self.rows.rows.slice(self.done), times)
 
 
@@ -113,13 +114,13 @@ class ProcessQueue:
     """One queue's messages, from being read to being consumed.
 
     ``fetched``: position behind the last message read, ``consumed``: behind the last one before which none is
-    unfinished. ``retries``: by message; if the queue is ordered, only that of the first of the ``held_count`` messages
-    that hold it up until ``held_until`` (ms). ``dead``: given up, by number, until ``consumed`` has passed them and
-    they are in `dead_letters`, as those up to number ``buried`` are. ``skip``: settled by a former owner, though behind
+    unfinished. ``retries``: by message; if the queue is ordered, the first of those that are not consumed holds it up
+    until ``held_until`` (ms). ``dead``: given up, by number, until ``consumed`` has passed them and they are in
+    `dead_letters`, as those up to number ``buried`` are. ``skip``: settled by a former owner, though behind
     ``consumed``. ``sequential``: one slice after the other; ``version``: of its row in SqlPositions, which has the dead
-    letters ``kept_dead``. ``ahead``: how many retries wait for the position, as of the last `advance`.
-    ``stuck``: it is not read until something of it is consumed. ``count``: messages in hand; ``size``: bytes of those
-    that are not taken yet, ``retry_size``: of retries that are not consumed yet. ``kept_by``: as in QueueState.
+    letters ``kept_dead``. ``ahead``: how many retries wait for the position, as of the last `advance`. ``stuck``: it is
+    not read until something of it is consumed. ``count``: messages in hand; ``size``: bytes of those that are not taken
+    yet, ``retry_size``: of retries that are not consumed yet. ``kept_by``: as in QueueState.
     """
 
     queue: MessageQueue
@@ -137,7 +138,6 @@ class ProcessQueue:
     skip: frozenset[MessageKey] = frozenset()
     ahead: int = 0
     held_until: int = 0
-    held_count: int = 1
     resumed_until: int = 0
     leaving: bool = False
     lost: bool = False
@@ -161,8 +161,9 @@ class ProcessQueue:
     ) -> ProcessQueue:
         """A queue that this member has taken."""
         position, retries = state.position, {each.message: each for each in state.retries}
-        ahead = [each for each in state.retries if not position.has(each.message)]
-        held_until = ahead[0].due_at if ordered and len(ahead) == 1 else 0
+        held_until = state.held.due_at if ordered and state.held is not None else 0
+        if not ordered:  # of a group that was
+            retries = {key: each._replace(held_since=None) for key, each in retries.items()}
         dead = dict(state.dead)
         found = cls(queue, epoch, position, position, retries, dead, state.dead_letters, ordered)
         found.held_until, found.sequential = held_until, version is not None
@@ -207,10 +208,15 @@ class ProcessQueue:
     def _is_ahead(self, message: MessageKey) -> bool:
         return message in self.skip or (self.ordered and not self.consumed.has(message))
 
-    def hold(self, retry: Retry, count: int) -> None:
-        """The next ``count`` messages, of which the retry is the first, hold up the queue."""
-        self.retries[retry.message] = retry
-        self.held_until, self.held_count = retry.due_at, count
+    def hold(self, message: MessageKey, since: int) -> None:
+        """The message, which has a retry, is the next one, and holds up the queue until that is due."""
+        retry = self.retries[message] = self.retries[message]._replace(held_since=since)
+        self.held_until = retry.due_at
+
+    @property
+    def held(self) -> Retry | None:
+        """The retry that holds it up; None = none does."""
+        return holding(self.retries.copy().values(), self.consumed) if self.ordered else None
 
     @property
     def hungry(self) -> bool:

@@ -25,7 +25,6 @@ from checkback.consumer.listener_threads import Caller
 from checkback.consumer.options import ConsumerOptions
 from checkback.consumer.process_queues import ProcessQueues, warn
 from checkback.consumer.reader_thread import Reader
-from checkback.consumer.retry import MAX_RECONSUME_TIMES
 from checkback.consumer.storage import consumer_tables
 from checkback.consumer.topic_reader import TopicReader
 from checkback.consumer.transactional_calls import TransactionalListening
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from checkback.consumer.group.group_state import MessageQueue
+    from checkback.consumer.retry import Retry
     from checkback.consumer.sql_positions import SqlPositions
     from checkback.settings import Settings
 
@@ -51,7 +51,9 @@ class PushConsumer:
 
     ``storage``: the root of the tables, or Settings. ``listener``: called with a MessageExt (with a list of up to
     ``batch`` of them if that is given), returns a ConsumeResult; an exception is RECONSUME_LATER. ``threads`` call it;
-    if ``orderly``, one message after the other in each queue, and a failed one holds up its queue for ``suspend`` s.
+    if ``orderly``, one message after the other in each queue: one that fails holds up its queue, and is tried again
+    after ``suspend`` s, then after twice as long each time, up to 30 s. A message that has failed
+    ``max_reconsume_times`` times more is given up; None: after 16, in order never.
     ``start_from``: where a topic begins that is new to the group: "first", "last", a datetime, or a batch id.
 
     Messages are consumed at least once; with ``positions`` exactly once: the listener is called with a connection as
@@ -70,7 +72,7 @@ class PushConsumer:
         orderly: bool = False,
         start_from: StartFrom = "first",
         positions: SqlPositions | None = None,
-        max_reconsume_times: int = MAX_RECONSUME_TIMES,
+        max_reconsume_times: int | None = None,
         retry_levels: Iterable[float] | None = None,
         suspend: float = 1.0,
         session: float | None = None,
@@ -259,6 +261,11 @@ class PushConsumer:
     def in_hand(self) -> int:
         """Messages that are read and not consumed yet."""
         return sum(each.count for each in self._hand.queues.copy().values())
+
+    def held(self) -> dict[MessageQueue, Retry]:
+        """In order: the failed messages that hold up queues of this member."""
+        found = {queue: each.held for queue, each in self._hand.queues.copy().items()}
+        return {queue: retry for queue, retry in found.items() if retry is not None}
 
     def settled_at(self, topic: str) -> int | None:
         """Batch time (ms) up to which this member's queues of the topic are consumed; None = nothing yet."""

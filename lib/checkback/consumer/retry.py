@@ -1,6 +1,7 @@
 """Retries of messages that a consumer could not consume: levels, and what becomes of a message. Pure.
 
 RocketMQ: MessageStoreConfig.messageDelayLevel, DefaultMQPushConsumer.maxReconsumeTimes; the first retry has level 3.
+In order: ConsumeMessageOrderlyService, whose limit is Integer.MAX_VALUE and whose longest pause 30 s.
 """
 
 from __future__ import annotations
@@ -8,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-    from checkback.consumer.position import MessageKey
+    from checkback.consumer.position import MessageKey, Position
 
 _MINUTE = 60_000
 #: pause before each retry (ms): 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h
@@ -21,6 +22,8 @@ RETRY_LEVELS: tuple[int, ...] = (
 )
 #: retries of a message before it goes to `dead_letters`
 MAX_RECONSUME_TIMES = 16
+#: the longest pause before a retry in order (ms)
+SUSPEND_MOST = 30_000
 #: how the reason of a retry begins that an operator has asked for
 RESUMED = "resumed by "
 
@@ -29,12 +32,14 @@ class Retry(NamedTuple):
     """A message to be consumed again. ``times``: which retry it is, from 1; ``due_at``: ms; ``reason``: last error.
 
     One that an operator has asked for is due at once: its ``due_at`` is later than those of all asked for before.
+    ``held_since``: when the message began to hold up its queue, in order (ms); None = it does not.
     """
 
     message: MessageKey
     times: int
     due_at: int
     reason: str
+    held_since: int | None = None
 
     @property
     def resumed(self) -> bool:
@@ -54,6 +59,19 @@ class DeadLetter(NamedTuple):
 def retry_delay(times: int, levels: tuple[int, ...] = RETRY_LEVELS) -> int:
     """Pause before retry number ``times`` (ms); after the last level the last one again."""
     return levels[min(times, len(levels)) - 1]
+
+
+def suspend_levels(first: int) -> tuple[int, ...]:
+    """Pauses before the retries in order (ms): twice as long each time, up to SUSPEND_MOST; ``first``: the first."""
+    levels = [first]
+    while 0 < levels[-1] < SUSPEND_MOST:
+        levels.append(min(2 * levels[-1], SUSPEND_MOST))
+    return tuple(levels)
+
+
+def holding(retries: Iterable[Retry], position: Position) -> Retry | None:
+    """The retry that holds up a queue at this position, in order; None = none does."""
+    return next((each for each in retries if each.held_since is not None and not position.has(each.message)), None)
 
 
 def after_failure(

@@ -158,7 +158,7 @@ def encode(state: QueueState) -> str:
         "part": None if position.part is None else _flat(position.part),
         "settled_at": position.settled_at,
         "times": dict(position.times),
-        "retries": [[*_flat(each.message), each.times, each.due_at, each.reason] for each in state.retries],
+        "retries": [[*_flat(each.message), *each[1:]] for each in state.retries],
         "dead": [[number, *_flat(each.message), *each[1:]] for number, each in state.dead],
         "dead_letters": state.dead_letters,
         "resumed_until": state.resumed_until,

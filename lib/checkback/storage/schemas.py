@@ -206,6 +206,7 @@ CONSUMER_GROUP: Columns = (
     _column("half_queue_offset", _LONG, "likewise"),
     _column("reconsume_times", _INT, "of a retry: which one it is, from 1"),
     _column("due_at", _TIME, "of a retry: when it is due; of a dead letter, also a resumed one: when it was given up"),
+    _column("held_since", _TIME, "of a retry: when it began to hold up its queue, in order; null = it does not"),
     _column("reason", _STRING, "of a retry: error of the last try, or who has resumed it; of a member: its last error"),
     _column(
         "counter",
@@ -288,7 +289,7 @@ ADDED: Mapping[str, frozenset[str]] = {
     "decisions": frozenset({"deliver_at"}),
     "batches": frozenset({"delivered", "cancelled", "read_ranges", "restored_at"}),
 }
-_ADDED_TO_GROUPS = frozenset({"consumed_times", "kept_by"})
+_ADDED_TO_GROUPS = frozenset({"consumed_times", "held_since", "kept_by"})
 
 
 def added_columns(name: str) -> frozenset[str]:

@@ -53,6 +53,7 @@ def from_rows(rows: pa.Table) -> GroupState:
             queues[MessageQueue(row["topic"], row["queue_id"])] = state
         elif row["kind"] == "RETRY":
             retry = Retry(_message(row), row["reconsume_times"], _ms(row["due_at"]) or 0, row["reason"])
+            retry = retry._replace(held_since=_ms(row.get("held_since")))
             retries.setdefault(MessageQueue(row["topic"], row["queue_id"]), []).append(retry)
         elif row["kind"] == "DEAD_LETTER":
             letter = DeadLetter(_message(row), row["reconsume_times"], _ms(row["due_at"]) or 0, row["reason"])
@@ -108,6 +109,7 @@ def _retry_row(queue: MessageQueue, retry: Retry) -> dict[str, Any]:
         "reconsume_times": retry.times,
         "due_at": _time(retry.due_at),
         "reason": retry.reason,
+        "held_since": _time(retry.held_since),
     }
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from checkback.consumer.retry import holding
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -49,6 +51,11 @@ class QueueState:
     epoch: int = 0
     resumed_until: int = 0
     kept_by: str | None = None
+
+    @property
+    def held(self) -> Retry | None:
+        """The retry that holds up the queue, in order; None = none does."""
+        return holding(self.retries, self.position)
 
     def with_resumed(self, retries: Iterable[Retry]) -> QueueState:
         """With those of an operator's retries that were not taken over before."""
