@@ -222,6 +222,13 @@ def test_where_a_new_group_begins(
     assert sorted(heard.offsets) == list(range(expected, 20))
 
 
+def test_a_start_without_a_time_zone_is_refused(lake: Published) -> None:
+    """In Shanghai it would be eight hours away, and the group keeps where it began."""
+    start_from = time_of(lake.time).replace(tzinfo=None)
+    with pytest.raises(SettingsError, match=r"start_from: '2023-11-14 22:13:20' has no time zone; give it a time zone"):
+        PushConsumer("g", lake.tables.root, Heard(), start_from=start_from)
+
+
 def test_messages_of_a_release_without_batches_come_first(lake: Published, running: list[PushConsumer]) -> None:
     lake.publish({"pay": [lake.messages(5)]}, concluded=False)
     lake.publish({"pay": [lake.messages(5)]}, concluded=False)

@@ -270,3 +270,5 @@ def test_words_that_are_none(spark: SparkSession, settings: Settings) -> None:
         read(spark, settings, "orders", isolation="snapshot")  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match="write first, last"):
         read_stream(spark, settings, "orders", starting="newest")  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match="starting: '2026-11-20 15:00:00' has no time zone"):
+        read_stream(spark, settings, "orders", starting=datetime(2026, 11, 20, 15))  # noqa: DTZ001

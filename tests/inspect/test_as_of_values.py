@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
+from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -65,11 +68,29 @@ def test_a_time_in_the_future_is_refused(text: str, fix: str) -> None:
 
 @given(st.integers(0, 2**52), st.integers(-14, 14))
 def test_datetime_means_the_same_in_every_form(us: int, hours: int) -> None:
-    """A naive one is UTC; one with a zone is that instant."""
+    """One with a zone is that instant; a text without one is UTC."""
     moment = utc(1970, 1, 2) + timedelta(microseconds=us)
     there = moment.astimezone(timezone(timedelta(hours=hours)))
     text = parse_as_of(there.isoformat(), utc(9999, 1, 1))
-    assert parse_as_of(moment.replace(tzinfo=None)) == parse_as_of(there) == text == moment
+    assert parse_as_of(there) == text == moment
+    assert parse_as_of(moment.replace(tzinfo=None).isoformat(), utc(9999, 1, 1)) == moment
+
+
+@given(st.datetimes())
+def test_a_datetime_without_a_time_zone_is_refused(naive: datetime) -> None:
+    """UTC or the machine's own: nobody knows, and a wrong guess is hours off."""
+    for of in (naive, pd.Timestamp("2026-11-20T15:00")):
+        with pytest.raises(SettingsError) as error:
+            parse_as_of(of, name="since")
+        assert str(error.value) == f"since: '{of}' has no time zone; give it a time zone: datetime.now(timezone.utc)"
+    moment = pd.Timestamp("2026-11-20T15:00", tz="Asia/Shanghai")
+    assert parse_as_of(moment) == utc(2026, 11, 20, 7)
+
+
+@pytest.mark.parametrize("what", [date(2026, 11, 20), 1_732_200_000, np.datetime64("2026-11-20T15:00")])
+def test_what_is_neither_text_nor_datetime_is_refused(what: Any) -> None:
+    with pytest.raises(SettingsError, match=r"as_of: .* is not a time; give it a time zone"):
+        parse_as_of(what)
 
 
 def test_no_moment_is_now() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from checkback.consumer.position import Position
 from checkback.errors import SettingsError
-from checkback.storage.timestamps import ms_of
+from checkback.storage.timestamps import aware, ms_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,10 +19,10 @@ StartFrom: TypeAlias = Literal["first", "last"] | datetime | int
 
 
 def check_start(start_from: StartFrom) -> None:
-    """Raises SettingsError if it is none of them."""
-    if start_from not in ("first", "last") and (
-        isinstance(start_from, bool) or not isinstance(start_from, datetime | int)
-    ):
+    """Raises SettingsError if it is none of them, or a datetime without a time zone."""
+    if isinstance(start_from, datetime):
+        aware(start_from, "start_from")
+    elif start_from not in ("first", "last") and (isinstance(start_from, bool) or not isinstance(start_from, int)):
         raise SettingsError("is not a start", "start_from", 'use "first", "last", a datetime or a batch id')
 
 

@@ -15,7 +15,7 @@ from checkback.inspect.versions.whole_batches import Cut, read_batches
 from checkback.messages.names import is_topic
 from checkback.storage.schemas import TOPIC_PREFIX
 from checkback.storage.tables import Tables
-from checkback.storage.timestamps import ms_of, time_of
+from checkback.storage.timestamps import aware, ms_of, time_of
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -76,9 +76,9 @@ def read_stream(
     """A topic's messages that the selector matches (None: all), as a stream. Columns: as of `read`.
 
     ``starting``: where a query without a checkpoint begins. ``first`` = all messages there are, ``last`` = messages
-    published after the query's start, a datetime (naive: UTC) = messages whose ``committed_at`` is at or after it; for
-    one longer ago than half of `maintain.retention` the whole table is read once, since the files that older commits
-    added may be gone.
+    published after the query's start, a datetime with a time zone = messages whose ``committed_at`` is at or after it;
+    for one longer ago than half of `maintain.retention` the whole table is read once, since the files that older
+    commits added may be gone.
 
     Each message is delivered once to a query with a checkpoint, as soon as its topic's table has it, which may be
     moments before its batch is in `batches`. The order within a micro-batch is not defined. OPTIMIZE and VACUUM change
@@ -87,7 +87,7 @@ def read_stream(
     query comes to it may be delivered all the same, and an updated message is not delivered again.
 
     Options for the source (maxFilesPerTrigger, ...) can be set on the session. Raises StorageError if the topic has no
-    table yet, SettingsError for another start.
+    table yet, SettingsError for another start, or one without a time zone.
     """
     since = _since(starting)
     tables, name = Tables.of(settings.storage), TOPIC_PREFIX + topic
@@ -121,7 +121,7 @@ def options_since(since: int, newest: tuple[int, int], now: int, retention: time
 def _since(starting: str | datetime) -> int | None:
     """A start's time (ms); None = it is none."""
     if isinstance(starting, datetime):
-        return ms_of(starting)
+        return ms_of(aware(starting, "starting"))
     if starting not in ("first", "last"):
         raise SettingsError(f"{str(starting)[:60]!r} is no start", "starting", "write first, last, or give a datetime")
     return None

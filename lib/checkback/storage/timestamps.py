@@ -7,12 +7,23 @@ from datetime import datetime, timedelta, timezone
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from checkback.errors import SettingsError
 from checkback.messages.limits import MS_MAX
 
 #: us: 0001-01-01 and the last millisecond of the year 9999, which is also the maximum in a producer's message
 LEAST, MOST = -62_135_596_800_000_000, MS_MAX * 1000
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MS = timedelta(milliseconds=1)
+_WITH_ZONE = "give it a time zone: datetime.now(timezone.utc)"
+
+
+def aware(time: object, name: str) -> datetime:
+    """A time that a caller gives as ``name``. Raises SettingsError if it is none, or has no time zone."""
+    if not isinstance(time, datetime):
+        raise SettingsError(f"{str(time)[:60]!r} is not a time", name, _WITH_ZONE)
+    if time.utcoffset() is None:  # UTC or the machine's own: it would mean another moment to each reader
+        raise SettingsError(f"{str(time)[:60]!r} has no time zone", name, _WITH_ZONE)
+    return time
 
 
 def time_of(ms: int) -> datetime:

@@ -7,6 +7,7 @@ from datetime import datetime, time, timedelta, timezone
 
 from checkback.errors import SettingsError
 from checkback.messages.durations import parse_duration
+from checkback.storage.timestamps import aware
 
 _AGO = re.compile(r"([0-9]+(?:ms|s|m|h|d)) ago")
 _TODAY = re.compile(r"[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{3,6})?)?")
@@ -18,14 +19,14 @@ _FORMS = "write 2026-11-20T15:00 (UTC, or with +01:00), 15:00 (today, UTC), or 1
 def parse_as_of(as_of: datetime | str | None, now: datetime | None = None, name: str = "as_of") -> datetime | None:
     """The point in time, in UTC; None (now) for None.
 
-    A naive datetime is UTC. A string is ISO 8601 with date and time, a time of day today, or a duration and "ago"; not
-    in the future, where 23:50, asked for at 00:10, would be. ``now`` replaces the clock. Raises SettingsError, which
-    names the formats, and the value as ``name``.
+    A datetime has a time zone. A string, UTC without one, is ISO 8601 with date and time, a time of day today, or a
+    duration and "ago"; not in the future, where 23:50, asked for at 00:10, would be. ``now`` replaces the clock. Raises
+    SettingsError, which names the formats, and the value as ``name``; also for a datetime without a time zone.
     """
     if as_of is None:
         return None
     if not isinstance(as_of, str):
-        return _in_utc(as_of, str(as_of), name)
+        return _in_utc(aware(as_of, name), str(as_of), name)
     now = now or _now()
     text = as_of.strip()
     moment = _in_utc(_parsed(text, now, name), text, name)
