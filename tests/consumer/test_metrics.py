@@ -64,6 +64,7 @@ def test_what_a_consumer_does_is_counted(lake: Published) -> None:
         ("failures_total", ""): 0,
         ("dead_letters_total", ""): 0,
         ("in_hand_messages", ""): 0,
+        ("differing_members", ""): 0,
     }
     with consumer:
         done = {
@@ -106,6 +107,7 @@ def test_without_storage_there_is_no_lag(lake: Published) -> None:
         "failures_total",
         "dead_letters_total",
         "in_hand_messages",
+        "differing_members",
     }
 
 

@@ -177,6 +177,7 @@ def test_each_consumer_group_has_a_line_and_one_that_nobody_consumes_is_marked()
         "damaged": None,
         "silent": 0,
         "heard_s": 0.0,
+        "unsubscribed": (),
         "new_dead_letters": 0,
     }
     assert as_json(_STATUS)["consumers"] is None

@@ -13,7 +13,7 @@ from checkback.consumer.process_queue import ProcessQueue
 from checkback.consumer.process_queues import now_ms, warn
 from checkback.consumer.reader_thread import PAUSE_S
 from checkback.consumer.retry import not_later
-from checkback.errors import StorageError
+from checkback.errors import StorageError, printable
 from checkback.producer.daemon_threads import DaemonThreads
 from checkback.storage.own_failure import is_error
 from checkback.storage.schemas import GROUP_PREFIX
@@ -67,6 +67,9 @@ class Coordinator:
         self._loaders = DaemonThreads(LOADS, f"consumer-load-{hand.group}")
         #: when each queue was last tried to be taken over, or to have its dead letters appended (monotonic, s)
         self._tried: dict[tuple[str, MessageQueue], float] = {}
+        #: members that do not subscribe as this one does, and the names of those that were told
+        self.differing = 0
+        self._told: frozenset[str] = frozenset()
         #: the listener's calls have returned: nothing is left to be kept alive for
         self.ended = threading.Event()
 
@@ -128,6 +131,7 @@ class Coordinator:
                 self._kept = states
         finally:
             hand.cut_off = not member.holds()
+        self._compare()
         if hand.cut_off:
             hand.note(StorageError(_SLOW, f"{GROUP_PREFIX}{hand.group}", "raise consumer.session"))
         until = time.monotonic() + member.beat_s
@@ -151,8 +155,23 @@ class Coordinator:
 
     def adopt(self) -> None:
         """Take over the queues that this member owns, as far as there is time; the others at the next steps."""
+        self._compare()
         for error in self._adopt(time.monotonic() + self._member.beat_s)[:1]:
             self._hand.note(error)
+
+    def _compare(self) -> None:
+        """Log members whose subscription differs from this one's, once each: while a service is deployed it may."""
+        state, name = self._member.state, self._member.name
+        others = {each.name: each for each in state.unlike(name)}
+        new = sorted(others.keys() - self._told)
+        self.differing, self._told = len(others), frozenset(others)
+        if new:
+            mine, other = (printable(str(each.subscription))[:200] for each in (state.members[name], others[new[0]]))
+            warn(
+                "group %s: members subscribe differently, each filters the queues that it owns, the rest is lost to "
+                "the group: %s to %s, this one to %s%s; give all members the same topics and selectors",
+                *(self._hand.group, new[0], other, mine, f" (and {len(new) - 1} more members)" if new[1:] else ""),
+            )
 
     def _adopt(self, until: float) -> list[BaseException]:
         """Bring the queues in hand in line with those that this member owns."""

@@ -33,7 +33,10 @@ _COUNTERS = {
     "failures": "Messages that its listener could not consume, each try",
     "dead_letters": "Messages that it has given up",
 }
-_GAUGES = {"in_hand_messages": "Messages that this member has read and not consumed yet"}
+_GAUGES = {
+    "in_hand_messages": "Messages that this member has read and not consumed yet",
+    "differing_members": "Members of the group with other topics or selectors than this one",
+}
 _BY_TOPIC = {
     "owned_queues": "Queues that this member consumes",
     "settled_timestamp_seconds": "Batch time up to which its queues are consumed",
@@ -89,6 +92,7 @@ class ConsumerMetrics(Collector):
             found[name].add_metric([group], value)
         found["dead_letters"].add_metric([group], consumer.dead)
         found["in_hand_messages"].add_metric([group], consumer.in_hand)
+        found["differing_members"].add_metric([group], consumer.differing_members)
         for topic, queues in Counter(queue.topic for queue in consumer.queues()).items():
             found["owned_queues"].add_metric([group, topic], queues)
             settled = consumer.settled_at(topic)

@@ -30,6 +30,7 @@ from checkback.consumer.topic_reader import TopicReader
 from checkback.consumer.transactional_calls import TransactionalListening
 from checkback.errors import SettingsError
 from checkback.filter import MessageSelector
+from checkback.filter.tag_filter import tags_of
 from checkback.messages.names import is_consumer_group, is_group, is_topic, not_a_folder
 from checkback.storage.files.object_store import is_registered
 
@@ -159,7 +160,8 @@ class PushConsumer:
         def starts(topics: Iterable[str]) -> dict[str, Any]:
             return start_positions(batches, self._start_from, topics)
 
-        member = Membership(table, self.member, self._selectors, options.session, starts)
+        selectors = {topic: said for topic, each in self._selectors.items() if (said := _said(each)) is not None}
+        member = Membership(table, self.member, self._selectors, options.session, starts, selectors=selectors)
         poll_s = _POLL_STORE_S if is_registered(self._tables.root) else _POLL_S
         reader = Reader(hand, batches, {topic: self._reader(topic, batches) for topic in self._selectors}, poll_s)
         unfiltered = {topic: TopicReader(self._tables, topic, batches) for topic in self._selectors}
@@ -253,6 +255,11 @@ class PushConsumer:
         """Messages given up so far."""
         return self._hand.dead
 
+    @property
+    def differing_members(self) -> int:
+        """Members of the group with other topics or selectors than this one; messages are lost to the group then."""
+        return 0 if self._coordinator is None else self._coordinator.differing
+
     def queues(self) -> list[MessageQueue]:
         """The queues that this member owns."""
         return sorted(self._hand.queues)
@@ -284,11 +291,18 @@ class PushConsumer:
 
     def _reader(self, topic: str, batches: BatchLog) -> TopicReader:
         selector = self._selectors[topic]
-        everything = not selector.columns and selector.matches()
-        return TopicReader(self._tables, topic, batches, None if everything else selector)
+        return TopicReader(self._tables, topic, batches, None if _said(selector) is None else selector)
 
     def _thread(self, name: str, target: Callable[..., None], *arguments: float) -> threading.Thread:
         return threading.Thread(target=target, args=arguments, name=f"consumer-{name}-{self.group}", daemon=True)
+
+
+def _said(selector: MessageSelector) -> str | None:
+    """What the group's table says of a selector: equal ones of tags alike; None = all messages."""
+    if not selector.columns and selector.matches():
+        return None
+    tags = tags_of(selector.text) if selector.type == "TAG" else None
+    return f"{selector.type} {selector.text if tags is None else ' || '.join(sorted(tags))}"
 
 
 def _shut_down(group: str) -> SettingsError:

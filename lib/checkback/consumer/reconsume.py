@@ -74,13 +74,14 @@ class Judged:
     """A dead letter, and what becomes of it.
 
     ``key``: None = no batch is known that published it. ``deaths``: those that this operator may resume or, after a
-    crash, has resumed and is to record.
+    crash, has resumed and is to record. ``subscribed``: False if the group has members, none of its topic.
     """
 
     buried: Buried
     key: MessageKey | None
     fate: str
     deaths: frozenset[Death]
+    subscribed: bool = True
 
 
 def dead_letters_of(rows: Iterable[Mapping[str, Any]], resumed: AbstractSet[Death]) -> list[Buried]:
@@ -161,7 +162,8 @@ def judge(
         fate = PENDING
     else:
         fate = AGAIN
-    return Judged(buried, key, fate, mine)
+    topics = [each.topics for each in state.members.values()]
+    return Judged(buried, key, fate, mine, not topics or any(buried.queue.topic in each for each in topics))
 
 
 def with_retries(state: GroupState, chosen: Iterable[Judged], due: int, resumed_by: str) -> GroupState:

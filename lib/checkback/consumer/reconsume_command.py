@@ -92,7 +92,7 @@ def run(tables: Tables, request: Request, yes: bool, as_json: bool, table: Print
     judged = look(tables, request)
     chosen = chosen_of(request, judged)
     if not (yes and as_json):
-        _show(request, judged, len(chosen), as_json, table)
+        _show(request, judged, chosen, as_json, table)
         if not chosen or (not yes and not confirmed(as_json)):
             return
     now = clock()
@@ -189,26 +189,33 @@ def act(tables: Tables, request: Request, chosen: Sequence[Judged], now: int) ->
 # What is shown
 
 
-def _show(request: Request, judged: Sequence[Judged], count: int, as_json: bool, table: Print) -> None:
+def _show(request: Request, judged: Sequence[Judged], chosen: Sequence[Judged], as_json: bool, table: Print) -> None:
     if as_json:
-        print(json.dumps(_json(request, judged, done=False) | {"follows": follows(request, count)}))
+        print(json.dumps(_json(request, judged, done=False) | {"follows": follows(request, chosen)}))
         return
     if judged:
         table(SHOWN, [cells(one) for one in judged[:_SHOWN]])
     if len(judged) > _SHOWN:
         print(f"and {len(judged) - _SHOWN} more; --json shows all")
-    print(printable(f"{ACTION}: {follows(request, count)}"))
+    print(printable(f"{ACTION}: {follows(request, chosen)}"))
 
 
-def follows(request: Request, count: int) -> str:
-    """What the action will do with so many dead letters."""
+def follows(request: Request, chosen: Sequence[Judged]) -> str:
+    """What the action will do with these dead letters."""
+    count = len(chosen)
     if not count:
         return f"the group {request.group} has no dead letters to be consumed again."
     most = f" the first {MOST} of" if count > MOST else ""
     return (
-        f"The group {request.group} consumes{most} {_messages(count)} again, each as its first retry, as soon as it "
-        "runs. The rows of `dead_letters` stay."
+        f"The group {request.group} consumes{most} {_messages(count)} again, each as its first retry, as soon as a "
+        f"member runs that subscribes to the topic.{_no_member(chosen)} The rows of `dead_letters` stay."
     )
+
+
+def _no_member(chosen: Sequence[Judged]) -> str:
+    """A sentence about the topics that no member subscribes to, though some are there; may be empty."""
+    topics = sorted({one.buried.queue.topic for one in chosen if not one.subscribed})
+    return f" No member subscribes to {', '.join(topics)} now: until one does nothing happens." if topics else ""
 
 
 def outcome(request: Request, done: Sequence[Judged], count: int) -> str:
@@ -216,7 +223,7 @@ def outcome(request: Request, done: Sequence[Judged], count: int) -> str:
     if count and not done:
         return "Nothing was done: somebody else has resumed them meanwhile."
     more = "" if count <= MOST else f" {count - MOST} are left: run it again once these are consumed."
-    return f"To be consumed again by the group {request.group}: {_messages(len(done))}.{more}"
+    return f"To be consumed again by the group {request.group}: {_messages(len(done))}.{_no_member(done)}{more}"
 
 
 def _messages(count: int) -> str:

@@ -206,7 +206,7 @@ def _reconsume(pages: Pages, form: Mapping[str, str], do: bool) -> Preview:
         done = reconsume_command.act(tables, asked, chosen[: reconsume_command.MOST], round(time.time() * 1000))
         rows = tuple(map(_cells, done[:_LISTED]))
         return Preview(RECONSUME, card, reconsume_command.outcome(asked, done, len(chosen)), done=True, rows=rows)
-    follows = reconsume_command.follows(asked, len(chosen))
+    follows = reconsume_command.follows(asked, chosen)
     if do:
         follows = f"Not done: these are other dead letters than those shown before. {follows}"
     if len(chosen) > _LISTED:

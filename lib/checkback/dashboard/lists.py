@@ -9,6 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from checkback.consumer.group.lag_reader import LagReader
+from checkback.consumer.group.lag_screen import DIFFER
 from checkback.consumer.reconsume_command import command_of
 from checkback.dashboard import charts
 from checkback.dashboard.actions import dead_letters
@@ -199,7 +200,8 @@ def consumers(pages: Pages, request: Request) -> Response:
             "not_heard_of": [member.name for member in one.members if not member.lives],
             "heard_at": None if one.written_at is None else time_of(one.written_at),
             "errors": [
-                *filter(None, (one.damaged, unknown.get(one.group), *(member.last_error for member in one.members)))
+                *filter(None, (one.damaged, unknown.get(one.group), *(member.last_error for member in one.members))),
+                *([DIFFER] if one.differs else []),
             ],
             "topics": [
                 {
@@ -208,6 +210,7 @@ def consumers(pages: Pages, request: Request) -> Response:
                     "lag_s": topic.seconds,
                     "retries": topic.retries,
                     "dead_letters": topic.dead_letters,
+                    "subscribed": topic.subscribed,
                     "queues_without_owner": sum(queue.owner not in one.living for queue in topic.queues),
                 }
                 for topic in one.topics

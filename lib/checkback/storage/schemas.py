@@ -196,6 +196,7 @@ CONSUMER_GROUP: Columns = (
     ),
     _column("member", _STRING, "name of the member; of a queue: the member that owns it, null = none"),
     _column("topic", _STRING, "topic of the queue or message"),
+    _column("selector", _STRING, "of a subscription: which messages, as TAG a || b or SQL92 a > 5; null = all"),
     _column("queue_id", _INT, "consume queue: real_queue_id modulo 64"),
     _column("consumed", pa.map_(_STRING, _LONG), "of a queue, by application: the last batch consumed whole"),
     _column("consumed_times", pa.map_(_STRING, _TIME), "likewise: latest time of its batches consumed whole"),
@@ -289,7 +290,7 @@ ADDED: Mapping[str, frozenset[str]] = {
     "decisions": frozenset({"deliver_at"}),
     "batches": frozenset({"delivered", "cancelled", "read_ranges", "restored_at"}),
 }
-_ADDED_TO_GROUPS = frozenset({"consumed_times", "held_since", "kept_by"})
+_ADDED_TO_GROUPS = frozenset({"consumed_times", "held_since", "kept_by", "selector"})
 
 
 def added_columns(name: str) -> frozenset[str]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from checkback.consumer.group.group_state import GroupState, MessageQueue, QueueState
+    from checkback.consumer.group.group_state import GroupState, Member, MessageQueue, QueueState
     from checkback.consumer.message_rows import Unread
     from checkback.consumer.position import Position
 
@@ -48,13 +48,14 @@ class QueueLag(_Lag):
 class TopicLag(_Lag):
     """A topic; ``queues``: all 64. ``owned``: how many of them have a member that consumes them.
 
-    ``damaged``: why its table cannot be read.
+    ``damaged``: why its table cannot be read. ``subscribed``: by a member that lives; None = no member does.
     """
 
     topic: str
     owned: int
     queues: tuple[QueueLag, ...]
     damaged: str | None = None
+    subscribed: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class MemberState:
     """A member. ``queues``: how many it owns; ``last_error``: type and place, None = none.
 
     ``lives``: False if the group has not been written for three of its sessions: it would have beaten. A member that
-    is killed stays in the group's state until another one takes over.
+    is killed stays in the group's state until another one takes over. ``selectors``: as in `Member`.
     """
 
     name: str
@@ -71,6 +72,7 @@ class MemberState:
     queues: int
     last_error: str | None
     lives: bool = True
+    selectors: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,16 @@ class GroupLag(_Lag):
         """The names of the members that live."""
         return frozenset(each.name for each in self.members if each.lives)
 
+    @property
+    def differs(self) -> bool:
+        """True if members that live do not subscribe alike."""
+        return len({(each.topics, *sorted(each.selectors.items())) for each in self.members if each.lives}) > 1
+
+    @property
+    def unsubscribed(self) -> tuple[str, ...]:
+        """The topics that no member subscribes to, though some live."""
+        return tuple(each.topic for each in self.topics if each.subscribed is False)
+
 
 def group_lag(
     group: str,
@@ -108,7 +120,6 @@ def group_lag(
     for queue, found in sorted(state.queues.items()):
         left = None if queue.topic in damaged else _unread(unread.get(queue), now)
         by_topic.setdefault(queue.topic, []).append(_queue_lag(queue, found, left))
-    topics = tuple(_topic_lag(topic, tuple(queues), damaged.get(topic)) for topic, queues in by_topic.items())
     members = tuple(
         MemberState(
             each.name,
@@ -116,12 +127,24 @@ def group_lag(
             tuple(sorted(each.topics)),
             len(state.owned(each.name)),
             each.last_error,
-            now - written_at <= _SESSIONS * each.session_ms,
+            lives(each, written_at, now),
+            each.selectors,
         )
         for each in sorted(state.members.values(), key=lambda each: each.name)
     )
+    living = [each for each in members if each.lives]
+    subscribed = {topic for each in living for topic in each.topics}
+    topics = tuple(
+        _topic_lag(topic, tuple(queues), damaged.get(topic), topic in subscribed if living else None)
+        for topic, queues in by_topic.items()
+    )
     why = next((each.damaged for each in topics if each.damaged is not None), None)
     return GroupLag(*_total(topics), group, written_at, members, topics, why)
+
+
+def lives(member: Member, written_at: int, now: int) -> bool:
+    """Whether a member counts as alive, by when its group was last written."""
+    return now - written_at <= _SESSIONS * member.session_ms
 
 
 def damaged_group(group: str, why: str) -> GroupLag:
@@ -141,8 +164,11 @@ def _queue_lag(queue: MessageQueue, state: QueueState, unread: tuple[int, float]
     )
 
 
-def _topic_lag(topic: str, queues: tuple[QueueLag, ...], damaged: str | None) -> TopicLag:
-    return TopicLag(*_total(queues), topic, sum(each.owner is not None for each in queues), queues, damaged)
+def _topic_lag(
+    topic: str, queues: tuple[QueueLag, ...], damaged: str | None, subscribed: bool | None = None
+) -> TopicLag:
+    owned = sum(each.owner is not None for each in queues)
+    return TopicLag(*_total(queues), topic, owned, queues, damaged, subscribed)
 
 
 def _total(parts: tuple[_Lag, ...]) -> tuple[int | None, float | None, int | None, int | None, int | None]:

@@ -21,7 +21,7 @@ def to_rows(state: GroupState) -> pa.Table:
     """The columns of CONSUMER_GROUP: one row for each member, subscription, queue, retry and death."""
     rows = [*map(_member_row, state.members.values())]
     for member in state.members.values():
-        rows += [{"kind": "SUBSCRIPTION", "member": member.name, "topic": topic} for topic in sorted(member.topics)]
+        rows += [_subscription_row(member, topic) for topic in sorted(member.topics)]
     for queue, found in sorted(state.queues.items()):
         rows.append(_queue_row(queue, found))
         rows += [_retry_row(queue, retry) for retry in found.retries]
@@ -36,7 +36,7 @@ def from_rows(rows: pa.Table) -> GroupState:
     queues: dict[MessageQueue, QueueState] = {}
     retries: dict[MessageQueue, list[Retry]] = {}
     dead: dict[MessageQueue, list[tuple[int, DeadLetter]]] = {}
-    topics: dict[str, set[str]] = {}
+    topics: dict[str, dict[str, str | None]] = {}
     resumed: dict[Death, str] = {}
     for row in rows.to_pylist():
         if row["kind"] == "MEMBER":
@@ -44,7 +44,7 @@ def from_rows(rows: pa.Table) -> GroupState:
             about = row["counter"], joined, frozenset[str](), row["reason"], row["session_ms"]
             members[row["member"]] = Member(row["member"], *about)
         elif row["kind"] == "SUBSCRIPTION":
-            topics.setdefault(row["member"], set()).add(row["topic"])
+            topics.setdefault(row["member"], {})[row["topic"]] = row.get("selector")
         elif row["kind"] == "QUEUE":
             part = None if row["batch_id"] is None else _message(row)
             position = Position(dict(row["consumed"]), part, _ms(row["settled_at"]), _times(row))
@@ -63,7 +63,9 @@ def from_rows(rows: pa.Table) -> GroupState:
             resumed[Death(*half, _ms(row["due_at"]) or 0)] = row["reason"]
     queues |= {queue: replace(queues[queue], dead=tuple(found)) for queue, found in dead.items()}
     queues |= {queue: replace(queues[queue], retries=tuple(found)) for queue, found in retries.items()}
-    members |= {name: replace(members[name], topics=frozenset(found)) for name, found in topics.items()}
+    for name, found in topics.items():
+        selectors = {topic: selector for topic, selector in found.items() if selector is not None}
+        members[name] = replace(members[name], topics=frozenset(found), selectors=selectors)
     return GroupState(members, queues, resumed)
 
 
@@ -81,6 +83,11 @@ def _member_row(member: Member) -> dict[str, Any]:
         "reason": member.last_error,
         "session_ms": member.session_ms,
     }
+
+
+def _subscription_row(member: Member, topic: str) -> dict[str, Any]:
+    selector = member.selectors.get(topic)
+    return {"kind": "SUBSCRIPTION", "member": member.name, "topic": topic, "selector": selector}
 
 
 def _queue_row(queue: MessageQueue, state: QueueState) -> dict[str, Any]:

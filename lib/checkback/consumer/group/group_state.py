@@ -71,7 +71,7 @@ class Member:
     """A process of the group.
 
     ``heartbeat``: a counter, which changes some times in each ``session_ms``; ``joined_at``: ms; ``topics``: those that
-    it subscribes.
+    it subscribes; ``selectors``: by topic, of those of which it does not take all messages.
     """
 
     name: str
@@ -80,6 +80,12 @@ class Member:
     topics: frozenset[str]
     last_error: str | None = None
     session_ms: int = 10_000
+    selectors: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def subscription(self) -> dict[str, str]:
+        """By topic its selector, ``*`` = all messages."""
+        return {topic: self.selectors.get(topic, "*") for topic in sorted(self.topics)}
 
 
 @dataclass(frozen=True)
@@ -97,6 +103,14 @@ class GroupState:
     def owned(self, member: str) -> dict[MessageQueue, QueueState]:
         """The queues that the member owns."""
         return {queue: state for queue, state in self.queues.items() if state.owner == member}
+
+    def unlike(self, member: str) -> list[Member]:
+        """The members that do not subscribe as this one does: a group has one subscription (RocketMQ).
+
+        Each filters the queues that it owns, so messages that only others select are lost to the group.
+        """
+        mine = self.members.get(member)
+        return [each for each in self.members.values() if mine and each.subscription != mine.subscription]
 
     def with_queues(self, changed: Mapping[MessageQueue, QueueState]) -> GroupState:
         """With these queues in place of their old states."""

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 _COUNTS = ("lag", "behind", "retries", "next retry", "dead letters")
 TOPICS = ("topic", "queues", *_COUNTS)
 QUEUES = ("topic", "queue", "consumed up to", *_COUNTS, "owner")
+_NOT = "not subscribed"
+#: what a group's heading says if its members subscribe differently
+DIFFER = "members subscribe differently: messages that the owner of a queue does not select are lost to the group"
 MEMBERS = ("member", "joined", "queues", "topics", "last error")
 
 
@@ -25,7 +28,8 @@ def facts_of(group: GroupLag, now: int) -> ConsumerFacts:
     living, heard_s = len(group.living), (now - group.written_at) / 1000
     seconds = None if group.seconds is None else round(group.seconds, 3)
     counts = living, group.messages, seconds, group.retries, group.dead_letters
-    return ConsumerFacts(group.group, *counts, group.damaged, len(group.members) - living, heard_s)
+    silent = len(group.members) - living
+    return ConsumerFacts(group.group, *counts, group.damaged, silent, heard_s, group.unsubscribed)
 
 
 def heading(group: GroupLag, now: int) -> str:
@@ -34,12 +38,17 @@ def heading(group: GroupLag, now: int) -> str:
         return f"{group.group}: {group.damaged}"
     silent = len(group.members) - len(group.living)
     dead = f" ({silent} not heard of any more)" if silent else ""
-    return f"{group.group}: members {len(group.living)}{dead}, last written {span((now - group.written_at) / 1000)} ago"
+    differ = f"; {DIFFER}" if group.differs else ""
+    written = f"last written {span((now - group.written_at) / 1000)} ago"
+    return f"{group.group}: members {len(group.living)}{dead}, {written}{differ}"
 
 
 def topic_rows(group: GroupLag, now: int) -> list[tuple[str, ...]]:
     """Rows of the table of topics, in TOPICS."""
-    return [(each.topic, f"{each.owned}/{len(each.queues)}", *_counts(each, now)) for each in group.topics]
+    return [
+        (each.topic, _NOT if each.subscribed is False else f"{each.owned}/{len(each.queues)}", *_counts(each, now))
+        for each in group.topics
+    ]
 
 
 def queue_rows(group: GroupLag, now: int) -> list[tuple[str, ...]]:
@@ -63,9 +72,14 @@ def idle(group: GroupLag) -> str:
 def member_rows(group: GroupLag) -> list[tuple[str, ...]]:
     """Rows of the table of members, in MEMBERS."""
     return [
-        (each.name, iso(each.joined_at), str(each.queues), " ".join(each.topics), each.last_error or "-")
+        (each.name, iso(each.joined_at), str(each.queues), _subscription(each), each.last_error or "-")
         for each in group.members
     ]
+
+
+def _subscription(member: MemberState) -> str:
+    selectors = member.selectors
+    return " ".join(f"{each} ({selectors[each]})" if each in selectors else each for each in member.topics)
 
 
 def as_json(group: GroupLag) -> dict[str, Any]:
@@ -76,10 +90,12 @@ def as_json(group: GroupLag) -> dict[str, Any]:
         "written_at": None if group.written_at is None else iso(group.written_at),
         **_counts_json(group),
         "members": [_member_json(each) for each in group.members],
+        "subscriptions_differ": group.differs,
         "topics": [
             {
                 "topic": topic.topic,
                 "damaged": topic.damaged,
+                "subscribed": topic.subscribed,
                 **_counts_json(topic),
                 "owned": topic.owned,
                 "queues": [_queue_json(each) for each in topic.queues],
@@ -124,6 +140,7 @@ def _member_json(member: MemberState) -> dict[str, Any]:
         "member": member.name,
         "joined_at": iso(member.joined_at),
         "topics": list(member.topics),
+        "selectors": dict(member.selectors),
         "queues": member.queues,
         "last_error": member.last_error,
         "lives": member.lives,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from checkback.consumer.group import rebalance
@@ -36,11 +37,16 @@ class Membership:
         session_s: float,
         start: Callable[[Collection[str]], Mapping[str, Position]],
         clock: Callable[[], float] = boot_time,
+        selectors: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """``start``: the positions at which topics begin that are new to the group; ``clock``: s."""
+        """``start``: the positions at which topics begin that are new to the group; ``clock``: s.
+
+        ``selectors``: as in `Member`.
+        """
         self._table = table
         self.name = name
         self._topics = frozenset(topics)
+        self._selectors = dict(selectors)
         self._session = session_s
         #: time between heartbeats (s)
         self.beat_s = session_s / _BEATS
@@ -67,7 +73,8 @@ class Membership:
         known = {queue.topic for queue in self.state.queues}
         start = self._start(sorted(self._topics - known))
         began = self._clock()
-        member = Member(self.name, 1, round(time.time() * 1000), self._topics, session_ms=round(1000 * self._session))
+        joined, session = round(time.time() * 1000), round(1000 * self._session)
+        member = Member(self.name, 1, joined, self._topics, None, session, self._selectors)
         self._table.update(lambda state: rebalance.join(state, member, start))
         self._beat_at = began
         self._known = self.owned()

@@ -213,7 +213,8 @@ def _consumers(one: ConsumerFacts, new: int) -> Line:
     silent = f" ({one.silent} not heard of for {span(one.heard_s or 0)})" if one.silent else ""
     times = f"given up {one.dead_letters} time{'' if one.dead_letters == 1 else 's'}"
     dead = times + (f", new dead letters {new}" if new else "")
-    text = f"{one.group}: members {one.members}{silent}, {lag}, retries {one.retries}, {dead}"
+    left = f"; not subscribed: {', '.join(one.unsubscribed)}" if one.unsubscribed else ""
+    text = f"{one.group}: members {one.members}{silent}, {lag}, retries {one.retries}, {dead}{left}"
     return Line("consumers", text, bad=bool(new) or (not one.members and bool(one.lag_messages or one.retries)))
 
 

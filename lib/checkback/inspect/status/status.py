@@ -104,7 +104,8 @@ class ConsumerFacts:
     """A consumer group: its members that live, messages not consumed, the age of the oldest (s), retries, dead.
 
     ``damaged``: why its table, or a topic's, cannot be read: what is not known then is None. ``silent``: members that
-    are not heard of any more; ``heard_s``: since a member was heard of.
+    are not heard of any more; ``heard_s``: since a member was heard of. ``unsubscribed``: topics that no member
+    subscribes to, though some live.
     """
 
     group: str
@@ -116,6 +117,7 @@ class ConsumerFacts:
     damaged: str | None = None
     silent: int | None = 0
     heard_s: float | None = 0.0
+    unsubscribed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
