@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from checkback.consumer import topic_reader
 from checkback.consumer.batch_log import BatchLog
+from checkback.consumer.message import MessageExt
 from checkback.consumer.position import QUEUES, MessageKey, Position
 from checkback.consumer.topic_reader import TopicReader
 from checkback.settings import Storage
@@ -51,6 +52,12 @@ def test_interleaved_files_are_merged(lake: Published, monkeypatch: pytest.Monke
     after = Position({"-": -1, "a": 0}, MessageKey(log.batches[2].key, 0, 500))
     rest = places(lake, dict.fromkeys(range(QUEUES), after))
     assert rest == [each for each in found if each > (2, 0, 500)]
+
+
+def test_message_has_its_ordering_key() -> None:
+    """An empty property is none, as where its queue is worked out."""
+    for properties, key in (({"__SHARDINGKEY": "a-7"}, "a-7"), ({"__SHARDINGKEY": ""}, None), ({}, None)):
+        assert MessageExt("t", 0, "x", "g", None, None, properties, b"", 0, 0, 0, 0, 0).ordering_key == key
 
 
 def test_two_batches_in_one_tick_of_the_file_systems_clock(lake: Published) -> None:

@@ -81,11 +81,12 @@ HALVES = st.lists(
         },
         optional={
             "real_queue_id": _NOTHING | st.integers(-1, 3) | st.sampled_from([2**31 - 1, 2**31, 2**62]),
+            "ordering_key": _NOTHING | TEXT | st.sampled_from(["k" * 255, "é" * 255, "k" * 256]),
             "tags": _NOTHING | TEXT | st.just("€" * 11_000),
             "keys": _NOTHING | TEXT,
             "properties": _NOTHING
             | st.dictionaries(
-                TEXT | st.sampled_from(["CHECK_IMMUNITY_TIME_IN_SECONDS", "DELAY", "TAGS"]),
+                TEXT | st.sampled_from(["CHECK_IMMUNITY_TIME_IN_SECONDS", "DELAY", "TAGS", "__SHARDINGKEY"]),
                 TEXT | st.sampled_from(["7", "€" * 11_000]),
                 max_size=3,
             ),

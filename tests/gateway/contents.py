@@ -18,6 +18,7 @@ HALF = st.fixed_dictionaries(
         "producer_group": st.sampled_from(["orders", "a b", ""]) | JUNK,
         "real_topic": st.sampled_from(["payments", "rmq_sys_x", "a%b", "_delta_log", "Aux"]) | JUNK,
         "real_queue_id": st.integers(-1, 2**31) | JUNK,
+        "ordering_key": st.none() | st.text(max_size=3) | JUNK,
         "tags": st.text(max_size=3) | JUNK,
         "keys": st.text(max_size=3) | JUNK,
         "properties": st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=2) | JUNK,

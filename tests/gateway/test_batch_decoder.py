@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from checkback.gateway.problems import Problem
 from checkback.gateway.requests import batch_decoder, json_decoder
-from checkback.messages.half import IMMUNITY_PROPERTY
+from checkback.gateway.requests.batch_decoder import PARSED
 from gateway.contents import HALF, JUNK, OP
 
 NOW = 1_795_227_064_579
@@ -36,9 +36,11 @@ CHANGES = st.fixed_dictionaries(
     optional={
         "transaction_id": TEXT,
         "real_queue_id": st.integers(-1, 3) | st.none() | st.floats(0, 3),
+        "ordering_key": st.none() | TEXT | st.text("k", min_size=254, max_size=256),
         "tags": TEXT | st.none(),
         "keys": st.none() | TEXT,
-        "properties": st.none() | st.dictionaries(TEXT | st.just(IMMUNITY_PROPERTY), TEXT | st.just("7"), max_size=3),
+        "properties": st.none()
+        | st.dictionaries(TEXT | st.sampled_from(sorted(PARSED)), TEXT | st.just("7"), max_size=3),
         "body": st.text("AQ=-_ /+\n", max_size=8) | st.binary(max_size=9).map(lambda b: base64.b64encode(b).decode()),
         "born_timestamp": st.none() | st.integers(-1, 2**64) | st.just(0),
         "check_immunity_s": st.none() | st.integers(-2, 2**31),
@@ -123,10 +125,13 @@ def test_usual_batch_is_read_quickly(change: dict[str, Any]) -> None:
         {"transaction_id": "t" * 1025},
         {"real_queue_id": -1},
         {"real_queue_id": 2**31},
+        {"real_queue_id": 0, "ordering_key": "k"},
+        {"ordering_key": ""},
+        {"ordering_key": "k" * 256},
         {"born_timestamp": -1},
         {"born_timestamp": 10**15},
         {"check_immunity_s": 7},
-        {"properties": {IMMUNITY_PROPERTY: "7"}},
+        *({"properties": {name: "7"}} for name in sorted(PARSED)),
         {"body": "AA"},
     ],
 )

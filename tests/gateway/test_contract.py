@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from checkback.messages.half import real_queue_of
 from gateway.process import TO_TABLE, Gateway, half, op, rows
 
 if TYPE_CHECKING:
@@ -104,8 +105,22 @@ def test_half_is_in_the_table_when_it_is_answered(gateway: Gateway) -> None:
     }
     offset = sent(gateway, "least", properties=None, real_queue_id=None)
     least = rows(gateway.root, "half")[offset]
-    assert (least["real_queue_id"], least["properties"], least["tags"]) == (0, [], None)
+    assert (least["real_queue_id"], least["properties"], least["tags"]) == (real_queue_of("least"), [], None)
     assert before.replace(microsecond=0) <= least["born_timestamp"] <= datetime.now(timezone.utc)
+
+
+def test_ordering_key_is_kept_and_names_the_queue(gateway: Gateway) -> None:
+    """A retry may say what the gateway has worked out, and the key by RocketMQ's property."""
+    queue = real_queue_of("account-7")
+    offset = sent(gateway, "ordered", ordering_key="account-7", properties={"x": "y"})
+    row = rows(gateway.root, "half")[offset]
+    assert (row["real_queue_id"], row["properties"]) == (queue, [("x", "y"), ("__SHARDINGKEY", "account-7")])
+    by_property = {"properties": {"x": "y", "__SHARDINGKEY": "account-7"}}
+    assert sent(gateway, "ordered", **by_property) == offset
+    assert sent(gateway, "ordered", **by_property, real_queue_id=queue) == offset
+    problem(gateway.post("/v1/half", half("ordered", ordering_key="account-8")), 409, "contradiction")
+    both = half("both", ordering_key="account-7", real_queue_id=queue)
+    assert problem(gateway.post("/v1/half", both), 422, "unfit")["field"] == "ordering_key"
 
 
 def test_half_sent_again_keeps_its_offset(gateway: Gateway) -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import base64
+import binascii
+from collections import Counter
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from checkback.messages.half import Half, parse_half
+from checkback.messages.delay import delay_of
+from checkback.messages.half import CONSUMED, Half, parse_half
 from checkback.messages.limits import BODY_MAX
 from checkback.messages.names import SYSTEM_TOPICS
 from support.message_lines import ABSENT, HALF, line, reason_of
@@ -89,11 +94,58 @@ def test_immunity_property_is_read_as_rocketmq_reads_it(text: str, seconds: int 
     assert parse_half(line(HALF, check_immunity_s=5, properties=properties)).check_immunity_s == 5
 
 
+@given(st.dictionaries(st.sampled_from([*sorted(CONSUMED), "region", "DELAYED", "delay"]), st.sampled_from("0135")))
+def test_properties_for_checkback_are_not_kept(properties: dict[str, str]) -> None:
+    """Their columns have what they say: a message that is forwarded with its properties has none of it again."""
+    plain = {name: text for name, text in properties.items() if name not in CONSUMED}
+    first = parse_half(line(HALF, check_immunity_s=ABSENT, properties=properties))
+    assert first.properties == plain
+    assert (first.delay_ms, first.deliver_at) == delay_of({}, properties)
+    again = parse_half(line(HALF, check_immunity_s=ABSENT, properties=first.properties))
+    assert again == parse_half(line(HALF, check_immunity_s=ABSENT, properties=plain))
+    assert (again.delay_ms, again.deliver_at, again.check_immunity_s) == (None, None, None)
+
+
+NO_QUEUE = {name: value for name, value in HALF.items() if name != "real_queue_id"}
+KEYS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=255)
+
+
+@given(KEYS, KEYS, KEYS)
+def test_same_key_same_queue(key: str, first: str, second: str) -> None:
+    """By the CRC-32 of its UTF-8, in the field or in RocketMQ's property, whatever the rest of the message is."""
+    queue = binascii.crc32(key.encode()) % 64
+    said: list[dict[str, Any]] = [
+        {"ordering_key": key, "real_queue_id": None},
+        {"properties": {"a": "b", "__SHARDINGKEY": key}},
+        {"ordering_key": key, "properties": {"__SHARDINGKEY": "another"}},
+    ]
+    found = [parse_half(line(NO_QUEUE, transaction_id=name, **one)) for name in (first, second) for one in said]
+    assert {half.real_queue_id for half in found} == {queue}
+    assert {half.properties["__SHARDINGKEY"] for half in found} == {key}
+
+
+@given(KEYS)
+def test_message_without_key_goes_by_its_transaction_id(name: str) -> None:
+    queue = binascii.crc32(name.encode()) % 64
+    for more in ({}, {"ordering_key": None}, {"properties": {"__SHARDINGKEY": ""}}):
+        assert parse_half(line(NO_QUEUE, transaction_id=name, **more)).real_queue_id == queue
+    stated = parse_half(line(HALF, real_queue_id=70, properties={"__SHARDINGKEY": name}))
+    assert (stated.real_queue_id, stated.properties) == (70, {"__SHARDINGKEY": name})
+
+
+def test_messages_are_spread_over_the_queues() -> None:
+    """Each two members of a group have work, whatever the ids are numbered by."""
+    for ids in ([f"order-{n}" for n in range(640)], [f"{2**100 + n:032x}" for n in range(640)]):
+        counts = Counter(parse_half(line(NO_QUEUE, transaction_id=name)).real_queue_id for name in ids)
+        assert (len(counts), max(counts.values())) <= (64, 25)
+        assert len(counts) == 64
+
+
 REJECTED_HALVES: list[tuple[dict[str, Any], str]] = [
     *(
         ({name: ABSENT}, f"{name}: missing")
         for name in HALF
-        if name not in ("tags", "keys", "properties", "check_immunity_s")
+        if name not in ("tags", "keys", "properties", "check_immunity_s", "real_queue_id")
     ),
     ({"queue_id": -1}, "queue_id: -1 is negative"),
     ({"queue_id": 2**31}, "queue_id: 2147483648 is over 2147483647"),
@@ -105,6 +157,14 @@ REJECTED_HALVES: list[tuple[dict[str, Any], str]] = [
     ({"queue_offset": 2**63}, "queue_offset: 9223372036854775808 is over 9223372036854775807"),
     ({"queue_offset": 10**100}, "queue_offset: an integer is over 9223372036854775807"),
     ({"real_queue_id": -1}, "real_queue_id: -1 is negative"),
+    ({"ordering_key": "k"}, "ordering_key: real_queue_id is there too, only one of them may be"),
+    ({"ordering_key": "", "real_queue_id": ABSENT}, "ordering_key: empty"),
+    ({"ordering_key": 7, "real_queue_id": ABSENT}, "ordering_key: an integer, not a string"),
+    ({"ordering_key": "k" * 256, "real_queue_id": ABSENT}, "ordering_key: 256 characters, over 255"),
+    (
+        {"ordering_key": "k", "real_queue_id": ABSENT, "properties": properties_of(32768 - 18)},
+        "properties: 32784 bytes with tags and keys, over 32 KiB",
+    ),
     ({"transaction_id": ""}, "transaction_id: empty"),
     ({"transaction_id": 7}, "transaction_id: an integer, not a string"),
     ({"transaction_id": "x" * 1025}, "transaction_id: 1025 characters, over 1024"),

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from checkback.messages.fields import Rejected
-from checkback.messages.half import parse_half
+from checkback.messages.half import CONSUMED, parse_half, real_queue_of
 from checkback.messages.limits import BODY_MAX
 from checkback.producer.message import Message, half_json
 
@@ -24,10 +24,13 @@ MESSAGES: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
         "tags": VALUE,
         "keys": VALUE,
         "properties": st.dictionaries(
-            TEXT | st.sampled_from(["DELAY", "TIMER_DELAY_MS", "CHECK_IMMUNITY_TIME_IN_SECONDS"]), TEXT, max_size=3
+            TEXT | st.sampled_from(["DELAY", "TIMER_DELAY_MS", "CHECK_IMMUNITY_TIME_IN_SECONDS", "__SHARDINGKEY"]),
+            TEXT | st.just("3"),
+            max_size=3,
         ),
         "check_immunity_s": VALUE,
         "real_queue_id": VALUE,
+        "ordering_key": st.none() | VALUE | st.just("k"),
         "delay_level": st.none() | st.integers(-1, 20),
         "delay": st.none() | st.timedeltas(timedelta(days=-1), timedelta(days=10)),
         "deliver_at": st.none() | st.datetimes() | st.just(datetime(2026, 1, 1, tzinfo=timezone.utc)),
@@ -47,7 +50,12 @@ def test_message_is_rejected_or_its_json_says_the_same(fields: dict[str, Any], t
     half = parse_half(json.dumps({**json.loads(sent), "queue_id": 0, "queue_offset": 0}).encode())
     assert (half.transaction_id, half.producer_group, half.born_timestamp) == (transaction_id, "orders", 5)
     assert (half.real_topic, half.tags, half.keys) == (message.topic, message.tags, message.keys)
-    assert (half.body, half.properties, half.real_queue_id) == (message.body, message.properties, message.real_queue_id)
+    kept = {name: text for name, text in message.properties.items() if name not in CONSUMED}
+    if message.ordering_key is not None:
+        kept["__SHARDINGKEY"] = message.ordering_key
+    queue = real_queue_of(kept.get("__SHARDINGKEY") or transaction_id)
+    queue = queue if message.real_queue_id is None else message.real_queue_id
+    assert (half.body, half.properties, half.real_queue_id) == (message.body, kept, queue)
 
 
 @pytest.mark.parametrize(

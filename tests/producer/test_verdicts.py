@@ -16,7 +16,7 @@ from checkback.producer import LocalTransactionState, SendStatus, TransactionSen
 from conftest import TRACE
 from producer.playing import Part
 from producer.recorded import DECISIVE, EXCEPTION, GONE, UNKNOWN, Behaviour, behaviours, immunity_s
-from producer.verdicts import Evidence, Row, Rules, faults
+from producer.verdicts import Evidence, Row, Rules, faults, kept_properties
 
 RULES = Rules(4, 2, 15, {"a": "A", "b": "B"})
 #: each script once
@@ -63,7 +63,7 @@ def _tell(part: Part, offset: int, evidence: Evidence) -> None:
     behaviour, message = part.behaviour, part.behaviour.message
     place: Row = {"queue_id": 0, "queue_offset": offset}
     names = {"transaction_id": part.transaction_id, "producer_group": behaviour.group}
-    kept = names | {"tags": message.tags, "keys": message.keys, "properties": dict(message.properties)}
+    kept = names | {"tags": message.tags, "keys": message.keys, "properties": kept_properties(message)}
     evidence.halves.append(place | kept | {"born_timestamp": _BEGAN, "store_timestamp": _BEGAN})
     own = immunity_s(message)
     now = _BEGAN + timedelta(seconds=RULES.timeout_s if own is None else own)

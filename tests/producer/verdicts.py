@@ -16,7 +16,8 @@ from deltalake import DeltaTable
 
 from checkback.check.query import DELIVERED
 from checkback.check.wire import NO_ANSWER, SKIPPED
-from checkback.producer import LocalTransactionState, SendStatus
+from checkback.messages.half import CONSUMED
+from checkback.producer import LocalTransactionState, Message, SendStatus
 from producer.recorded import DECISIVE, EXCEPTION, GONE, UNKNOWN, immunity_s
 
 if TYPE_CHECKING:
@@ -160,10 +161,15 @@ def _delivery(part: Part, tx: Transaction, decision: Row) -> Iterator[str]:
         kept = (row.get("topic") or row["real_topic"], real_queue_id, row["body"], row["tags"], row["keys"])
         sent = (message.topic, message.real_queue_id, message.body, message.tags, message.keys)
         names = (row["producer_group"], row["transaction_id"])
-        if kept != sent or dict(row["properties"]) != dict(message.properties):
+        if kept != sent or dict(row["properties"]) != kept_properties(message):
             yield f"sent {sent}, {message.properties}; kept {kept}, {row['properties']}"
         if names != (part.behaviour.group, part.transaction_id):
             yield f"it is {names}"
+
+
+def kept_properties(message: Message) -> dict[str, str]:
+    """The properties that the tables have: without those for Checkback."""
+    return {name: text for name, text in message.properties.items() if name not in CONSUMED}
 
 
 def _checks(part: Part, tx: Transaction, decision: Row, rules: Rules) -> Iterator[str]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from checkback.messages.half import SHARDING_KEY
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -35,6 +37,11 @@ class MessageExt(NamedTuple):
     committed_at: int
     batch_id: int
     reconsume_times: int = 0
+
+    @property
+    def ordering_key(self) -> str | None:
+        """The producer's ordering key; None = it has none."""
+        return self.properties.get(SHARDING_KEY) or None
 
     def __repr__(self) -> str:
         """Without body, keys and properties: they do not belong in logs."""

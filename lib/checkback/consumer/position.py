@@ -13,8 +13,10 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
+from checkback.messages import limits
+
 #: Consume queues of a topic: messages with the same real_queue_id modulo this share a position.
-QUEUES = 64
+QUEUES = limits.QUEUES
 #: Application of the messages that a release without the table `batches` has published.
 BEFORE_BATCHES = "-"
 

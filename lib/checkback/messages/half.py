@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import base64
 import re
+import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from checkback.messages.delay import delay_of
+from checkback.messages import delay
 from checkback.messages.fields import Rejected, fields_of, integer, kind, optional_text, quoted, quoted_name, string
-from checkback.messages.limits import BODY_MAX, GROUP_MAX, INT_MAX, LONG_MAX, MS_MAX, PROPERTIES_MAX
+from checkback.messages.limits import (
+    BODY_MAX,
+    GROUP_MAX,
+    INT_MAX,
+    LONG_MAX,
+    MS_MAX,
+    ORDERING_KEY_MAX,
+    PROPERTIES_MAX,
+    QUEUES,
+)
 from checkback.messages.names import name_of, topic_of, transaction_id_of
 
 if TYPE_CHECKING:
@@ -21,6 +31,11 @@ IMMUNITY_PROPERTY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 RESUMED_FROM = "CHECKBACK_RESUMED_FROM"
 RESUMED_BY = "CHECKBACK_RESUMED_BY"
 FIRST_PLACE = "CHECKBACK_FIRST_PLACE"
+#: MessageConst.PROPERTY_SHARDING_KEY: the ordering key is kept there
+SHARDING_KEY = "__SHARDINGKEY"
+#: Properties for Checkback, or by it: columns have what they say, and they are not delivered. A consumer that forwards
+#: a message with its properties would delay it again. (ScheduleMessageService.messageTimeUp clears them, too.)
+CONSUMED = frozenset({IMMUNITY_PROPERTY, *delay.PROPERTIES, RESUMED_FROM, RESUMED_BY, FIRST_PLACE})
 _PLACE = re.compile(r"([0-9]{1,10})/([0-9]{1,19})")
 #: No separate group for leading zeros: two groups that match the same digits would backtrack.
 _JAVA_LONG = re.compile(r"([+-]?)([0-9]+)")
@@ -58,6 +73,14 @@ def parse_place(text: str) -> tuple[int, int] | None:
     return place if place is not None and place[0] <= INT_MAX and place[1] <= LONG_MAX else None
 
 
+def real_queue_of(key: str) -> int:
+    """The real queue of a message that names none, by its ordering key, or else by its transaction id.
+
+    The CRC-32 of zlib, gzip and PNG of the text in UTF-8, modulo 64: producers know it in any language.
+    """
+    return zlib.crc32(key.encode()) % QUEUES
+
+
 def parse_half(line: bytes) -> Half:
     """Parse a half message from a line of UTF-8 JSON. Unknown fields are ignored.
 
@@ -75,30 +98,38 @@ def half_of(fields: Mapping[str, Any], queue_id: int, queue_offset: int) -> Half
     tags, keys = optional_text(fields, "tags"), optional_text(fields, "keys")
     properties = _properties(fields, tags, keys)
     try:
-        delay = delay_of(fields, properties)
+        when = delay.delay_of(fields, properties)
     except ValueError as error:
         raise Rejected(str(error)) from None
+    transaction_id = transaction_id_of(fields)
     return Half(
         queue_id=queue_id,
         queue_offset=queue_offset,
-        transaction_id=transaction_id_of(fields),
+        transaction_id=transaction_id,
         producer_group=name_of(fields, "producer_group", GROUP_MAX),
         real_topic=topic_of(fields),
-        real_queue_id=integer(fields, "real_queue_id", INT_MAX),
+        real_queue_id=(
+            real_queue_of(properties.get(SHARDING_KEY) or transaction_id)
+            if fields.get("real_queue_id") is None
+            else integer(fields, "real_queue_id", INT_MAX)
+        ),
         tags=tags,
         keys=keys,
-        properties=properties,
+        properties={name: text for name, text in properties.items() if name not in CONSUMED},
         body=_body(fields),
         born_timestamp=integer(fields, "born_timestamp", MS_MAX),
         check_immunity_s=_immunity(fields, properties),
-        delay_ms=delay.delay_ms,
-        deliver_at=delay.deliver_at,
+        delay_ms=when.delay_ms,
+        deliver_at=when.deliver_at,
         committed=_committed(fields),
     )
 
 
 def _properties(fields: Mapping[str, Any], tags: str | None, keys: str | None) -> dict[str, str]:
-    """The properties. Their size is that of MessageDecoder.messageProperties2String, including TAGS and KEYS."""
+    """The properties, with the ordering key.
+
+    Their size is that of MessageDecoder.messageProperties2String, including TAGS and KEYS.
+    """
     value = fields.get("properties")
     if value is None:
         value = {}
@@ -107,6 +138,9 @@ def _properties(fields: Mapping[str, Any], tags: str | None, keys: str | None) -
     for name, text in value.items():
         if type(text) is not str:
             raise Rejected(f"properties: {quoted_name(name, 'one value')} is {kind(text)}, not a string")
+    key = _ordering_key(fields)
+    if key is not None:
+        value = {**value, SHARDING_KEY: key}
     texts = [*value, *value.values()]
     for name, own in (("TAGS", tags), ("KEYS", keys)):
         if own is not None and name not in value:
@@ -116,6 +150,19 @@ def _properties(fields: Mapping[str, Any], tags: str | None, keys: str | None) -
     if size > PROPERTIES_MAX:
         raise Rejected(f"properties: {size} bytes with tags and keys, over {PROPERTIES_MAX // 1024} KiB")
     return value
+
+
+def _ordering_key(fields: Mapping[str, Any]) -> str | None:
+    key = optional_text(fields, "ordering_key")
+    if key is None:
+        return None
+    if not key:
+        raise Rejected("ordering_key: empty")
+    if len(key) > ORDERING_KEY_MAX:
+        raise Rejected(f"ordering_key: {len(key)} characters, over {ORDERING_KEY_MAX}")
+    if fields.get("real_queue_id") is not None:
+        raise Rejected("ordering_key: real_queue_id is there too, only one of them may be")
+    return key
 
 
 def _body(fields: Mapping[str, Any]) -> bytes:

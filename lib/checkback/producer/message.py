@@ -15,7 +15,7 @@ from typing import Any
 from checkback.messages.delay import FIELDS, PROPERTIES
 from checkback.messages.fields import Rejected
 from checkback.messages.half import parse_half
-from checkback.messages.limits import BODY_MAX, INT_MAX, PROPERTIES_MAX, TRANSACTION_ID_MAX
+from checkback.messages.limits import BODY_MAX, INT_MAX, ORDERING_KEY_MAX, PROPERTIES_MAX, TRANSACTION_ID_MAX
 from checkback.messages.names import is_group, is_topic
 
 try:  # a fifth of the time of json
@@ -38,11 +38,13 @@ class Message:
     """A message to publish to ``topic`` when the local transaction commits.
 
     ``check_immunity_s``: how long the local transaction may take before the first check, in seconds (None: the server's
-    transaction.timeout). ``real_queue_id``: the queue of the topic. ``transaction_id``: if empty, the producer
-    generates a unique one (RocketMQ's UNIQ_KEY); or an idempotency key, unique in the producer group, with which a
-    message sent again after a crash lands only once. At most one of ``delay_level`` (RocketMQ's, 1 to 18), ``delay``
-    (from COMMIT) and ``deliver_at`` (with a time zone) says when it is delivered, see docs/delay.md. The limits are
-    RocketMQ's, see docs/files.md. ``keys``: words with a space between them.
+    transaction.timeout). ``ordering_key``: messages with the same one go to the same queue of the topic, in which
+    consumers with ``orderly`` keep the order; or ``real_queue_id`` names the queue. With neither, messages are spread
+    by their transaction id. ``transaction_id``: if empty, the producer generates a unique one (RocketMQ's UNIQ_KEY); or
+    an idempotency key, unique in the producer group, with which a message sent again after a crash lands only once. At
+    most one of ``delay_level`` (RocketMQ's, 1 to 18), ``delay`` (from COMMIT) and ``deliver_at`` (with a time zone)
+    says when it is delivered, see docs/delay.md. The limits are RocketMQ's, see docs/files.md. ``keys``: words with a
+    space between them.
 
     ``queue_id`` and ``queue_offset``: the place at which its half message was acknowledged, and ``producer_group`` that
     of its producer: set in the message that ``execute_local_transaction`` is given, else None. The place is the half
@@ -56,11 +58,12 @@ class Message:
     keys: str | None = None
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     check_immunity_s: int | None = None
-    real_queue_id: int = 0
+    real_queue_id: int | None = None
     transaction_id: str = ""
     delay_level: int | None = None
     delay: timedelta | None = None
     deliver_at: datetime | None = None
+    ordering_key: str | None = None
     queue_id: int | None = field(default=None, init=False, compare=False)
     queue_offset: int | None = field(default=None, init=False, compare=False)
     producer_group: str | None = field(default=None, init=False, compare=False)
@@ -132,6 +135,8 @@ def half_json(group: str, message: Message, transaction_id: str, born_ms: int) -
         "born_timestamp": born_ms,
         "check_immunity_s": message.check_immunity_s,
     }
+    if message.ordering_key is not None:
+        fields["ordering_key"] = message.ordering_key
     if not plain:
         delays = {
             "delay_level": message.delay_level,
@@ -153,6 +158,9 @@ def _is_plain(message: Message, transaction_id: str) -> bool:
         texts.append(message.tags)
     if message.keys is not None:
         texts.append(message.keys)
+    key = message.ordering_key
+    if key is not None:
+        texts.append(key)
     return (
         type(transaction_id) is str
         and 0 < len(transaction_id) <= TRANSACTION_ID_MAX
@@ -161,7 +169,7 @@ def _is_plain(message: Message, transaction_id: str) -> bool:
         and _known_topic(message.topic)
         and type(message.body) is bytes
         and len(message.body) <= BODY_MAX
-        and _is_int(message.real_queue_id)
+        and (message.real_queue_id is None or (key is None and _is_int(message.real_queue_id)))
         and message.delay_level is None
         and message.delay is None
         and message.deliver_at is None
@@ -170,6 +178,7 @@ def _is_plain(message: Message, transaction_id: str) -> bool:
         and _STRINGS.issuperset(map(type, texts))
         and (whole := "".join(texts)).isascii()
         and len(whole) + len(texts) < PROPERTIES_MAX // 2
+        and (key is None or 0 < len(key) <= ORDERING_KEY_MAX)
     )
 
 

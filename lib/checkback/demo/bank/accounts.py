@@ -35,7 +35,6 @@ from checkback.demo.bank.plan import (
     ACCOUNTS,
     GROUP,
     OPENING,
-    QUEUES,
     RECEIPT_DELAY,
     RECEIPTS,
     TAG,
@@ -147,7 +146,6 @@ class Receipt(TransactionListener):
             topic=TOPIC,
             body=arg.body(),
             tags=TAG,
-            real_queue_id=arg.number % QUEUES,
             transaction_id=arg.transaction_id,
         )
         return send(self._transfers, transfer, Order(arg, message)).local_transaction_state

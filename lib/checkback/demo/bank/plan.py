@@ -17,8 +17,8 @@ ACCOUNTS = 20
 OPENING = 1_000
 #: an account of the credits service that does not exist
 CLOSED_ACCOUNT = ACCOUNTS
-#: the tag of a transfer, and queues of the topic
-TAG, QUEUES = "transfer", 8
+#: the tag of a transfer
+TAG = "transfer"
 
 
 class Fate(str, Enum):

@@ -42,7 +42,11 @@ class HalfMessage(_Request):
         description="base64; at most 4 MiB decoded", json_schema_extra={"pattern": _BASE64, "contentEncoding": "base64"}
     )
     real_queue_id: Annotated[int, Field(strict=True, ge=0, le=limits.INT_MAX)] | None = Field(
-        default=0, description="queue of the real topic"
+        default=None,
+        description="queue of the real topic; null = CRC-32 of ordering_key, or else of transaction_id, modulo 64",
+    )
+    ordering_key: Annotated[str, Field(min_length=1, max_length=limits.ORDERING_KEY_MAX)] | None = Field(
+        default=None, description="messages with the same one go to the same queue; not with real_queue_id"
     )
     tags: str | None = Field(default=None, description="RocketMQ's TAGS")
     keys: str | None = Field(default=None, description="RocketMQ's KEYS")

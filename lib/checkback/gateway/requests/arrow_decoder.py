@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -17,12 +18,20 @@ import pyarrow.compute as pc
 from checkback.gateway.problems import Problem
 from checkback.gateway.requests import json_decoder, op_blocks
 from checkback.gateway.requests.arrow_stream import UnreadableError, read_columns
-from checkback.gateway.requests.batch_decoder import REMARK_MAX
+from checkback.gateway.requests.batch_decoder import PARSED, REMARK_MAX
 from checkback.gateway.requests.half_blocks import ASSIGNED, SENT
 from checkback.gateway.tables import half_rows
-from checkback.messages import delay
-from checkback.messages.half import IMMUNITY_PROPERTY, Half
-from checkback.messages.limits import BODY_MAX, INT_MAX, LONG_MAX, MS_MAX, PROPERTIES_MAX, TRANSACTION_ID_MAX
+from checkback.messages.half import SHARDING_KEY, Half
+from checkback.messages.limits import (
+    BODY_MAX,
+    INT_MAX,
+    LONG_MAX,
+    MS_MAX,
+    ORDERING_KEY_MAX,
+    PROPERTIES_MAX,
+    QUEUES,
+    TRANSACTION_ID_MAX,
+)
 from checkback.messages.names import is_group, is_topic
 from checkback.messages.op import STATES, Op
 
@@ -42,6 +51,7 @@ HALF: dict[str, Kind] = {
     "producer_group": "text",
     "real_topic": "text",
     "real_queue_id": "integer",
+    "ordering_key": "text",
     "tags": "text",
     "keys": "text",
     "properties": "properties",
@@ -62,7 +72,6 @@ OP: dict[str, Kind] = {
     "remark": "text",
     "born_timestamp": "time",
 }
-_PARSED = frozenset({IMMUNITY_PROPERTY, *delay.PROPERTIES})
 #: bytes of tags, keys and properties, and properties of a message, that are far below the limit
 _SMALL, _FEW = PROPERTIES_MAX // 4, PROPERTIES_MAX // 8
 #: properties of a message that are over the limit however short they are: each takes two separators
@@ -188,8 +197,13 @@ def _valid_halves(columns: Columns, count: int) -> Mask:
     for name, most in (("real_queue_id", INT_MAX), ("born_timestamp", MS_MAX)):
         if name in columns:
             valid &= _within_or_null(columns[name], most)
+    if "ordering_key" in columns:
+        fit = _long(columns["ordering_key"], 1, ORDERING_KEY_MAX)
+        if "real_queue_id" in columns:
+            fit &= _true(columns["real_queue_id"].is_null())
+        valid &= fit | _true(columns["ordering_key"].is_null())
     size = np.zeros(count, np.int64)
-    for name in ("tags", "keys"):
+    for name in ("tags", "keys", "ordering_key"):
         if name in columns:
             size += _lengths(columns[name])
     if "properties" in columns:
@@ -212,10 +226,10 @@ def _simple(properties: pa.MapArray, size: NDArray[np.int64]) -> Mask:
         keys, items, counts = keys.filter(few), items.filter(few), np.where(simple, counts, 0)
     code = keys.dictionary_encode()
     names, codes = code.dictionary.to_pylist(), np.asarray(code.indices)
-    if counts.max() <= 1 and not items.null_count and _PARSED.isdisjoint(names):
+    if counts.max() <= 1 and not items.null_count and PARSED.isdisjoint(names):
         return simple
     row = np.repeat(np.arange(len(properties)), counts)
-    bad = np.array([name in _PARSED for name in names])[codes] | _true(items.is_null())
+    bad = np.array([name in PARSED for name in names])[codes] | _true(items.is_null())
     _, firsts = np.unique(row * len(names) + codes, return_index=True)
     twice = np.ones(len(row), np.bool_)
     twice[firsts] = False
@@ -246,14 +260,44 @@ def _half_rows(columns: Columns, count: int, now: int, committed: bool | None) -
     for name in ("transaction_id", "producer_group", "real_topic", "body"):
         if name in columns:
             made[name] = columns[name]
-    queue_ids = columns.get("real_queue_id")
-    queues = np.zeros(count) if queue_ids is None else _numbers(queue_ids)
-    made["real_queue_id"] = pa.array(queues.astype(np.int32))
+    made["real_queue_id"] = pa.array(_real_queues(columns, count).astype(np.int32))
     made["born_timestamp"] = _born(columns, count, now)
-    made["properties"] = columns["properties"] if "properties" in columns else _no_properties(count)
+    properties = columns["properties"] if "properties" in columns else _no_properties(count)
+    made["properties"] = _keyed(properties, columns["ordering_key"]) if "ordering_key" in columns else properties
     if committed is not None:
         made["committed"] = pa.repeat(committed, count)
     return _in_schema(SENT, made, count)
+
+
+def _real_queues(columns: Columns, count: int) -> NDArray[np.int64]:
+    """The real_queue_id of each row: where none is stated `real_queue_of` the ordering key or the transaction id."""
+    stated, keys = columns.get("real_queue_id"), columns.get("transaction_id")
+    if stated is not None and not stated.null_count:
+        return _numbers(stated)
+    if keys is None:
+        return np.zeros(count, np.int64)
+    if "ordering_key" in columns:
+        keys = pc.coalesce(columns["ordering_key"], keys)
+    texts = pc.fill_null(keys.cast(pa.binary()), b"").to_pylist()
+    found = np.fromiter(map(crc32, texts), np.int64, count) % QUEUES
+    return found if stated is None else np.where(_true(stated.is_null()), found, _numbers(stated))
+
+
+def _keyed(properties: pa.MapArray, ordering_keys: pa.Array) -> pa.MapArray:
+    """The properties, to which that of the ordering key is added where there is one."""
+    keyed = _true(ordering_keys.is_valid())
+    offsets = np.asarray(properties.offsets)
+    first, last = int(offsets[0]), int(offsets[-1])
+    ends = np.cumsum(np.diff(offsets) + keyed, dtype=np.int32)
+    added = ends[keyed] - 1
+    entries = np.ones(last - first + len(added), np.bool_)
+    entries[added] = False
+    places = np.empty(len(entries), np.int64)
+    places[entries], places[added] = np.arange(last - first), last - first + np.arange(len(added))
+    names = pa.concat_arrays([properties.keys[first:last], pa.repeat(SHARDING_KEY, len(added))])
+    texts = pa.concat_arrays([properties.items[first:last], ordering_keys.drop_null()])
+    begins = np.concatenate([_NOTHING, ends]).astype(np.int32)
+    return pa.MapArray.from_arrays(pa.array(begins), names.take(pa.array(places)), texts.take(pa.array(places)))
 
 
 def _op_rows(columns: Columns, count: int, now: int) -> pa.Table:

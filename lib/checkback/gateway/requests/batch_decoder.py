@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from checkback.messages import delay
-from checkback.messages.half import IMMUNITY_PROPERTY, Half
-from checkback.messages.limits import BODY_MAX, INT_MAX, LONG_MAX, MS_MAX, PROPERTIES_MAX, TRANSACTION_ID_MAX
+from checkback.messages.half import CONSUMED, SHARDING_KEY, Half, real_queue_of
+from checkback.messages.limits import (
+    BODY_MAX,
+    INT_MAX,
+    LONG_MAX,
+    MS_MAX,
+    ORDERING_KEY_MAX,
+    PROPERTIES_MAX,
+    TRANSACTION_ID_MAX,
+)
 from checkback.messages.names import is_group, is_topic
 from checkback.messages.op import STATES, Op
 
@@ -27,7 +34,7 @@ REMARK_MAX = 1024
 RemarkedOp = tuple[Op, str | None]
 
 #: properties that `messages` parses
-_PARSED = frozenset({IMMUNITY_PROPERTY, *delay.PROPERTIES})
+PARSED = CONSUMED | {SHARDING_KEY}
 _NOTHING: dict[str, str] = {}
 #: characters of tags, keys and properties: in UTF-8, with separators, they stay within PROPERTIES_MAX
 _SMALL = PROPERTIES_MAX // 8
@@ -41,6 +48,7 @@ class _Half(msgspec.Struct, gc=False):
     real_queue_id: int | None = None
     tags: str | None = None
     keys: str | None = None
+    ordering_key: str | None = None
     properties: dict[str, str] | None = None
     born_timestamp: int | None = None
     # Of those that are left to the rules anything but null is refused, however long it is.
@@ -106,7 +114,13 @@ def _taken(messages: Sequence[_Half], now: int, committed: bool | None) -> list[
     topics: set[str] = set()
     taken = []
     for one in messages:
-        real_queue_id = one.real_queue_id or 0
+        key, properties, real_queue_id = one.ordering_key, one.properties or _NOTHING, one.real_queue_id
+        if key is not None:
+            if not 0 < len(key) <= ORDERING_KEY_MAX or real_queue_id is not None:
+                return None
+            properties = {**properties, SHARDING_KEY: key}
+        if real_queue_id is None:
+            real_queue_id = real_queue_of(key or one.transaction_id)
         born = now if one.born_timestamp is None else one.born_timestamp
         if not (
             0 < len(one.transaction_id) <= TRANSACTION_ID_MAX
@@ -128,7 +142,7 @@ def _taken(messages: Sequence[_Half], now: int, committed: bool | None) -> list[
                 real_queue_id,
                 one.tags,
                 one.keys,
-                one.properties or _NOTHING,
+                properties,
                 one.body,
                 born,
                 None,
@@ -188,9 +202,9 @@ def is_utf8(body: bytes) -> bool:
 
 def _small(one: _Half) -> bool:
     """Are tags, keys and properties far below their limit, and without a property that is parsed?"""
-    characters = len(one.tags or "") + len(one.keys or "")
+    characters = len(one.tags or "") + len(one.keys or "") + len(one.ordering_key or "")
     if one.properties:
-        if len(one.properties) > _SMALL // 8 or not _PARSED.isdisjoint(one.properties):
+        if len(one.properties) > _SMALL // 8 or not PARSED.isdisjoint(one.properties):
             return False
         characters += sum(map(len, one.properties)) + sum(map(len, one.properties.values()))
     return characters <= _SMALL // 2

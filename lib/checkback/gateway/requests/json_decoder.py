@@ -105,8 +105,6 @@ def half(fields: object, now: int, committed: bool | None = None) -> Half | Prob
     """A half message without its offset; ``fields``: also why there are none. ``now`` as in `half_of_body`."""
     if type(fields) is not dict:
         return fields if isinstance(fields, Problem) else Problem("malformed", "not a JSON object")
-    if fields.get("real_queue_id") is None:
-        fields["real_queue_id"] = 0
     if fields.get("born_timestamp") is None:
         fields["born_timestamp"] = now
     fields["committed"] = committed  # the route says it, not the message
