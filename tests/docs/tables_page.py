@@ -35,7 +35,8 @@ nothing else runs: Spark's commits there are safe within one JVM only.
 You may add columns: `ALTER TABLE ... ADD COLUMN`, nullable, without a default, a constraint or an expression, of any
 name and of a type that needs no table feature: Checkback does not read them. It leaves them null, and in local folders
 it appends as before; a stream that reads the table stops once, and resumes when restarted. `maintain` then no longer
-compacts the table. Checkback's own columns must keep their names, types and nullability.
+compacts the table. Checkback's own columns must keep their names, types and nullability. Leave
+`delta.dataSkippingStatsColumns` as it is: deltalake's datasets skip files without statistics of a column named there.
 
 A column of type VARIANT or TIMESTAMP_NTZ adds a feature that only some readers understand: `checkback consume` and the
 push consumers of that topic then stop with "the table has a feature that only a Delta reader understands"; Spark

@@ -21,28 +21,35 @@ class FileStatistics:
     """Minimum and maximum by column, while the file is being written."""
 
     def __init__(self) -> None:
-        self._spans: dict[str, tuple[Any, Any] | None] = {}
+        self._spans: dict[str, tuple[Any, Any]] = {}
+        self._nulls = False
 
     def add(self, column: str, values: pa.ChunkedArray) -> None:
-        """Include these values. A column with nulls gets no statistics: it is never used for data skipping."""
-        found = pc.min_max(values).as_py()
-        span = found["min"], found["max"]
-        known = self._spans.setdefault(column, span)
-        if known is not None:
-            self._spans[column] = None if values.null_count else (min(known[0], span[0]), max(known[1], span[1]))
+        """Include these values."""
+        if values.null_count:
+            self._nulls = True
+        if not self._nulls:
+            found = pc.min_max(values).as_py()
+            least, most = self._spans.get(column, (found["min"], found["max"]))
+            self._spans[column] = min(least, found["min"]), max(most, found["max"])
 
     def json(self, rows: int) -> str:
-        """As in the log, for a file of this many rows."""
-        spans = {column: span for column, span in self._spans.items() if span is not None}
+        """As in the log, for a file of this many rows.
+
+        Of all columns, or of none: not if one has a null, nor empty maps for a table without such columns. deltalake's
+        datasets take a column that the maps lack for one without any value, and skip the file (delta-rs 1.6).
+        """
+        if self._nulls or not self._spans:
+            return json.dumps({"numRecords": rows})
         return json.dumps(
             {
                 "numRecords": rows,
-                "minValues": {column: _plain(least) for column, (least, _) in spans.items()},
+                "minValues": {column: _plain(least) for column, (least, _) in self._spans.items()},
                 "maxValues": {
                     column: _plain(most + _UP if isinstance(most, datetime) else most)
-                    for column, (_, most) in spans.items()
+                    for column, (_, most) in self._spans.items()
                 },
-                "nullCount": dict.fromkeys(spans, 0),
+                "nullCount": dict.fromkeys(self._spans, 0),
             }
         )
 

@@ -1,0 +1,148 @@
+"""Readers of other projects find in each table, by a filter of each column, what is there: statistics hide nothing."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.parquet.parquet_files import FileWriter
+from checkback.storage.schemas import SCHEMAS, arrow_schema
+from checkback.storage.spark_schemas import schema_of
+from maintain.fixtures import maintained, settings_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+TABLES = [*SCHEMAS, "topics/t", "consumer_groups/g"]
+_VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
+    pa.int32(): st.integers(-3, 3),
+    pa.int64(): st.integers(-3, 3),
+    pa.string(): st.sampled_from(["", "a", "b", "z" * 40, "z" * 41, "\U0010ffff" * 33]),
+    pa.binary(): st.sampled_from([b"", b"a", b"\xff" * 40]),
+    pa.bool_(): st.booleans(),
+    pa.timestamp("us", "UTC"): st.sampled_from([datetime(2026, 1, 1, 0, 0, 0, us, timezone.utc) for us in (0, 1, 999)]),
+}
+
+
+def _rows(name: str) -> st.SearchStrategy[pa.Table]:
+    """Some rows of a table with values of which some repeat, often with nulls; maps and lists are null."""
+    schema = arrow_schema(name)
+
+    def of(nulls: bool) -> st.SearchStrategy[pa.Table]:
+        some = {field.name: _VALUES.get(field.type, st.none()) for field in schema}
+        columns = {column: values | st.none() if nulls else values for column, values in some.items()}
+        rows = st.lists(st.fixed_dictionaries(columns), min_size=1, max_size=3)
+        return rows.map(lambda found: pa.Table.from_pylist(found, schema))
+
+    return st.booleans().flatmap(of)
+
+
+def _append(root: str, name: str, rows: pa.Table) -> None:
+    DeltaLog.create(name, f"{root}/{name}")
+    with FileWriter(root) as writer:
+        writer.write(name, rows)
+        files = writer.close()
+    DeltaLog(name, f"{root}/{name}").commit(files)
+
+
+def _assert_found(place: str) -> None:
+    """What each reader finds by each column's values, and by null, is what all rows have of it."""
+    table = DeltaTable(place)
+    dataset = table.to_pyarrow_dataset()
+    rows = dataset.to_table()
+    database = duckdb.connect()
+    database.register("rows", dataset)
+    for field in rows.schema:
+        column, values = rows.column(field.name), pc.field(field.name)
+        wanted: list[tuple[pc.Expression, str, list[Any]]] = [(values.is_null(), "IS NULL", [])]
+        wanted.append((values.is_valid(), "IS NOT NULL", []))
+        for value in pc.unique(column.drop_null()) if field.type in _VALUES else ():
+            one = [value.as_py()]
+            wanted += [(values == value, "= ?", one), (values.isin([value]), "IN (?)", one)]
+            wanted += [(values <= value, "<= ?", one), (values >= value, ">= ?", one)]
+        for condition, sql, parameters in wanted:
+            count = rows.filter(condition).num_rows
+            assert dataset.count_rows(filter=condition) == count, (field.name, condition)
+            read = f'SELECT count(*) FROM rows WHERE "{field.name}" {sql}'  # noqa: S608
+            assert database.execute(read, parameters).fetchall() == [(count,)], (field.name, condition)
+        if pa.types.is_string(field.type) and column.drop_null():
+            text = column.drop_null()[0].as_py()
+            by_name = table.to_pyarrow_table(columns=[field.name], filters=[(field.name, "=", text)])
+            assert by_name.num_rows == rows.filter(values == text).num_rows, field.name
+
+
+@pytest.mark.parametrize("name", TABLES)
+@settings(max_examples=3, phases=[Phase.generate])
+@given(data=st.data())
+def test_each_row_is_found_by_each_column(
+    tmp_path_factory: pytest.TempPathFactory, name: str, data: st.DataObject
+) -> None:
+    """In files with and without nulls, read from commits and from a checkpoint."""
+    root = str(tmp_path_factory.mktemp("tables"))
+    for rows in data.draw(st.lists(_rows(name), min_size=1, max_size=3)):
+        _append(root, name, rows)
+    _assert_found(f"{root}/{name}")
+    DeltaLog(name, f"{root}/{name}").checkpoint()
+    _assert_found(f"{root}/{name}")
+
+
+def test_compaction_mends_statistics_without_values(tmp_path: Path) -> None:
+    """Empty maps hide a file's rows from datasets; the file that replaces it has none."""
+    _append(str(tmp_path), "rejected", _some("rejected", 1))
+    place = str(tmp_path / "rejected")
+    table = DeltaTable(place)
+    (file,) = pa.table(table.get_add_actions()).to_pylist()
+    empty: dict[str, Any] = {"numRecords": 3, "minValues": {}, "maxValues": {}, "nullCount": {}}
+    action = AddAction(file["path"], file["size_bytes"], {}, 0, False, json.dumps(empty))
+    table.create_write_transaction([action], "append", table.schema())
+    _append(str(tmp_path), "rejected", _some("rejected", 1))
+    here = pc.field("source") == "a" * 40
+    assert DeltaTable(place).to_pyarrow_dataset().count_rows(filter=here) == 3
+    maintained(settings_of(tmp_path))
+    assert DeltaTable(place).to_pyarrow_dataset().count_rows(filter=here) == 6
+    _assert_found(place)
+
+
+def test_rows_beside_those_of_other_writers_are_found(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark appends, delta-rs rewrites files, and each writes checkpoints."""
+    root = str(tmp_path)
+    for name in ("half", "rejected", "ticks", "consumer_groups/g"):
+        place = f"{root}/{name}"
+        first, second = _some(name, 1), _some(name, None)
+        for rows in (first, second):
+            _append(root, name, rows)
+        for rows in (first, second):
+            frame = spark.createDataFrame(rows.to_pylist(maps_as_pydicts="strict"), schema_of(name))
+            frame.write.format("delta").mode("append").save(place)
+        _assert_found(place)
+        jvm: Any = spark._jvm
+        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, place)
+        nothing = jvm.scala.Option.empty()
+        log.checkpoint(log.update(False, nothing, nothing), None)
+        _assert_found(place)
+        DeltaTable(place).optimize.compact()
+        _append(root, name, second)
+        _assert_found(place)
+
+
+def _some(name: str, value: int | None) -> pa.Table:
+    """Three rows: the same value in each, null in each, or in one of them."""
+    schema = arrow_schema(name)
+    by_kind: dict[pa.DataType, Any] = {pa.string(): "a" * 40, pa.binary(): b"a", pa.bool_(): True}
+    by_kind[pa.timestamp("us", "UTC")] = datetime(2026, 1, 1, 0, 0, 0, 1, timezone.utc)
+    made = {field.name: by_kind.get(field.type, 1) if field.type in _VALUES else None for field in schema}
+    nothing: dict[str, Any] = dict.fromkeys(schema.names)
+    return pa.Table.from_pylist([made if value else nothing, made if value else nothing, made], schema)
