@@ -25,7 +25,7 @@ from checkback.storage.followed_log import FollowedLog
 from checkback.storage.log.commit_reader import actions_of_kind
 from checkback.storage.log.delta_errors import unreadable
 from checkback.storage.own_failure import reading
-from checkback.storage.schemas import TOPIC_PREFIX
+from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema, in_schema
 from checkback.storage.valid_texts import python_values
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from checkback.storage.tables import Tables
 
 _TABLE = "batches"
-_COLUMNS = ["application", "batch_id", "batch_time", "finished_at", "table_versions"]
+_COLUMNS = ("application", "batch_id", "batch_time", "finished_at", "table_versions")
+_SCHEMA = pa.schema([arrow_schema(_TABLE).field(column) for column in _COLUMNS])
 #: Time after which a log in an object store is listed for new versions (s): the next one may have been cleaned up.
 _LIST_S = 60.0
 #: attempts at reading while VACUUM deletes the files that were listed
@@ -154,8 +155,10 @@ class BatchLog:
         found: list[ListedBatch] = []
         with reading(self.place, but=(FileNotFoundError,)):
             for source in table_files.sources(files):
-                read = pq.read_table(source, columns=_COLUMNS, partitioning=None)
-                found += _listed(python_values(read))
+                read = pq.read_table(
+                    source, columns=_SCHEMA.names, partitioning=None, coerce_int96_timestamp_unit="us"
+                )
+                found += _listed(python_values(in_schema(read, _SCHEMA)))
         return found
 
 
@@ -191,5 +194,5 @@ def _of_topic(name: str, version: int) -> bool:
 
 
 def _ms(times: pa.ChunkedArray) -> list[int]:
-    found: list[int] = (times.cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_numpy() // 1000).tolist()
+    found: list[int] = (times.cast(pa.int64()).to_numpy() // 1000).tolist()
     return found

@@ -391,10 +391,15 @@ def properties_of(name: str) -> dict[str, str]:
 
 
 def in_schema(rows: Rows, schema: pa.Schema) -> Rows:
-    """The rows in these columns and types; columns that an old file lacks are null."""
+    """The rows in these columns and types, whichever another writer has used for the same values.
+
+    Columns that an old file lacks are null; times are cut to microseconds.
+    """
     there = set(rows.schema.names)
     columns = [
-        rows.column(field.name).cast(field.type) if field.name in there else pa.nulls(rows.num_rows, field.type)
+        rows.column(field.name).cast(field.type, safe=not pa.types.is_timestamp(field.type))
+        if field.name in there
+        else pa.nulls(rows.num_rows, field.type)
         for field in schema
     ]
     return type(rows).from_arrays(columns, schema=schema)

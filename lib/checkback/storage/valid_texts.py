@@ -35,7 +35,9 @@ def is_valid(values: pa.Array) -> bool:
 
 def _replaced(values: Any) -> Any:
     kind = values.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+    if pa.types.is_dictionary(kind):
+        return _replaced(values.dictionary_decode()).dictionary_encode().cast(kind)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         raw = values.cast(pa.large_binary()).to_pylist()
         return pa.array([None if each is None else each.decode("utf-8", "replace") for each in raw], kind)
     if pa.types.is_struct(kind):

@@ -10,7 +10,7 @@ import pyarrow as pa
 from checkback.consumer.group.group_state import Death, GroupState, Member, MessageQueue, QueueState
 from checkback.consumer.position import QUEUES, BatchKey, MessageKey, Position
 from checkback.consumer.retry import DeadLetter, Retry
-from checkback.storage.schemas import GROUP_PREFIX, arrow_schema
+from checkback.storage.schemas import GROUP_PREFIX, arrow_schema, in_schema
 from checkback.storage.timestamps import ms_of, time_of
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def from_rows(rows: pa.Table) -> GroupState:
     dead: dict[MessageQueue, list[tuple[int, DeadLetter]]] = {}
     topics: dict[str, dict[str, str | None]] = {}
     resumed: dict[Death, str] = {}
-    for row in rows.to_pylist():
+    for row in in_schema(rows, arrow_schema(GROUP_PREFIX)).to_pylist():
         if row["kind"] == "MEMBER":
             joined = _ms(row["settled_at"]) or 0
             about = row["counter"], joined, frozenset[str](), row["reason"], row["session_ms"]
@@ -48,8 +48,7 @@ def from_rows(rows: pa.Table) -> GroupState:
         elif row["kind"] == "QUEUE":
             part = None if row["batch_id"] is None else _message(row)
             position = Position(dict(row["consumed"]), part, _ms(row["settled_at"]), _times(row))
-            kept_by = row.get("kept_by")  # without the column: a row of the release before
-            state = QueueState(position, (), (), row["dead_letters"], row["member"], row["counter"], kept_by=kept_by)
+            state = QueueState(position, (), (), row["dead_letters"], row["member"], row["counter"], kept_by=row["kept_by"])
             queues[MessageQueue(row["topic"], row["queue_id"])] = state
         elif row["kind"] == "RETRY":
             retry = Retry(_message(row), row["reconsume_times"], _ms(row["due_at"]) or 0, row["reason"])
@@ -142,8 +141,8 @@ def _message_columns(message: MessageKey) -> dict[str, Any]:
 
 
 def _times(row: dict[str, Any]) -> dict[str, int]:
-    """Null, or without the column: a row of the release before."""
-    return {application: ms_of(time) for application, time in row.get("consumed_times") or ()}
+    """Null: a row of the release before."""
+    return {application: ms_of(time) for application, time in row["consumed_times"] or ()}
 
 
 def _message(row: dict[str, Any]) -> MessageKey:

@@ -13,6 +13,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import pyarrow as pa
+from pyarrow.dataset import FileSystemDataset
 
 from checkback.errors import StorageError
 from checkback.inspect.engines.duckdb_database import Database
@@ -50,6 +51,9 @@ _MANY_BYTES = 16 << 20
 _AT_ONCE = 4
 #: offsets, at random, that tell how to part all
 _SAMPLE = 32_768
+#: what Arrow says if it cannot compare values of these types
+_NO_COMPARISON = "has no kernel matching input types"
+_VIEWS = {pa.string(): pa.string_view(), pa.binary(): pa.binary_view()}
 #: columns that are not shown as they are in the table: an earlier release recorded the URLs of endpoints whole
 _SHOWN = {
     "check_answers": {
@@ -90,12 +94,14 @@ class DuckDBEngine:
     _views: dict[object, str] = field(default_factory=dict, repr=False)
     #: by view the function that makes its SQL
     _made_of: dict[str, Callable[[], str]] = field(default_factory=dict, repr=False)
+    #: by name the registered datasets to which DuckDB leaves conditions on text
+    _datasets: dict[str, Any] = field(default_factory=dict, repr=False)
     _objects: WholeObjects = field(default_factory=WholeObjects, repr=False)
     _read_bytes: int = 0
 
     def __post_init__(self) -> None:
         """Open the database."""
-        self._database = Database(self._with_valid_texts)
+        self._database = Database(self._mended)
         self._copies = LocalCopies(f"{self._database.folder}/copies")
         self._valid = ValidCopies(f"{self._database.folder}/valid")
 
@@ -279,6 +285,8 @@ class DuckDBEngine:
             if key not in self._views:  # it takes 10 ms, and a part of the table the whole of it
                 dataset = log.files.dataset(version, self._objects)
                 self._views[key] = self._registered(_with_files(dataset) if file else dataset)
+                if not file:
+                    self._datasets[self._views[key]] = dataset
             rows = self._views[key]
         elif not files:
             empty = self.empty(name, file=file)
@@ -317,8 +325,17 @@ class DuckDBEngine:
         self._database.run(self._made_of[view]())
         return view
 
-    def _with_valid_texts(self, error: Exception) -> bool:
-        """Read copies of a table's files whose text DuckDB refuses from now on; False: it is about something else."""
+    def _mended(self, error: Exception) -> bool:
+        """Read differently from now on what DuckDB or Arrow refuses; False: it is about something else.
+
+        Of files whose text DuckDB refuses copies are read. Arrow lacks comparisons of text with views, as delta-rs
+        rewrites it: conditions on text are then DuckDB's, which leaves Arrow none on columns that are views.
+        """
+        if _NO_COMPARISON in str(error) and self._datasets:
+            while self._datasets:
+                name, dataset = self._datasets.popitem()
+                self._database.register(name, _with_views(dataset))
+            return True
         if not self._valid.refused(error):
             return False
         for made in self._made_of.values():
@@ -358,6 +375,11 @@ def _bound(text: str, tables: Mapping[str, Rows], values: Mapping[str, Value]) -
 def _with_files(rows: Any) -> Any:
     """The rows of a dataset with `__filename`, the path of the row's file, and without bodies."""
     return rows.scanner(columns=[*(name for name in rows.schema.names if name != "body"), "__filename"])
+
+
+def _with_views(dataset: Any) -> Any:
+    schema = pa.schema([each.with_type(_VIEWS.get(each.type, each.type)) for each in dataset.schema])
+    return FileSystemDataset(list(dataset.get_fragments()), schema, dataset.format, dataset.filesystem)
 
 
 def _is_better_copied(sizes: Mapping[str, int]) -> bool:
