@@ -47,6 +47,36 @@ def test_answer_valid_is_taken(state: str) -> None:
     assert (answer.outcome, answer.endpoint, answer.error, answer.failed_tries) == (state, server.url, None, ())
 
 
+COMMIT = says("COMMIT")
+PLACE = b'{"transaction_id": "tx-1", "state": "COMMIT", "queue_id": null, "queue_offset": null}'
+COMMITS = {
+    "created": reply(COMMIT, "201 Created"),
+    "accepted": reply(COMMIT, "202 Accepted"),
+    "byte order mark": reply(b"\xef\xbb\xbf" + COMMIT),
+    "UTF-16": reply(COMMIT.decode().encode("utf-16")),
+    "gzip": reply(gzip.compress(COMMIT), Content_Encoding="gzip"),
+    "gzip, not said": reply(gzip.compress(b"\xef\xbb\xbf" + COMMIT)),
+    "lower case": reply(says("commit")),
+    "mixed case": reply(says("Commit")),
+    "RocketMQ's name": reply(says("COMMIT_MESSAGE")),
+    "null for the place": reply(PLACE),
+}
+
+
+@pytest.mark.parametrize("response", COMMITS.values(), ids=COMMITS.keys())
+def test_answer_that_can_only_mean_commit_is_commit(response: bytes) -> None:
+    """Discarding it would discard the message of a committed transaction."""
+    answer = answer_of(always(response, keep=False), timeout_s=5)
+    assert (answer.outcome, answer.error) == ("COMMIT", None)
+
+
+@pytest.mark.parametrize(
+    ("named", "state"), [("ROLLBACK_MESSAGE", "ROLLBACK"), ("UNKNOW", "UNKNOWN"), ("unknow", "UNKNOWN")]
+)
+def test_answer_in_rocketmqs_words_is_taken(named: str, state: str) -> None:
+    assert answer_of(always(reply(says(named), "299 Odd"))).outcome == state
+
+
 def test_request_is_what_the_contract_says() -> None:
     """POST, JSON with exactly the seven fields, born_timestamp in ms; nothing of the environment."""
     with Server(always(reply(says("COMMIT")))) as server:
@@ -70,34 +100,39 @@ def test_request_is_what_the_contract_says() -> None:
 OBJECT = b'{"transaction_id": "tx-1", "state": "COMMIT"'
 NO_ANSWERS = {
     "error": (reply(SECRET_WORD, "500 Internal Server Error"), "status 500"),
-    "created": (reply(says("COMMIT"), "201 Created"), "status 201"),
-    "no content": (b"HTTP/1.1 204 No Content\r\n\r\n", "status 204"),
+    "created, not an answer": (reply(b"{}", "201 Created"), "status 201: another transaction_id: missing"),
+    "created, cut short": (b"HTTP/1.1 201 Created\r\nContent-Length: 99\r\n\r\n" + OBJECT, "answer cut short"),
+    "created, 5 KiB": (reply(says("COMMIT") + b" " * 5120, "201 Created"), "status 201: over 4 KiB"),
+    "no content": (b"HTTP/1.1 204 No Content\r\n\r\n", "status 204: not JSON: empty"),
     "another protocol": (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n" + says("COMMIT"), "status 101"),
-    "html": (reply(b"<html>" + SECRET_WORD), "not JSON"),
-    "empty": (reply(b""), "not JSON"),
+    "html": (reply(b"<html>" + SECRET_WORD), "not JSON: HTML or XML"),
+    "empty": (reply(b""), "not JSON: empty"),
     "text": (reply(b"COMMIT"), "not JSON"),
     "cut JSON": (reply(OBJECT), "not JSON"),
-    "array": (reply(b"[" + says("COMMIT") + b"]"), "not a JSON object"),
-    "string": (reply(b'"COMMIT"'), "not a JSON object"),
-    "null": (reply(b"null"), "not a JSON object"),
+    "array": (reply(b"[" + says("COMMIT") + b"]"), "not a JSON object: an array"),
+    "string": (reply(b'"COMMIT"'), "not a JSON object: a string"),
+    "null": (reply(b"null"), "not a JSON object: null"),
     "NaN": (reply(OBJECT + b', "n": NaN}'), "not JSON"),
-    "invalid UTF-8": (reply(OBJECT + b', "n": "\xff"}'), "not JSON"),
-    "UTF-16": (reply(says("COMMIT").decode().encode("utf-16")), "not JSON"),
+    "invalid UTF-8": (reply(OBJECT + b', "n": "\xff"}'), "not JSON: not UTF-8"),
     "state twice": (reply(OBJECT + b', "state": "ROLLBACK"}'), "not JSON"),
     "other id": (reply(says("COMMIT", "tx-2")), "another transaction_id"),
-    "no id": (reply(b'{"state": "COMMIT"}'), "another transaction_id"),
-    "id of another type": (reply(says("COMMIT", ["tx-1"])), "another transaction_id"),
-    "RocketMQ's spelling": (reply(says("UNKNOW")), "unknown state"),
-    "lower case": (reply(says("commit")), "unknown state"),
-    "no state": (reply(b'{"transaction_id": "tx-1"}'), "unknown state"),
-    "state of another type": (reply(says({"COMMIT": 1})), "unknown state"),
+    "no id": (reply(b'{"state": "COMMIT"}'), "another transaction_id: missing"),
+    "id of another type": (reply(says("COMMIT", ["tx-1"])), "another transaction_id: an array"),
+    "another word": (reply(says(SECRET_WORD.decode())), "unknown state: a string"),
+    "a letter that becomes one of COMMIT": (reply(says("comm\u0131t")), "unknown state: a string"),
+    "no state": (reply(b'{"transaction_id": "tx-1"}'), "unknown state: missing"),
+    "state of another type": (reply(says({"COMMIT": 1})), "unknown state: an object"),
     "5 KiB": (reply(says("COMMIT") + b" " * 5120), "over 4 KiB"),
     "one byte too many": (reply(says("COMMIT").ljust(4097)), "over 4 KiB"),
     "5 KiB chunked": (
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + (b"400\r\n" + b" " * 1024 + b"\r\n") * 5,
         "over 4 KiB",
     ),
-    "gzip": (reply(gzip.compress(says("COMMIT")), Content_Encoding="gzip"), "not JSON"),
+    "gzip cut short": (reply(gzip.compress(says("COMMIT"))[:-9]), "not JSON: damaged gzip"),
+    "gzip with more after it": (reply(gzip.compress(says("COMMIT")) * 2), "not JSON: damaged gzip"),
+    "gzip damaged": (reply(gzip.compress(says("COMMIT"))[:12] + b"\xff" * 20), "not JSON: damaged gzip"),
+    "gzip bomb": (reply(gzip.compress(says("COMMIT").ljust(3_000_000))), "over 4 KiB"),
+    "another compression": (reply(b"\x28\xb5\x2f\xfd" + b"\xff" * 40, Content_Encoding="zstd"), "not JSON: not UTF-8"),
     "status of four digits": (reply(says("COMMIT"), "2000 OK"), "not HTTP"),
     "not HTTP": (b"SSH-2.0-OpenSSH_9.6 " + SECRET_WORD + b"\r\n", "not HTTP"),
     "endless header": (b"HTTP/1.1 200 OK\r\nX: " + SECRET_WORD * 4000 + b"\r\n\r\n", "not HTTP"),
@@ -117,7 +152,7 @@ def test_answer_json_bomb_is_no_answer(body: bytes) -> None:
     """JSON made to hurt the parser hurts nobody."""
     answer = answer_of(always(reply(body)), timeout_s=5)
     assert answer.outcome == "NO_ANSWER"
-    assert answer.error in {"not JSON", "not a JSON object"}
+    assert answer.error in {"not JSON", "not a JSON object: an integer"}
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

@@ -73,10 +73,12 @@ def test_answer_any_json_only_the_contract_is_taken(value: object) -> None:
         ({"queue_offset": 7}, True),
         ({"queue_id": 0, "queue_offset": 8}, False),
         ({"queue_id": 1, "queue_offset": 7}, False),
-        ({"queue_offset": None}, False),
+        ({"queue_id": None, "queue_offset": None}, True),
+        ({"queue_id": None, "queue_offset": 8}, False),
+        ({"queue_offset": "7"}, False),
     ],
 )
-def test_answer_about_another_half_message_of_the_transaction_is_none(named: dict[str, int], taken: bool) -> None:
+def test_answer_about_another_half_message_of_the_transaction_is_none(named: dict[str, object], taken: bool) -> None:
     """A proxy that confuses answers would have both half messages committed."""
     body = json.dumps({"transaction_id": "tx-1", "state": "COMMIT"} | named).encode()
     if taken:

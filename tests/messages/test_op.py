@@ -41,7 +41,12 @@ def test_batched_op_may_state_its_transaction() -> None:
 REJECTED_OPS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     *((OP, {name: ABSENT}, f"{name}: missing") for name in OP),
     (OP, {"state": "UNKNOWN"}, 'state: unknown state "UNKNOWN", neither COMMIT nor ROLLBACK'),
-    (OP, {"state": "commit"}, 'state: unknown state "commit"'),
+    (OP, {"state": "commit"}, 'state: unknown state "commit", neither COMMIT nor ROLLBACK: did you mean COMMIT?'),
+    (
+        OP,
+        {"state": "ROLLBACK_MESSAGE"},
+        'state: unknown state "ROLLBACK_MESSAGE", neither COMMIT nor ROLLBACK: did you mean ROLLBACK?',
+    ),
     (OP, {"state": None}, "state: unknown state null"),
     (OP, {"state": ["COMMIT"]}, "state: unknown state an array"),
     (OP, {"half_offset": -1}, "half_offset: -1 is negative"),

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CheckClient", "Group"]
 
+_SUCCESS = range(200, 300)
+
 
 @dataclass(frozen=True)
 class _Try:
@@ -183,7 +185,7 @@ class CheckClient:
 
 def _heard(response: Response, request: CheckRequest, now: float) -> _Try:
     """The result of a try, from its response."""
-    if response.status in (0, 200) and response.error is not None:
+    if (not response.status or response.status in _SUCCESS) and response.error is not None:
         return _Try(NO_ANSWER, response.error, sent=response.sent, broken=True)
     try:
         return _Try(_state(response, request))
@@ -191,12 +193,12 @@ def _heard(response: Response, request: CheckRequest, now: float) -> _Try:
         retry_after_s = read_retry_after(refused.retry_after, now)
         return _Try(NO_ANSWER, str(refused), broken=refused.broken, retry_after_s=retry_after_s)
     except NoAnswerError as refused:
-        return _Try(NO_ANSWER, str(refused))
+        return _Try(NO_ANSWER, str(refused) if response.status == 200 else f"status {response.status}: {refused}")
 
 
 def _state(response: Response, request: CheckRequest) -> str:
-    """The state in the response. Any status but 200 is conclusive, even if the body is incomplete."""
-    if response.status != 200:
+    """The state in the response. Any status but 2xx is conclusive, even if the body is incomplete."""
+    if response.status not in _SUCCESS:
         raise StatusError(response.status, response.header("Retry-After"))
     if response.too_long:
         raise NoAnswerError(TOO_LONG)

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import base64
 import json
+import zlib
 from dataclasses import dataclass
 from datetime import timezone
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from checkback.check.signature import webhook_id
+from checkback.messages.fields import kind
+from checkback.messages.op import state_meant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,6 +28,8 @@ SKIPPED = "SKIPPED"
 STATES = frozenset({COMMIT, ROLLBACK, UNKNOWN})
 #: bytes of the longest answer
 MAX_ANSWER = 4096
+_GZIP = b"\x1f\x8b"
+_GZIP_BITS = 31  # zlib's wbits of gzip
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _TOO_MANY, _UNAVAILABLE = 429, 503
 _MOST_DIGITS = 9  # of seconds: longer is as good as forever
@@ -115,8 +120,9 @@ class CheckAnswer:
 
 
 TOO_LONG, _NO_JSON, _NO_OBJECT = "over 4 KiB", "not JSON", "not a JSON object"
+_PLACE = ("queue_id", "queue_offset")
 _OTHER, _ELSEWHERE, _NO_STATE = "another transaction_id", "another half message", "unknown state"
-#: errors of an endpoint that is healthy: it is about one transaction
+#: errors of an endpoint that is healthy, which may be followed by ": " and what came: it is about one transaction
 REFUSALS = (TOO_LONG, _NO_JSON, _NO_OBJECT, _OTHER, _ELSEWHERE, _NO_STATE)
 
 
@@ -125,7 +131,7 @@ class NoAnswerError(Exception):
 
 
 class StatusError(NoAnswerError):
-    """The response's status is not 200.
+    """The response's status is not 2xx.
 
     ``broken``: the status means that the endpoint is failing, not that it refused this request. ``retry_after``: the
     header, if it is defined for the status (RFC 9110, 10.2.3; RFC 6585, 4).
@@ -155,24 +161,54 @@ def read_retry_after(value: str | None, now: float) -> float | None:
 def read_answer(body: bytes, transaction_id: str, place: tuple[int, int]) -> str:
     """The state in a response's body: COMMIT, ROLLBACK or UNKNOWN.
 
-    ``place``: of the half message, which an answer may name. Raises NoAnswerError for any other body.
+    The body may be compressed (gzip), may begin with a byte order mark, and may name the state in lower case or as
+    RocketMQ does. ``place``: of the half message, which an answer may name. Raises NoAnswerError for any other body.
     """
+    if body.startswith(_GZIP):
+        body = _decompress(body)
     if len(body) > MAX_ANSWER:
         raise NoAnswerError(TOO_LONG)
     try:
-        answer = _from_json(body.decode("utf-8"))
-    except (ValueError, RecursionError):  # ValueError: also UnicodeDecodeError, and integers of too many digits
-        raise NoAnswerError(_NO_JSON) from None
+        answer = _from_json(body.decode(json.detect_encoding(body)))
+    except (ValueError, RecursionError) as error:  # ValueError: also integers of too many digits
+        raise NoAnswerError(f"{_NO_JSON}{_kind_of(body, error)}") from None
     if not isinstance(answer, dict):
-        raise NoAnswerError(_NO_OBJECT)
-    if not isinstance(answer.get("transaction_id"), str) or answer["transaction_id"] != transaction_id:
-        raise NoAnswerError(_OTHER)
-    if (answer.get("queue_id", place[0]), answer.get("queue_offset", place[1])) != place:
+        raise NoAnswerError(f"{_NO_OBJECT}: {kind(answer)}")
+    named = answer.get("transaction_id")
+    if named != transaction_id:
+        raise NoAnswerError(_OTHER if isinstance(named, str) else f"{_OTHER}: {_said(answer, 'transaction_id')}")
+    if any(answer.get(name) not in (None, mine) for name, mine in zip(_PLACE, place, strict=True)):
         raise NoAnswerError(_ELSEWHERE)
-    state = answer.get("state")
+    state = state_meant(answer.get("state"))
     if not isinstance(state, str) or state not in STATES:
-        raise NoAnswerError(_NO_STATE)
+        raise NoAnswerError(f"{_NO_STATE}: {_said(answer, 'state')}")
     return state
+
+
+def _decompress(body: bytes) -> bytes:
+    """The content of a gzip body, no more than a byte over the longest answer. Raises NoAnswerError."""
+    gzip = zlib.decompressobj(_GZIP_BITS)
+    try:
+        content = gzip.decompress(body, MAX_ANSWER + 1)
+    except zlib.error:
+        raise NoAnswerError(f"{_NO_JSON}: damaged gzip") from None
+    if (not gzip.eof and len(content) <= MAX_ANSWER) or gzip.unused_data:
+        raise NoAnswerError(f"{_NO_JSON}: damaged gzip")
+    return content
+
+
+def _kind_of(body: bytes, error: Exception) -> str:
+    """What a body that is not JSON is, to be appended; may be empty."""
+    if not body.strip():
+        return ": empty"
+    if isinstance(error, UnicodeDecodeError):
+        return ": not UTF-8"
+    return ": HTML or XML" if body.lstrip().startswith(b"<") else ""
+
+
+def _said(answer: dict[str, Any], name: str) -> str:
+    """What kind of value an answer has for this field."""
+    return kind(answer[name]) if name in answer else "missing"
 
 
 def _refuse(constant: str) -> NoReturn:

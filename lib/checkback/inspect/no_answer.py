@@ -9,7 +9,7 @@ import re
 
 from checkback.check.wire import REFUSALS
 
-_STATUS = "^(status|redirect) [0-9]{1,9}$"
+_STATUS = "^(status|redirect) [0-9]{1,9}(: |$)"
 _PATH = ("is its path right", "endpoints")
 #: by error: what to ask, and the setting of the group that it is about
 _HINTS = {
@@ -18,10 +18,11 @@ _HINTS = {
     "status 404": _PATH,
     "status 405": _PATH,
 }
-_REFUSALS = f"({', '.join(map(repr, REFUSALS))})"
+_REFUSAL = f"^({'|'.join(REFUSALS)})"
 #: SQL: error of a try by which the endpoint shows that it is healthy, though it has not answered (`check.wire`)
 REFUSED = (
-    f"error IN {_REFUSALS} OR coalesce(TRY_CAST(regexp_extract(error, '^(status|redirect) ([0-9]{{{{1,9}}}})$', 2)"
+    f"coalesce(regexp_extract(error, '{_REFUSAL}', 0) <> '', FALSE)"
+    " OR coalesce(TRY_CAST(regexp_extract(error, '^(status|redirect) ([0-9]{{1,9}})(: |$)', 2)"
     " AS BIGINT) BETWEEN 0 AND 499 AND error <> 'status 429', FALSE)"
 )
 
@@ -32,7 +33,7 @@ def no_answer(error: str | None) -> str:
         return "no endpoint answers"
     if re.match(_STATUS, error):
         return f"the endpoint says {error}"
-    return f"the answer is not valid: {error}" if error in REFUSALS else f"no endpoint answers: {error}"
+    return f"the answer is not valid: {error}" if re.match(_REFUSAL, error) else f"no endpoint answers: {error}"
 
 
 def hint(error: str | None, group: str | None) -> str:
@@ -47,7 +48,7 @@ def no_answer_sql(error: str) -> str:
         WHEN {error} IS NULL THEN 'no endpoint answers'
         WHEN regexp_extract({error}, '{_STATUS.replace("{", "{{").replace("}", "}}")}', 0) <> ''
             THEN 'the endpoint says ' || {error}
-        WHEN {error} IN {_REFUSALS} THEN 'the answer is not valid: ' || {error}
+        WHEN regexp_extract({error}, '{_REFUSAL}', 0) <> '' THEN 'the answer is not valid: ' || {error}
         ELSE 'no endpoint answers: ' || {error}
     END"""
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 STATES = ("COMMIT", "ROLLBACK")
+#: RocketMQ's names (LocalTransactionState)
+_ROCKETMQ = {"COMMIT_MESSAGE": "COMMIT", "ROLLBACK_MESSAGE": "ROLLBACK", "UNKNOW": "UNKNOWN"}
 _OFFSETS = re.compile(r"[0-9]{1,19}(?:,[0-9]{1,19})*,?")
 
 
@@ -66,6 +68,15 @@ def op_of(fields: Mapping[str, Any]) -> Op:
     )
 
 
+def state_meant(value: object) -> object:
+    """The state that this value names in lower case, or as RocketMQ does; any other value unchanged."""
+    if not isinstance(value, str) or not value.isascii():
+        return value
+    name = value.upper()
+    name = _ROCKETMQ.get(name, name)
+    return name if name in (*STATES, "UNKNOWN") else value
+
+
 def _offsets(fields: Mapping[str, Any]) -> list[int]:
     if "half_offset" in fields:
         raise Rejected("half_offsets: half_offset is there too, only one of them may be")
@@ -84,5 +95,6 @@ def _state(fields: Mapping[str, Any]) -> str:
     value = fields.get("state")
     if value not in STATES:
         what = f"unknown state {quoted(value)}, neither COMMIT nor ROLLBACK" if "state" in fields else "missing"
-        raise Rejected(f"state: {what}")
+        meant = state_meant(value)
+        raise Rejected(f"state: {what}{f': did you mean {meant}?' if meant in STATES else ''}")
     return str(value)
