@@ -18,6 +18,8 @@ _SAID: dict[str | None, str] = {
     "status 500": "the endpoint says status 500",
     "redirect 301": "the endpoint says redirect 301",
     "status unknown": "no endpoint answers: status unknown",
+    "status 204: not JSON: empty": "the endpoint says status 204: not JSON: empty",
+    "not JSON: HTML or XML": "the answer is not valid: not JSON: HTML or XML",
     **{error: f"the answer is not valid: {error}" for error in REFUSALS},
 }
 

@@ -235,6 +235,9 @@ def test_a_check_that_was_requested_twice_has_the_outcome_of_the_first(tmp_path:
     write(None, Tables.of(about.storage), [waits.half(), waits.check(), *gone.given_up(), *answers])
     (row,) = Answers(about).pending().to_pylist()
     assert (row["last_outcome"], row["last_error"], row["why"]) == ("UNKNOWN", None, "answered UNKNOWN")
+    (row,) = Answers(about).groups().to_pylist()
+    assert (row["outcomes"], row["unknown_share"]) == (2, 1.0)
+    assert row["why"].startswith("answers UNKNOWN, since ")
     (row,) = Answers(about).discarded().to_pylist()
     assert (row["last_outcome"], row["last_error"]) == ("UNKNOWN", None)
 

@@ -44,9 +44,11 @@ def op(
     group: int = 1,
     tx: int = 7,
     source: Source = Source.PRODUCER,
+    check: int = -1,
 ) -> tuple[Any, ...]:
-    """An op; store in ms."""
-    return (offset, kind, source, born, 1000 * store, -1, group, tx, 0)
+    """An op; store in ms. ``check``: the number of the check that it answers."""
+    source = source if check < 0 else Source.CHECK
+    return (offset, kind, source, born, 1000 * store, check, group, tx, 0)
 
 
 def commit(offset: int, born: int = 0, **more: Any) -> tuple[Any, ...]:

@@ -105,7 +105,7 @@ CASES: dict[str, list[Batch]] = {
         (7, [half(0)], [("CHECK", 0, 1)]),
         (17, [], [("CHECK", 0, 2)]),
         (27, [], [("CHECK", 0, 3)]),
-        (37, [commit(0, source=Source.CHECK)], [("COMMIT", 0, 3)]),
+        (37, [commit(0, check=3)], [("COMMIT", 0, 3)]),
         (99, [], []),
     ],
     # rule 7
@@ -191,7 +191,7 @@ RECEIVED: dict[str, list[Batch]] = {
         (7, [half(0)], [("CHECK", 0, 1)]),
         (17, [delivered(0, 1)], [("CHECK", 0, 2)]),
         (27, [delivered(0, 2)], [("CHECK", 0, 3)]),
-        (37, [commit(0, source=Source.CHECK)], [("COMMIT", 0, 3)]),
+        (37, [commit(0, check=3)], [("COMMIT", 0, 3)]),
     ],
     "a_number_that_was_never_asked_counts_nothing": [
         (7, [half(0)], [("CHECK", 0, 1)]),
@@ -251,6 +251,25 @@ def test_nothing_is_discarded_whose_last_check_was_sent_to_nobody() -> None:
     assert run.at(100, delivered(1, 2)) == [("CHECK", 1, 3)]
     assert run.at(105, delivered(1, 3)) == []
     assert run.at(110) == [("DISCARD", 1, "CHECK_MAX")]
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([], ("CHECK", 1)),
+        ([delivered(1, 1)], ("DISCARD", 1)),
+        ([commit(1)], ("COMMIT", 0)),
+        ([commit(1, check=1)], ("COMMIT", 1)),
+        ([delivered(1, 1), rollback(1)], ("ROLLBACK", 1)),
+    ],
+)
+def test_a_decision_has_the_number_of_checks_that_count(rows: list[tuple[Any, ...]], expected: tuple[str, int]) -> None:
+    """Never more than check_max, however often a check was requested again: `check` lagged, and skipped it."""
+    rules, segment = replace(RULES, check_max=1), Segment.empty(0, SIZE)
+    for now in (0, 10, 20, 30):
+        segment, _ = decide(segment, events(*([half(1)] if now == 0 else [])), now, rules)
+    segment, actions = decide(segment, events(*rows), 40, rules)
+    assert [(Action(row["action"]).name, int(row["check_times"])) for row in actions] == [expected]
 
 
 @pytest.mark.parametrize("lag", [40_000, 70_000, 500_000])

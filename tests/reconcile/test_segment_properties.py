@@ -7,11 +7,12 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkback.reconcile.records.records import Kind
+from checkback.reconcile.records.records import Action, Kind, Source
 from checkback.reconcile.segment import Rules, Segment, decide
 from checkback.reconcile.state.state_codec import decode, encode
 from reconcile.segments import RULES, SIZE, cancel, commit, delivered, events, half, read, rollback, undelivered
@@ -41,6 +42,7 @@ ops = st.builds(
     store=st.integers(0, 3),
     group=st.sampled_from([1, 1, 1, 2]),
     tx=st.sampled_from([7, 7, 8, 0]),
+    check=st.sampled_from([-1, -1, 1, 2, 3, 4]),
 )
 #: mostly of those that are scheduled
 cancels = st.builds(
@@ -80,13 +82,14 @@ class Model:
         self.seen: set[int] = set()
         self.waiting: list[tuple[int, tuple[Any, ...]]] = []
         self.scheduled: dict[int, dict[str, Any]] = {}
+        self.discarded: list[tuple[int, int]] = []
 
     def commit(self, offset: int, held: dict[str, Any], now: int) -> tuple[str, int, int]:
         """A delay counts from the decision; what is due by then is published at once."""
         held["deliver_at"] = now - held["delay"] if held["delay"] < 0 else held["delay"]
         if held["deliver_at"] > now:
             self.scheduled[offset] = held
-        return ("SCHEDULE" if offset in self.scheduled else "COMMIT"), offset, len(held["asked"])
+        return ("SCHEDULE" if offset in self.scheduled else "COMMIT"), offset, held["times"]
 
     def cancel(self, rows: list[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         """Before the batch's COMMITs: nothing is scheduled and cancelled in one batch."""
@@ -98,7 +101,7 @@ class Model:
             elif held is not None and tx not in (held["tx"], 0):
                 yield "REJECT_OP", offset, "WRONG_TRANSACTION_ID"
             elif offset in self.scheduled:
-                yield "CANCEL", offset, len(self.scheduled.pop(offset)["asked"])
+                yield "CANCEL", offset, self.scheduled.pop(offset)["times"]
             else:
                 yield "REJECT_OP", offset, "NOT_SCHEDULED"
 
@@ -115,6 +118,12 @@ class Model:
                 held = {"landed": store // 1000, "due": due, "times": 0, "asked": [], "group": group, "tx": tx}
                 self.pending[offset] = held | {"delay": delay}
                 at_once += [offset] * (kind == Kind.MESSAGE)
+        # An answer counts its check as DELIVERED does; first, as it ends the transaction.
+        for offset, kind, source, _, _, number, group, tx, _ in rows:
+            held = self.pending.get(offset, {"group": 0, "tx": 0})
+            counts = kind == Kind.DELIVERED or (source == Source.CHECK and kind in (Kind.COMMIT, Kind.ROLLBACK))
+            if counts and (group, tx) == (held["group"], held["tx"]) and number <= len(held["asked"]):
+                held["times"] = max(held["times"], number)
         new_ops = sorted((r for r in rows if r[1] in (Kind.COMMIT, Kind.ROLLBACK)), key=lambda r: (r[4], r[3], r[1]))
         decided: dict[int, dict[str, Any]] = {}
         commits = [self.pending.pop(offset) for offset in at_once]
@@ -130,7 +139,7 @@ class Model:
                 done.append(("REJECT_OP", offset, "WRONG_TRANSACTION_ID"))
             elif offset in self.pending:
                 decided[offset] = self.pending.pop(offset)
-                rolled_back = "ROLLBACK", offset, len(decided[offset]["asked"])
+                rolled_back = "ROLLBACK", offset, decided[offset]["times"]
                 done.append(rolled_back if kind == Kind.ROLLBACK else self.commit(offset, decided[offset], now))
             elif owner is None and offset in self.seen:
                 done.append(("LATE_OP", offset))
@@ -138,20 +147,16 @@ class Model:
                 done.append(("REJECT_OP", offset, "NO_HALF"))
             elif owner is None and not any((r[0], r[6], r[7]) == (offset, group, tx) for _, r in self.waiting):
                 self.waiting.append((since, row))
-        for offset, kind, _, _, _, number, group, tx, _ in rows:
-            held = self.pending.get(offset, {"group": 0, "tx": 0})
-            if kind == Kind.DELIVERED and (group, tx) == (held["group"], held["tx"]) and number <= len(held["asked"]):
-                held["times"] = max(held["times"], number)
         for offset, held in list(self.pending.items()) if check else ():
             enough = len(held["asked"]) >= min(RULES.check_max, self.rules.reserved // RULES.check_interval + 1)
             if held["due"] > now:
                 continue
             if held["times"] >= RULES.check_max:
                 done.append(("DISCARD", offset, "CHECK_MAX"))
-                del self.pending[offset]
+                self.discarded.append((offset, self.pending.pop(offset)["times"]))
             elif enough and held["asked"][-1] - held["landed"] > self.rules.reserved:
                 done.append(("DISCARD", offset, "EXPIRED"))
-                del self.pending[offset]
+                self.discarded.append((offset, self.pending.pop(offset)["times"]))
             else:
                 number = held["times"] + 1
                 held["times"] += self.rules.count_undelivered and number < RULES.check_max
@@ -160,7 +165,7 @@ class Model:
                 done.append(("CHECK", offset, number))
         for offset, held in list(self.scheduled.items()) if deliver else ():
             if held["deliver_at"] <= now:
-                done.append(("DELIVER", offset, len(self.scheduled.pop(offset)["asked"])))
+                done.append(("DELIVER", offset, self.scheduled.pop(offset)["times"]))
         return sorted(done)
 
 
@@ -174,7 +179,12 @@ def test_segment_does_what_the_model_does(history: History, rules: Rules) -> Non
         now += step
         segment, _ = decode(block, 0, SIZE)
         segment, actions = decide(segment, events(*rows), now, rules, check, deliver=deliver)
+        model.discarded.clear()
         assert read(actions) == model.step(now, rows, check, deliver)
+        discards = actions[["offset", "check_times"]][actions["action"] == Action.DISCARD]
+        assert sorted(discards.tolist()) == sorted(model.discarded)
+        ended = np.isin(actions["action"], (Action.COMMIT, Action.SCHEDULE, Action.ROLLBACK, Action.DISCARD))
+        assert (actions["check_times"][ended] <= rules.check_max).all()
         due = {offset: held["deliver_at"] for offset, held in model.scheduled.items()}
         assert dict(segment.scheduled[["offset", "due"]].tolist()) == due
         assert segment.pending["offset"].tolist() == sorted(model.pending)

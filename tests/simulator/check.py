@@ -132,7 +132,7 @@ class Check:
                 _us(row["born_timestamp"]) // 1000,
                 int(row["producer_group"]),
                 int(row["transaction_id"]),
-                int(row["remark"].removeprefix("check ")) if row["state"] == "DELIVERED" else -1,
+                int(row["remark"].removeprefix("check ")),
             )
             for row in found
         ]

@@ -140,7 +140,7 @@ class Lives:
     def _receive(self, number: int, ops: list[tuple[int, Op]]) -> None:
         """Checks that were received, as a batch or a rebuild reads of them: ops, and where they stand in the table."""
         for place, op in ops:
-            if op.kind == _DELIVERED:
+            if op.number >= 0:
                 self.received.setdefault((op.queue, op.offset), []).append((number, place, op.number))
 
     def _arrives(self, op: Op, since: int, number: int) -> None:

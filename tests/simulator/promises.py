@@ -149,6 +149,12 @@ class Promises:
 
     def _decision(self, key: Key, life: Life, decision: Decision, asked: list[Request]) -> None:
         """By its first op; a discard only when there is none, and the last answer had its time (rules 6 and 7)."""
+        count = self._counts(key, asked, decision.batch)[-1]
+        # Of a batch that was broken off for ever, the decision is made of the message: by the checks requested.
+        counted = decision.times == count or decision.batch in self.world.reconcile.void
+        _keep("P5", counted, key, f"is decided after {count} checks that count, and says {decision.times}")
+        most = max(self.lives.rules(row.batch).check_max for row in asked) if asked else 0
+        _keep("P5", decision.times <= most, key, f"is decided after {decision.times} checks of {most}")
         if decision.state != "DISCARD":
             own = life.deciding is not None and Kind(life.deciding.kind).name == decision.state
             _keep("P3", own, key, "is decided {}, its first op is {}", decision.state, life.deciding)
@@ -168,7 +174,6 @@ class Promises:
             last = asked[-1].at - life.landed > rules.reserved or by.check_interval != rules.check_interval
             _keep("P5", last, key, "is given up without a last check")
             return
-        count = self._counts(key, asked, decision.batch)[-1]
         _keep("P5", count >= rules.check_max, key, f"is discarded after {count} checks that count")
         answers = self.world.tables.rows["check_answers"]
         answers = [row for row in answers if (row.queue, row.offset) == key]

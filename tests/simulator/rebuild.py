@@ -211,7 +211,7 @@ class Rebuild:
         """The greatest number that somebody has received."""
         told: dict[Checked, int] = {}
         for op in self.tables.rows["op"]:
-            if op.kind == Kind.DELIVERED:
+            if op.number >= 0:
                 key = op.queue, op.offset, op.group, op.transaction
                 told[key] = max(told.get(key, 0), op.number)
         return told

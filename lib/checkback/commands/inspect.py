@@ -200,7 +200,9 @@ def _discarded_table(found: pa.Table, rows: list[dict[str, Any]]) -> None:
     print_rows(_totals(found))
     table = table_of(*_MESSAGE, "discarded", "why", "last answer", "resumed as")
     for row in rows:
-        why = row["reason"] if row["reason"] == "CANCELLED" else f"{row['reason']} after {row['check_times']} checks"
+        times = row["check_times"]
+        after = f"{row['reason']} after {times} check{'' if times == 1 else 's'}"
+        why = row["reason"] if row["reason"] == "CANCELLED" else after
         table.add_row(
             *_message(row),
             *(shown(row["discarded_at"]), why, _last_answer(row), shown(row["resumed_as"])),

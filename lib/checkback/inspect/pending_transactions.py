@@ -50,10 +50,10 @@ _CHECKS = """
 told AS (
     SELECT queue_id, half_offset AS queue_offset, producer_group, transaction_id, state, store_timestamp,
         coalesce(TRY_CAST(regexp_extract(remark, '^check ([0-9]{{1,9}})$', 1) AS BIGINT), -1) AS number
-    FROM {op} WHERE source = 'check' AND state IN ('DELIVERED', 'UNDELIVERED')),
+    FROM {op} WHERE source = 'check' AND state IN ('DELIVERED', 'UNDELIVERED', 'COMMIT', 'ROLLBACK')),
 received AS (
     SELECT queue_id, queue_offset, producer_group, transaction_id, max(number) AS number
-    FROM told WHERE state = 'DELIVERED' GROUP BY queue_id, queue_offset, producer_group, transaction_id),
+    FROM told WHERE state <> 'UNDELIVERED' GROUP BY queue_id, queue_offset, producer_group, transaction_id),
 taken AS (
     SELECT *, row_number() OVER (
         PARTITION BY queue_id, queue_offset, producer_group, transaction_id

@@ -34,7 +34,7 @@ def commit(scheduled: Records, rows: Records, source: int | NDArray[Any], now: i
         more = np.zeros(int(later.sum()), SCHEDULED)
         for name in ("offset", "store", "group", "transaction", "repeated"):
             more[name] = rows[name][later]
-        more["check_times"], more["due"] = rows["asked"][later], due[later]
+        more["check_times"], more["due"] = rows["check_times"][later], due[later]
         scheduled = sort(np.concatenate([scheduled, more]), "offset")
     actions.append(committed)
     return scheduled

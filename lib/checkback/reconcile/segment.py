@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from checkback.reconcile.records.records import Bits, Records
 
 #: Incremented with each change that makes `decide` or `partition_batch` decide a batch differently: `batch_rules`.
-DECISION_VERSION = 6
+DECISION_VERSION = 7
 
 #: minimum number of checks before a half message older than the reserved time expires, if check_max allows it (rule 7)
 CHECKS_AT_LEAST = 15
@@ -147,8 +147,8 @@ def decide(
     # First: what this batch schedules is not cancelled in it, as a batch acts on a half message once.
     segment = _cancel(segment, events[kind == Kind.CANCEL], now, actions)
     segment = _take_halves(segment, events[is_half], now, rules, actions)
+    segment = _count(segment, events[(kind == Kind.DELIVERED) | (is_op & (events["source"] == Source.CHECK))])
     segment = _apply_ops(segment, events[is_op], now, rules, actions, crowded)
-    segment = _count(segment, events[kind == Kind.DELIVERED])
     segment = _check_back(segment, now, rules, actions) if check else segment
     if deliver:
         segment = replace(segment, scheduled=scheduling.deliver(segment.scheduled, now, actions))
@@ -297,7 +297,7 @@ def _repeats(ops: Records, *names: str) -> Bits:
 
 
 def _count(segment: Segment, received: Records) -> Segment:
-    """Count the checks that `check` reports, by their numbers: idempotent, in any order (rule 9)."""
+    """Count the checks that `check` reports or that were answered, by number: idempotent, in any order (rule 9)."""
     at, has_half = find(segment.pending["offset"], received["offset"])
     at, received = at[has_half], received[has_half]
     half = segment.pending[at]

@@ -110,7 +110,7 @@ DECISIONS: Columns = (
     _column("state", _STRING, "COMMIT, ROLLBACK or DISCARD; CANCEL: cancelled after its COMMIT"),
     _column("source", _STRING, "whose op decided: producer, check, operator; checkback = no op came"),
     _column("reason", _STRING, "CHECK_MAX or EXPIRED for a DISCARD, else null"),
-    _column("check_times", _INT, "checks requested before the decision"),
+    _column("check_times", _INT, "checks that counted before the decision: see docs/protocol.md, rule 6"),
     _column("decided_at", _TIME, "time of the batch that decided"),
     _BATCH_ID,
     _column("deliver_at", _TIME, "of a COMMIT: when the message is scheduled for; null = it was published at once"),
@@ -123,7 +123,7 @@ DELIVERIES: Columns = (
 )
 DISCARDED: Columns = (
     *HALF,
-    _column("check_times", _INT, "checks requested before the discard"),
+    _column("check_times", _INT, "checks that counted before the discard: see docs/protocol.md, rule 6"),
     _column("reason", _STRING, "CHECK_MAX, EXPIRED or CANCELLED"),
     _column("discarded_at", _TIME, "time of the batch that discarded it"),
     _BATCH_ID,

@@ -177,8 +177,9 @@ _DECIDING = {
 
 
 def _checking(known: RulesInForce) -> dict[str, str]:
-    # By number, not by time, as the clock may be set back: a decision records how many checks preceded it.
-    too_many = "FALSE" if known.uncounted else "coalesce(last_check > decided_checks + undelivered, FALSE)"
+    # By number, not by time, as the clock may be set back: a decision records how many checks counted before it. The
+    # last one may have been requested, and not have counted yet.
+    too_many = "FALSE" if known.uncounted else "coalesce(last_check > decided_checks + 1 + undelivered, FALSE)"
     return {
         "message_checked": f"checks > 0 AND {_ALONE}",
         "check_without_half": "checks > 0 AND NOT halves > 0",

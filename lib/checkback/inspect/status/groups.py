@@ -13,7 +13,7 @@ from checkback.inspect.status.diagnosis import Group, Reconcile, diagnose, is_st
 from checkback.inspect.status.progress import progress
 from checkback.inspect.versions.view import View
 from checkback.storage.lock import lock_is_held
-from checkback.storage.row_texts import NOT_TRIED
+from checkback.storage.row_texts import COUNTED, NOT_TRIED
 from checkback.storage.timestamps import ms_of
 
 if TYPE_CHECKING:
@@ -73,20 +73,24 @@ waiting AS (
         max(as_of) AS as_of
     FROM one GROUP BY producer_group)"""
 
+#: SQL: a request that was skipped because the same check was requested again under its number: one check, one outcome
+_REPEATED = f"""(
+        outcome = 'SKIPPED' AND error IN ('{COUNTED}', 'overtaken by check ' || CAST(check_times AS STRING)))"""
 #: CTE `outcomes`: of checks by group; recent: those of the last check_interval of checking
 _OUTCOMES = """
 latest AS (
     SELECT producer_group,
         max(answered_at) FILTER (WHERE outcome IN ('COMMIT', 'ROLLBACK', 'UNKNOWN')) AS last_answer_at,
         max(answered_at) FILTER (WHERE outcome IN ('COMMIT', 'ROLLBACK')) AS last_decided_at,
-        max(answered_at) AS newest_at
+        max(answered_at) FILTER (WHERE REPEATED IS NOT TRUE) AS newest_at
     FROM {check_answers} GROUP BY producer_group),
 facts AS (
     SELECT a.producer_group, a.answered_at, a.outcome, a.endpoint, a.failed_tries, coalesce(a.error, '') AS error,
         coalesce(a.endpoint, '') AS endpoint_text, a.outcome IN ('COMMIT', 'ROLLBACK', 'UNKNOWN') AS answers,
         l.last_answer_at, l.last_decided_at, first_error(a.error, a.failed_tries) AS tried_error,
         coalesce(unix_micros(a.answered_at) > unix_micros(l.newest_at) - :check_interval, FALSE) AS recent
-    FROM {check_answers} AS a JOIN latest AS l ON l.producer_group = a.producer_group),
+    FROM {check_answers} AS a JOIN latest AS l ON l.producer_group = a.producer_group
+    WHERE REPEATED IS NOT TRUE),
 outcomes AS (
     SELECT producer_group, max(last_answer_at) AS last_answer_at,
         max_by(outcome, (outcome, endpoint_text)) FILTER (
@@ -109,7 +113,7 @@ outcomes AS (
             WHERE outcome = 'NO_ANSWER' AND answered_at IS NOT NULL) AS last_silence,
         max_by(error, (answered_at, error)) FILTER (
             WHERE outcome = 'SKIPPED' AND answered_at IS NOT NULL) AS skipped_error
-    FROM facts GROUP BY producer_group)"""
+    FROM facts GROUP BY producer_group)""".replace("REPEATED", _REPEATED)
 
 _GROUPS = f"""
 WITH {_WAITING}, {_OUTCOMES},

@@ -12,6 +12,8 @@ from checkback.reconcile.records.records import Kind
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+#: what `check` writes of a check that counts: an answered one, too
+_RECEIVED = [int(kind) for kind in (Kind.DELIVERED, Kind.COMMIT, Kind.ROLLBACK)]
 #: identifies the half message whose checks are counted
 CHECKED = ["queue_id", "offset", "group", "transaction"]
 
@@ -29,7 +31,7 @@ def checks_so_far(check_requests: DataFrame, op: DataFrame, count_undelivered: b
     whose = "queue_id", F.col("queue_offset").alias("offset"), group.alias("group"), transaction.alias("transaction")
     asked = check_requests.groupBy(*whose).agg(last, number)
     told = op_events(op)
-    received = told.where(F.col("kind") == Kind.DELIVERED).groupBy(*CHECKED).agg(F.max("immunity").alias("received"))
+    received = told.where(F.col("kind").isin(*_RECEIVED)).groupBy(*CHECKED).agg(F.max("immunity").alias("received"))
     if not count_undelivered:
         times = F.least(F.coalesce("received", F.lit(0)).cast("int"), "asked").alias("check_times")
         checked = F.unix_millis("last.requested_at").alias("checked")

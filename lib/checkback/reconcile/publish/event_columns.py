@@ -76,7 +76,7 @@ def delay_column() -> Column:
 
 
 def op_events(op: DataFrame, group_hash: GroupHash = GROUP_HASH) -> DataFrame:
-    """Rows of `op` as EVENT_COLUMNS. immunity is the number of the check that was DELIVERED; else -1.
+    """Rows of `op` as EVENT_COLUMNS. immunity is the number of the check that was answered or DELIVERED; else -1.
 
     DELIVERED is only accepted from the check query; UNDELIVERED was written by earlier releases. Skips invalid rows,
     which only another writer can have appended: queue id or offset null or negative, or without group.
@@ -94,7 +94,7 @@ def op_events(op: DataFrame, group_hash: GroupHash = GROUP_HASH) -> DataFrame:
         source.cast("tinyint").alias("source"),
         F.coalesce(F.unix_millis("born_timestamp"), F.unix_millis("store_timestamp"), F.lit(0)).alias("born"),
         store_us().alias("store"),
-        F.coalesce(F.when(kind.isin(4, 5), number.try_cast("bigint")), F.lit(-1)).alias("immunity"),
+        F.coalesce(F.when((source == 1) & (kind != 3), number.try_cast("bigint")), F.lit(-1)).alias("immunity"),
         group.alias("group"),
         transaction.alias("transaction"),
         F.lit(0).cast("bigint").alias("delay"),

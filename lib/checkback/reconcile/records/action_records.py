@@ -27,7 +27,7 @@ def actions_on(action: Action, about: Records, detail: int | NDArray[Any] = 0) -
 def actions_on_pending(action: Action, pending: Records, detail: int | NDArray[Any]) -> Records:
     """An action on each of these PENDING records."""
     rows = actions_on(action, pending, detail)
-    rows["check_times"] = pending["asked"]
+    rows["check_times"] = pending["check_times"]
     rows["repeated"] = pending["repeated"]
     return rows
 

@@ -83,7 +83,8 @@ REJECTION = {
 }
 
 
-#: One half message or op in a batch. group and transaction are 64-bit hashes; immunity < 0 = not set. delay of a half
+#: One half message or op in a batch. group and transaction are 64-bit hashes; immunity < 0 = not set, of an op of a
+#: check the check's number. delay of a half
 #: message: 0 = none, > 0: its deliver_at (ms), < 0: minus the ms from COMMIT to delivery.
 EVENT = np.dtype(
     [
@@ -114,7 +115,7 @@ PENDING = np.dtype(
         ("delay", "<i8"),
     ]
 )
-#: One scheduled message. due: time of its delivery. check_times: all checks before its decision.
+#: One scheduled message. due: time of its delivery. check_times: checks that counted before its decision.
 SCHEDULED = np.dtype(
     [
         ("offset", "<i8"),
@@ -138,7 +139,7 @@ EARLY = np.dtype(
         ("transaction", "<i8"),
     ]
 )
-#: One action. check_times: for a CHECK its number, for a decision the number of checks before it. detail: Source of a
+#: One action. check_times: for a CHECK its number, for a decision the checks that counted before it. detail: Source of a
 #: COMMIT, SCHEDULE, ROLLBACK or CANCEL, Reason of a DISCARD or REJECT_OP. due: time of delivery, of SCHEDULE, DELIVER
 #: and CANCEL. offset, store, group and transaction identify its row in `half`, or in `op` for REJECT_OP and LATE_OP.
 ACTION = np.dtype(

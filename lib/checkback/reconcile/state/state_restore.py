@@ -92,7 +92,7 @@ def _scheduled(halves: Records) -> Records:
     scheduled = np.zeros(len(mine), SCHEDULED)
     for name in ("offset", "store", "group", "transaction"):
         scheduled[name] = halves[name][mine]
-    scheduled["due"], scheduled["check_times"] = halves["delay"][mine], halves["asked"][mine]
+    scheduled["due"], scheduled["check_times"] = halves["delay"][mine], halves["check_times"][mine]
     scheduled["repeated"] = _repeated(halves)[mine]
     return scheduled
 
