@@ -214,9 +214,8 @@ def _of_checks(told: _Told) -> set[str]:
     }
     if checks and told.decisions:
         most = max(row["check_times"] for row in told.decisions)
-        found["check_after_decision"] = (
-            max(row["check_times"] for row in checks) > most + 1 + undelivered
-        )  # the last one may not count yet
+        # The last one may not have counted yet.
+        found["check_after_decision"] = max(row["check_times"] for row in checks) > most + 1 + undelivered
     if checks and told.half:
         immune: datetime = told.half[0]["born_timestamp"] + _IMMUNITY
         found["check_too_early"] = min(row["requested_at"] for row in checks) <= immune

@@ -139,7 +139,7 @@ EARLY = np.dtype(
         ("transaction", "<i8"),
     ]
 )
-#: One action. check_times: for a CHECK its number, for a decision the checks that counted before it. detail: Source of a
+#: One action. check_times: of a CHECK its number, of a decision the checks that counted before it. detail: Source of a
 #: COMMIT, SCHEDULE, ROLLBACK or CANCEL, Reason of a DISCARD or REJECT_OP. due: time of delivery, of SCHEDULE, DELIVER
 #: and CANCEL. offset, store, group and transaction identify its row in `half`, or in `op` for REJECT_OP and LATE_OP.
 ACTION = np.dtype(
