@@ -66,9 +66,9 @@ def test_a_young_group_whose_ops_have_landed_waits_for_the_next_batch(
     append(root, "half", [half.half(producer_group="young")[1]])
     append(root, "op", [half.op(producer_group="young")[1]])
     page = client(root).get("/groups/young").text
-    assert "<bdi>ops have landed: the next batch decides</bdi>" in page
+    assert "<bdi>ops have landed, not yet read by reconcile: the next batch decides</bdi>" in page
     assert re.search(r"<dd>1, the oldest [0-9]+s; 0 overdue</dd>", page)
-    assert "<td>decision by the next batch</td>" in page
+    assert "<td>COMMIT by the next batch</td>" in page
     assert "<td>check <time>" not in page
 
 

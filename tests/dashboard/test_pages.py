@@ -73,7 +73,7 @@ def test_a_transaction_is_found_by_id_key_and_place(root: Path) -> None:
     assert len(browser.get("/transactions.json", params={"key": "key"}).json()["rows"]) == len(HOSTILE)
     story = browser.get("/transactions/0/0.json").json()
     assert [event["event"] for event in story["events"]] == ["HALF", "OP"]
-    assert story["why"] == "COMMIT has landed: the next batch decides"
+    assert story["why"] == "COMMIT has landed, not yet read by reconcile: the next batch decides"
 
 
 def test_another_transaction_at_the_offset_is_not_shown_in_its_place(

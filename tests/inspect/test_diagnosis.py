@@ -62,15 +62,17 @@ _SAID = {
         "answers in part: 25 % decided, 25 % UNKNOWN, 50 % no answer (connection refused), 1 % skipped",
     ),
     "answers": (Group(outcomes=2, decided=1.0), "answers: what is left waits for its next check"),
-    "all have an op": (replace(_SILENT, overdue=2, op_waiting=2), "ops have landed: the next batch decides"),
+    "all have an op": (
+        replace(_SILENT, overdue=0, op_waiting=2),
+        "ops have landed, not yet read by reconcile: the next batch decides",
+    ),
     "one of two has an op": (
-        replace(_UNKNOWN, overdue=2, op_waiting=1),
+        replace(_UNKNOWN, overdue=1, op_waiting=1),
         "answers UNKNOWN, since 14:05",
     ),
     "young": (Group(overdue=0, young=2), "young: no check is due yet"),
-    "young, all with an op": (Group(overdue=0, young=2, ended=2), "ops have landed: the next batch decides"),
     "young, one with an op": (
-        Group(overdue=0, young=2, ended=1),
+        Group(overdue=0, young=1, op_waiting=1),
         "young: no check is due yet; the op of 1 has landed: the next batch decides",
     ),
 }
@@ -85,8 +87,8 @@ def test_sentence(name: str) -> None:
 def test_only_who_does_not_go_on_alone_is_stuck() -> None:
     """Then `checkback stuck` lists it, and it is red."""
     well = {name for name, (group, _) in _SAID.items() if not is_stuck(group, _RUNS, _NOW)}
-    assert well == {"answers", "all have an op", "young", "young, all with an op", "young, one with an op"}
-    landed = Group(op_waiting=1, due_since=_AT)
+    assert well == {"answers", "all have an op", "young", "young, one with an op"}
+    landed = Group(overdue=0, op_waiting=1, due_since=_AT)
     assert is_stuck(landed, Reconcile(_AT), _NOW)
     assert is_stuck(landed, Reconcile(none_yet=True), _NOW)
     assert not is_stuck(Group(overdue=0), Reconcile(none_yet=True), _NOW)
@@ -98,16 +100,18 @@ def test_before_the_first_batch_nothing_is_behind() -> None:
     for endpoints in (0, 1):
         waits = Group(endpoints=endpoints, due_since=_AT)
         assert diagnose(waits, none, _NOW) == "checks are due: no batch of reconcile has run yet"
-    landed = Group(op_waiting=1, due_since=_AT)
-    assert diagnose(landed, none, _NOW) == "ops have landed: no batch of reconcile has run yet"
+    landed = Group(overdue=0, op_waiting=1, due_since=_AT)
+    said = "ops have landed, not yet read by reconcile: no batch of reconcile has run yet"
+    assert diagnose(landed, none, _NOW) == said
     assert diagnose(replace(_UNKNOWN, due_since=_AT), none, _NOW) == "answers UNKNOWN, since 14:05"
 
 
 def test_scheduled_reconcile_stands_when_its_next_run_is_overdue() -> None:
-    waits, landed = Group(endpoints=1, due_since=_AT), Group(op_waiting=1, due_since=_AT)
+    waits, landed = Group(endpoints=1, due_since=_AT), Group(overdue=0, op_waiting=1, due_since=_AT)
     between, late = Reconcile(_AT, next_run_by=_NOW), Reconcile(_AT, next_run_by=_NOW - 1)
     assert diagnose(waits, between, _NOW) == "checks are due: the next scheduled run asks"
-    assert diagnose(landed, between, _NOW) == "ops have landed: the next scheduled run decides"
+    said = "ops have landed, not yet read by reconcile: the next scheduled run decides"
+    assert diagnose(landed, between, _NOW) == said
     assert diagnose(landed, late, _NOW).startswith("reconcile does not run: last batch 14:05")
     assert "does not run" not in diagnose(landed, replace(late, last_batch=_NOW - 1), _NOW)
 

@@ -150,9 +150,12 @@ def test_pending_tells_of_each_how_often_and_why(spark: SparkSession, settings: 
         1: (0, None, "no endpoint answers: connection refused; breaker open since 2026-01-01 23:50"),
         10: (2, None, "answered UNKNOWN"),
         30: (1, None, "no endpoint is set for the group"),
-        22: (0, "ROLLBACK", "ROLLBACK has landed: the next batch decides"),
+        22: (0, "ROLLBACK", "ROLLBACK has landed, not yet read by reconcile: the next batch decides"),
         21: (0, None, "young: the first check is not due yet"),
     }
+    # It is not checked any more.
+    assert {offset for offset, row in rows.items() if row.get("next_check_at") is None} == {22}
+    assert {offset for offset, row in rows.items() if row.get("op_landed_at") is not None} == {22}
     assert rows[0]["transaction_id"] == "tx-0-0"
     assert rows[0]["age_s"] == 720
     assert rows[1]["last_endpoint"] == _B
@@ -321,8 +324,8 @@ def test_groups_that_go_on_alone_are_listed_but_not_stuck(settings: Settings) ->
     groups = {row["producer_group"]: row for row in Answers(settings).groups(NOW).to_pylist()}
     assert {name for name, row in groups.items() if row["stuck"]} == {"dead", "unknown", "nowhere"}
     well = groups["well"]
-    assert (well["pending"], well["overdue"], well["op_waiting"]) == (2, 1, 1)
-    assert well["why"] == "ops have landed: the next batch decides"
+    assert (well["pending"], well["overdue"], well["op_waiting"]) == (2, 0, 1)
+    assert well["why"] == "young: no check is due yet; the op of 1 has landed: the next batch decides"
     stuck = Answers(settings).groups(NOW, stuck=True)
     assert stuck.column("producer_group").to_pylist() == ["dead", "unknown", "nowhere"]
 
@@ -491,4 +494,9 @@ def test_message_without_a_transaction_waits_for_the_next_batch(
     write(None, Tables.of(settings.storage), [Transaction(0).half(committed=True)])
     (line,) = _command(capfd, settings, "pending", "--json")
     row = json.loads(line)
-    assert (row["op_waiting"], row["why"]) == ("COMMIT", "COMMIT has landed: the next batch decides")
+    assert (row["op_waiting"], row["next_check_at"]) == ("COMMIT", None)
+    assert row["why"] == "COMMIT has landed, not yet read by reconcile: the next batch decides"
+    (group,) = Answers(settings).groups().to_pylist()
+    assert (group["pending"], group["overdue"], group["op_waiting"]) == (1, 0, 1)
+    assert group["why"] == "ops have landed, not yet read by reconcile: no batch of reconcile has run yet"
+    assert "COMMIT by the next batch" in " ".join(" ".join(_command(capfd, settings, "pending")).split())

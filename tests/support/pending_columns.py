@@ -15,6 +15,7 @@ COLUMNS = (
     "last_answered_at",
     "next_check_at",
     "op_waiting",
+    "op_landed_at",
     "why",
     "as_of",
 )

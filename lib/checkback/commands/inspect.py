@@ -79,6 +79,13 @@ def _last_answer(row: dict[str, Any]) -> str:
     return " ".join(str(row[name]) for name in ("last_outcome", "last_error") if row[name] is not None) or "-"
 
 
+def _next(row: dict[str, Any], check_max: int) -> str:
+    """What happens next; a transaction whose op has landed is not checked any more."""
+    if row["op_waiting"] is not None:
+        return f"{row['op_waiting']} by the next batch"
+    return f"{'discard' if row['check_times'] >= check_max else 'check'} {shown(row['next_check_at'])}"
+
+
 def _pending_table(check_max: int, rows: list[dict[str, Any]]) -> None:
     table = table_of(*_MESSAGE, "age", "checks", "last answer", "next", "why")
     for row in rows:
@@ -87,7 +94,7 @@ def _pending_table(check_max: int, rows: list[dict[str, Any]]) -> None:
             "-" if row["age_s"] is None else span(row["age_s"]),
             f"{row['check_times']} of {check_max}",
             _last_answer(row),
-            f"{'discard' if row['check_times'] >= check_max else 'check'} {shown(row['next_check_at'])}",
+            _next(row, check_max),
             shown(row["why"]),
         )
     console().print(table)

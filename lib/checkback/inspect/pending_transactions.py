@@ -31,7 +31,7 @@ left_over AS (
         SELECT 1 FROM {decisions} AS d WHERE d.queue_id = h.queue_id AND d.queue_offset = h.queue_offset)),
 landed AS (
     SELECT queue_id, queue_offset, transaction_id, producer_group, real_topic, born_timestamp, check_immunity_s,
-        committed CONTENT,
+        store_timestamp, committed CONTENT,
         unix_micros(least(born_timestamp, store_timestamp)) AS born_us,
         row_number() OVER (
             PARTITION BY queue_id, queue_offset
@@ -100,7 +100,7 @@ rejected_ops AS (
         unix_micros(rejected_at) AS rejected_us
     FROM {rejected} WHERE source = 'op' AND file IS NULL),
 waiting AS (
-    SELECT o.queue_id, o.half_offset AS queue_offset, o.state, row_number() OVER (
+    SELECT o.queue_id, o.half_offset AS queue_offset, o.state, o.store_timestamp, row_number() OVER (
         PARTITION BY o.queue_id, o.half_offset
         ORDER BY o.store_timestamp NULLS FIRST, o.born_timestamp NULLS FIRST, o.state DESC) AS turn
     FROM {op} AS o JOIN halves AS h ON h.queue_id = o.queue_id AND h.queue_offset = o.half_offset
@@ -127,7 +127,8 @@ _SILENT = "last_outcome = 'NO_ANSWER' AND last_endpoint IS NOT NULL"
 #: The sentence `why`; `status.diagnosis` says the same of a group. What differs between half messages of one cause
 #: does not belong into it: it is what they are counted by.
 _WHY = f"""CASE
-    WHEN op_waiting IS NOT NULL THEN op_waiting || ' has landed: the next batch decides'
+    WHEN op_waiting IS NOT NULL
+        THEN op_waiting || ' has landed, not yet read by reconcile: the next batch decides'
     WHEN open_since IS NOT NULL AND {_SILENT}
         THEN {no_answer_sql("silence")} || {_OPEN} || {hint_sql("silence", "producer_group")}
     WHEN open_since IS NOT NULL AND held THEN SAID || {_OPEN}
@@ -155,6 +156,7 @@ known AS (
         a.endpoint AS last_endpoint, a.answered_at AS last_answered_at, a.asked, a.held,
         b.open_since, b.silence,
         CASE WHEN h.committed THEN 'COMMIT' ELSE w.state END AS op_waiting,
+        CASE WHEN h.committed THEN h.store_timestamp ELSE w.store_timestamp END AS op_landed_at,
         coalesce(
             CASE WHEN c.requested_at > timestamp_micros(:most) THEN CAST(:most AS BIGINT)
                 ELSE unix_millis(c.requested_at) * 1000 END + CAST(:check_interval AS BIGINT),
@@ -176,7 +178,7 @@ _SELECT = f"""
 SELECT queue_id, queue_offset, transaction_id, producer_group, real_topic, born_timestamp,
     (CAST(:now AS DOUBLE) - CAST(born_us AS DOUBLE)) / 1e6 AS age_s,
     check_times, last_outcome, last_error, last_endpoint, last_answered_at,
-    timestamp_micros(next_us) AS next_check_at, op_waiting, {_WHY.replace("SAID", _SAID)} AS why,
+    CASE WHEN op_waiting IS NULL THEN timestamp_micros(next_us) END AS next_check_at, op_waiting, op_landed_at, {_WHY.replace("SAID", _SAID)} AS why,
     timestamp_micros(:now) AS as_of CONTENT
 FROM known"""
 
@@ -192,9 +194,9 @@ def pending(
     (seconds since birth), check_times INT (checks that count; 0 = none yet), last_outcome, last_error, last_endpoint
     and last_answered_at (of the newest outcome of a check, of those that no circuit breaker prevented if there are any;
     null = none yet), next_check_at (after check_max checks: when it is discarded; up to transaction.check_jitter
-    later), op_waiting (COMMIT or ROLLBACK: the next batch decides
-    it so, as its own op has landed, or it is a message without a transaction; else null), why (a sentence), as_of
-    (TIMESTAMP). With ``bodies`` also tags, keys, properties and body.
+    later; null with op_waiting: it is not checked), op_waiting (COMMIT
+    or ROLLBACK: the next batch decides it so, as its own op has landed, or it is a message without a transaction; else
+    null), op_landed_at (when that op, or that message, landed), why (a sentence), as_of (TIMESTAMP). With ``bodies`` also tags, keys, properties and body.
 
     Reads half twice, first only offsets, and decisions, op, rejected, check_requests and check_answers, without bodies.
     Raises SettingsError if ``as_of`` is not a time or too long ago, or if there are no tables.

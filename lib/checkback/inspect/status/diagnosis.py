@@ -16,8 +16,8 @@ _NONE_YET = "no batch of reconcile has run yet"
 class Group:
     """What is known of a group with pending transactions. Times are ms since the epoch; None = never, or unknown.
 
-    ``overdue``: pending beyond their immunity; ``op_waiting``: those of them that already have an op; ``young``: all
-    others; ``ended``: those of these that have one. ``endpoints``: number in the settings. Outcomes are those of its
+    ``overdue``: pending beyond their immunity, without an op; ``op_waiting``: those whose op has landed; ``young``: all
+    others. ``due_since``: since when reconcile ought to have checked, discarded or decided. ``endpoints``: number in the settings. Outcomes are those of its
     last check_interval of checking, as fractions of 1. ``error``: of the last attempted check without an answer;
     ``held_back``: why the last one was not attempted. ``silent_since``:
     first NO_ANSWER after the last answer; ``undecided_since``: first UNKNOWN after the last COMMIT or ROLLBACK.
@@ -26,7 +26,6 @@ class Group:
     overdue: int = 1
     op_waiting: int = 0
     young: int = 0
-    ended: int = 0
     endpoints: int = 0
     requested: bool = False
     outcomes: int = 0
@@ -87,11 +86,11 @@ def diagnose(group: Group, reconcile: Reconcile, now: int) -> str:
 
 def is_stuck(group: Group, reconcile: Reconcile, now: int) -> bool:
     """Whether somebody has to look: what is overdue ends neither with the next batch nor with its next check."""
-    if not group.overdue:
+    if not group.overdue and not group.op_waiting:
         return False
     if reconcile.none_yet or reconcile.stands(group.due_since, now):
         return True
-    return group.op_waiting < group.overdue and not (group.outcomes and group.decided >= 1)
+    return bool(group.overdue) and not (group.outcomes and group.decided >= 1)
 
 
 def clock(ms: int, now: int) -> str:
@@ -103,8 +102,6 @@ def clock(ms: int, now: int) -> str:
 def _of_group(group: Group, reconcile: Reconcile, now: int) -> str:
     if not group.overdue:
         return _of_young(group, reconcile)
-    if group.op_waiting >= group.overdue:
-        return f"ops have landed: {reconcile.decides}"
     if group.outcomes:
         return _of_outcomes(group, now)
     if group.requested:
@@ -113,11 +110,11 @@ def _of_group(group: Group, reconcile: Reconcile, now: int) -> str:
 
 
 def _of_young(group: Group, reconcile: Reconcile) -> str:
-    if not group.ended:
+    if not group.op_waiting:
         return "young: no check is due yet"
-    if group.ended >= group.young:
-        return f"ops have landed: {reconcile.decides}"
-    return f"young: no check is due yet; the op of {group.ended} has landed: {reconcile.decides}"
+    if not group.young:
+        return f"ops have landed, not yet read by reconcile: {reconcile.decides}"
+    return f"young: no check is due yet; the op of {group.op_waiting} has landed: {reconcile.decides}"
 
 
 def _never_asked(group: Group, reconcile: Reconcile) -> str:

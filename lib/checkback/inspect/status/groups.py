@@ -52,24 +52,25 @@ _TIMES = ("silent_since", "undecided_since", "due_since")
 _SHARES = ("decided", "unknown", "no_answer", "skipped")
 
 #: CTE `waiting`: pending transactions by group. One that was checked is beyond its immunity, even while its next check
-#: is not due.
+#: is not due. One whose op has landed waits for reconcile, and not for a check.
 _WAITING = """
-one AS (
-    SELECT *, check_times > 0 OR last_outcome IS NOT NULL AS asked, next_check_at <= as_of AS due FROM (PENDING)),
+told AS (
+    SELECT *, check_times > 0 OR last_outcome IS NOT NULL AS asked, coalesce(next_check_at <= as_of, FALSE) AS due
+    FROM (PENDING)),
+one AS (SELECT *, (asked OR due) AND op_waiting IS NULL AS overdue FROM told),
 waiting AS (
     SELECT producer_group, count(*) AS pending,
-        count(*) FILTER (WHERE asked OR due) AS overdue,
-        count(*) FILTER (WHERE (asked OR due) AND op_waiting IS NOT NULL) AS op_waiting,
-        count(*) FILTER (WHERE NOT (asked OR due) AND op_waiting IS NOT NULL) AS ended,
-        min(born_timestamp) FILTER (WHERE asked OR due) AS oldest_born,
-        max(age_s) FILTER (WHERE asked OR due) AS oldest_age_s,
+        count(*) FILTER (WHERE overdue) AS overdue,
+        count(op_waiting) AS op_waiting,
+        min(born_timestamp) FILTER (WHERE overdue OR op_waiting IS NOT NULL) AS oldest_born,
+        max(age_s) FILTER (WHERE overdue OR op_waiting IS NOT NULL) AS oldest_age_s,
         min(CASE WHEN op_waiting IS NULL AND (:count_undelivered = 1 OR last_outcome = 'UNKNOWN')
             THEN least(CAST(:most AS BIGINT), CAST(least(CAST(1e18 AS DOUBLE),
                 CAST(unix_micros(next_check_at) AS DOUBLE)
                     + CAST(greatest(:check_max - check_times, 0) AS DOUBLE) * CAST(:check_interval AS DOUBLE)
             ) AS BIGINT)) END) AS discard_us,
         bool_or(asked) AS requested,
-        min(next_check_at) FILTER (WHERE due) AS due_since,
+        min(CASE WHEN op_waiting IS NOT NULL THEN op_landed_at WHEN due THEN next_check_at END) AS due_since,
         max(as_of) AS as_of
     FROM one GROUP BY producer_group)"""
 
@@ -129,7 +130,7 @@ SELECT w.producer_group, w.pending, w.overdue, w.op_waiting, w.oldest_born, w.ol
     o.last_answer_at, o.last_answer_endpoint, o.silent_since, o.undecided_since,
     coalesce(o.outcomes, CAST(0 AS BIGINT)) AS outcomes,
     {", ".join(f"CAST(o.{name} AS DOUBLE) / nullif(o.outcomes, 0) AS {name}_share" for name in _SHARES)},
-    o.last_error, coalesce(t.endpoints, no_text()) AS endpoints, w.as_of, w.requested, w.due_since, w.ended,
+    o.last_error, coalesce(t.endpoints, no_text()) AS endpoints, w.as_of, w.requested, w.due_since,
     timestamp_micros(w.discard_us) AS first_discard,
     CASE WHEN startswith(o.last_silence, '{NOT_TRIED}') THEN o.last_silence END AS held_back,
     nullif(o.skipped_error, '') AS skipped_error
@@ -141,11 +142,11 @@ LEFT JOIN tried AS t ON t.producer_group = w.producer_group"""
 def stuck_groups(spark: SparkSession, settings: Settings, as_of: datetime | str | None = None) -> DataFrame:
     """The producer groups that are stuck, the one with the oldest first.
 
-    Their transactions are pending beyond their immunity, and neither have all of these an op that the next batch
-    decides by, nor were all their last checks answered with COMMIT or ROLLBACK; or reconcile does not run.
+    Some of their transactions are overdue, and not all their last checks were answered with COMMIT or ROLLBACK; or
+    reconcile does not run.
 
-    Columns: producer_group; pending, overdue (beyond their immunity), op_waiting (of those: their op has landed)
-    BIGINT; oldest_born TIMESTAMP and oldest_age_s DOUBLE (of the overdue); last_answer (newest COMMIT, ROLLBACK or
+    Columns: producer_group; pending, overdue (beyond their immunity, without an op), op_waiting (their op has landed,
+    and no batch has read it) BIGINT; oldest_born TIMESTAMP and oldest_age_s DOUBLE (of both); last_answer (newest COMMIT, ROLLBACK or
     UNKNOWN of a check), last_answer_at and last_answer_endpoint (which gave it), silent_since (first NO_ANSWER
     after that; null = it answers), undecided_since (first UNKNOWN after its last COMMIT or ROLLBACK); of its last
     check_interval of checking: outcomes BIGINT, and as fractions of 1 decided_share, unknown_share,
@@ -240,10 +241,10 @@ def _sayer(settings: Settings, view: View, found: Progress | None) -> Callable[[
 
     def say(row: Mapping[str, Any]) -> tuple[str, bool]:
         facts: dict[str, Any] = {name: row[f"{name}_share"] or 0.0 for name in _SHARES}
-        same = ("overdue", "op_waiting", "ended", "requested", "outcomes", "held_back", "skipped_error", *_TIMES)
+        same = ("overdue", "op_waiting", "requested", "outcomes", "held_back", "skipped_error", *_TIMES)
         group = Group(
             **facts | {name: row[name] for name in same},
-            young=row["pending"] - row["overdue"],
+            young=row["pending"] - row["overdue"] - row["op_waiting"],
             endpoints=endpoints.get(row["producer_group"], 0),
             any_endpoint=bool(row["endpoints"]),
             error=row["last_error"],
