@@ -1,4 +1,4 @@
-"""Ctrl-C from the start of a command to its end, in processes of their own: here py4j would hear it."""
+"""Ctrl-C from the start of a command to its end, and a closed terminal, in processes of their own."""
 
 from __future__ import annotations
 
@@ -84,3 +84,19 @@ def test_in_the_background_it_stays_ignored() -> None:
         "print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)\n"
     )
     assert _ended(code)[1].splitlines()[1:] == ["True"]
+
+
+def test_closed_terminal_is_one_sigterm() -> None:
+    """The shell and the kernel send SIGHUP; under nohup neither counts."""
+    code = (
+        "from checkback.cli import hang_up\n"
+        "heard = []\n"
+        "signal.signal(signal.SIGTERM, lambda *_: heard.append('SIGTERM'))\n"
+        "with hang_up():\n"
+        "    os.kill(os.getpid(), signal.SIGHUP)\n"
+        "    os.kill(os.getpid(), signal.SIGHUP)\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        "with hang_up(): os.kill(os.getpid(), signal.SIGHUP)\n"
+        "print(heard, signal.getsignal(signal.SIGHUP) is signal.SIG_IGN)\n"
+    )
+    assert _ended(code) == (0, "['SIGTERM'] True\n", "")

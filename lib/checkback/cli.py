@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         gc.set_threshold(_GC_THRESHOLD)
     try:
-        with ctrl_c():
+        with ctrl_c(), hang_up():
             return _run(arguments, own_process=argv is None)
     except BrokenPipeError:
         return _closed(0)
@@ -174,6 +174,29 @@ def ctrl_c() -> Iterator[None]:
     finally:
         if ours:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def hang_up() -> Iterator[None]:
+    """SIGHUP, as of a terminal that is closed, is SIGTERM to every command. Under nohup it stays ignored.
+
+    The shell and the kernel send one each: the second is not a second SIGTERM.
+    """
+    number = getattr(signal, "SIGHUP", None)  # not on Windows
+    main = threading.current_thread() is threading.main_thread()
+    if number is None or not main or signal.getsignal(number) is not signal.SIG_DFL:
+        yield
+        return
+
+    def hear(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the form signal wants
+        signal.signal(number, signal.SIG_IGN)
+        signal.raise_signal(signal.SIGTERM)
+
+    signal.signal(number, hear)
+    try:
+        yield
+    finally:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _is_no_interrupt(record: LogRecord) -> bool:

@@ -29,6 +29,24 @@ def landed(root: Path, name: str) -> list[str]:
     return [row["transaction_id"] for row in rows(root, name)]
 
 
+def test_closed_terminal_stops_it_as_sigterm(tmp_path: Path) -> None:
+    """SIGHUP: what it has accepted is committed. Under nohup it goes on."""
+    with Gateway(tmp_path) as gateway:
+        gateway.post("/v1/half", half("t-0"))
+        gateway.process.send_signal(signal.SIGHUP)
+        assert gateway.wait() == (0, "")
+    assert landed(tmp_path, "half") == ["t-0"]
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        gateway = Gateway(tmp_path)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    with gateway:
+        gateway.process.send_signal(signal.SIGHUP)
+        assert gateway.post("/v1/half", half("t-1")).json()["queue_offset"] == 1
+        assert gateway.stop() == (0, "")
+
+
 def test_goes_on_where_it_stopped(tmp_path: Path) -> None:
     """Offsets, retries, ops and contradictions as if it had never stopped; SIGTERM is exit 0."""
     with Gateway(tmp_path) as gateway:

@@ -451,7 +451,8 @@ def test_commands(settings: Settings, capfd: pytest.CaptureFixture[str]) -> None
     assert json.loads(half)["event"] == "HALF"
     assert "answers UNKNOWN" not in "".join(_command(capfd, settings, "lineage", "tx-0-10"))
     told = json.loads("\n".join(_command(capfd, settings, "status", "--json")))
-    assert (told["reconcile"]["at_work"], told["batch"]["batch_id"], told["under_way"]["batch_id"]) == (False, 0, 1)
+    assert (told["reconcile"]["at_work"], told["batch"]["batch_id"], told["interrupted"]["batch_id"]) == (False, 0, 1)
+    assert told["under_way"] is None
     assert told["pending"] == 6
     assert {group["producer_group"]: group["pending"] for group in told["groups"]} == {
         "dead": 2,

@@ -107,10 +107,14 @@ def test_lines() -> None:
             Line("reconcile", "at work: process 12 on host"),
         ),
         (Engine("", Progress()), Line("last batch", "none yet: no checkpoint", bad=True)),
-        (Engine("", Progress(_DONE)), Line("last batch", "none is done yet; 41 is under way for 5s")),
+        (Engine("a", Progress(_DONE)), Line("last batch", "none is done yet; 41 is under way for 5s")),
+        (
+            Engine(None, Progress(Batch(42, _NOW - 200_000), _DONE)),
+            Line("last batch", "41, 14:14:55, 5s ago; 42 is under way for 3m 20s"),
+        ),
         (
             Engine("", Progress(Batch(42, _NOW - 200_000), _DONE)),
-            Line("last batch", "41, 14:14:55, 5s ago; 42 is under way for 3m 20s"),
+            Line("last batch", "41, 14:14:55, 5s ago; 42 was interrupted: the next start takes it up"),
         ),
     ],
 )
@@ -220,7 +224,11 @@ def test_json_has_the_documented_keys() -> None:
         "next_by": "2026-11-21T14:18:30.000Z",
     }
     assert told["batch"] == {"batch_id": 41, "time": "2026-11-21T14:14:55.000Z", "age_s": 5.0, "duration_s": 1.5}
-    assert told["under_way"] is None
+    assert (told["under_way"], told["interrupted"]) == (None, None)
+    begun, none = {"batch_id": 42, "time": "2026-11-21T14:14:59.000Z"}, None
+    for owner, expected in (("process 12 on host", (begun, none)), (None, (begun, none)), ("", (none, begun))):
+        told_of = as_json(replace(_STATUS, engine=Engine(owner, Progress(Batch(42, _NOW - 1000), _DONE))))
+        assert (told_of["under_way"], told_of["interrupted"]) == expected
     assert told["watermarks"] == {"timeout": "2026-11-21T14:14:49.000Z", "reserved": "2026-11-18T14:14:55.000Z"}
     assert told["lag"] == {
         "half": {"rows": 12, "oldest": "2026-11-21T14:14:58.000Z", "age_s": 2.0},

@@ -33,7 +33,7 @@ class Counter:
         for name in "abc":
             (folder / name).write_text(name)
 
-    def start(self, stopper: GracefulShutdown, act: Any = None) -> None:
+    def start(self, stopper: GracefulShutdown, act: Any = None, trigger: str = "0 seconds") -> None:
         def write(batch: DataFrame, batch_id: int) -> None:
             self.begun.append(batch_id)
             if act is not None:
@@ -43,11 +43,18 @@ class Counter:
 
         lines = self.spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(self.folder))
         writer = lines.writeStream.queryName(self.name).option("checkpointLocation", str(self.checkpoint))
-        stopper.start(writer.trigger(processingTime="0 seconds"), write)
+        stopper.start(writer.trigger(processingTime=trigger), write)
 
     @property
     def committed(self) -> list[str]:
-        return sorted(file.name for file in (self.checkpoint / "commits").iterdir() if file.name.isdigit())
+        return self._batches("commits")
+
+    @property
+    def planned(self) -> list[str]:
+        return self._batches("offsets")
+
+    def _batches(self, log: str) -> list[str]:
+        return sorted(file.name for file in (self.checkpoint / log).iterdir() if file.name.isdigit())
 
 
 @pytest.fixture
@@ -55,7 +62,7 @@ def counter(spark: SparkSession, tmp_path: Path) -> Counter:
     return Counter(spark, tmp_path / "in", tmp_path / "checkpoint")
 
 
-def test_next_batch_is_held_and_runs_after_the_restart(
+def test_stop_completes_the_batch_and_begins_no_other(
     counter: Counter, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with stop_on_signal() as stopper:
@@ -63,7 +70,7 @@ def test_next_batch_is_held_and_runs_after_the_restart(
         stopper.wait()
         assert stopper.start(None, None) is None  # type: ignore[arg-type]
     assert counter.begun == counter.finished == [0]
-    assert counter.committed == ["0"]
+    assert counter.committed == counter.planned == ["0"]
     assert not caplog.records
 
     def stop_at_the_last(batch: DataFrame) -> None:
@@ -75,7 +82,21 @@ def test_next_batch_is_held_and_runs_after_the_restart(
         stopper.wait()
     assert "StackOverflow" not in capfd.readouterr().err
     assert counter.finished == [0, 1, 2]
-    assert counter.committed == ["0", "1", "2"]
+    assert counter.committed == counter.planned == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("step", ["before the batch function", "between two batches"])
+def test_stop_outside_the_batch_function_leaves_no_batch_begun(counter: Counter, step: str) -> None:
+    """Before it, the batch is completed as well; while the query is idle it ends at once."""
+    idle = step == "between two batches"
+    with stop_on_signal() as stopper:
+        counter.start(stopper, trigger="1 hour" if idle else "0 seconds")
+        log = "commits" if idle else "offsets"
+        while not (counter.checkpoint / log / "0").exists():
+            pass
+        stopper.stop()
+        stopper.wait()
+    assert counter.committed == counter.planned != []
 
 
 def test_failing_query_stops_the_others(spark: SparkSession, counter: Counter, tmp_path: Path) -> None:
@@ -157,6 +178,8 @@ def test_lost_connection_is_one_line_too() -> None:
         @property
         def isActive(self) -> bool:  # noqa: N802 - Spark's name
             raise ConnectionRefusedError("[Errno 111] Connection refused")
+
+        status = isActive
 
     stopper = GracefulShutdown()
     stopper._queries.append(Gone())  # type: ignore[arg-type]

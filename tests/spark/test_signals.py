@@ -1,4 +1,4 @@
-"""Signals to the process group, as of `timeout 1h checkback reconcile` and a shell's `kill %1`."""
+"""Signals to the process group, as of `timeout 1h checkback reconcile`, a shell's `kill %1`, a terminal closed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="subprocess.Popen has no process_group")
-def test_sigterm_to_the_group_leaves_spark_to_the_command(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signal_to_the_group_leaves_spark_to_the_command(tmp_path: Path, number: int) -> None:
     command = [sys.executable, "-m", "checkback", "reconcile", "--set", f"storage.root={tmp_path}"]
     command += ["--set", "log.format=json"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
@@ -26,7 +27,7 @@ def test_sigterm_to_the_group_leaves_spark_to_the_command(tmp_path: Path) -> Non
         lines: list[str] = []
         while not lines or json.loads(lines[-1])["event"] != "query_started":
             lines.append(process.stderr.readline())
-        os.killpg(process.pid, signal.SIGTERM)
+        os.killpg(process.pid, number)
         lines += process.stderr.readlines()
     assert process.returncode == 0
     assert [event for event in map(json.loads, lines) if event["level"] != "info"] == []

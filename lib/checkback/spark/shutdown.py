@@ -1,8 +1,8 @@
 """Graceful shutdown of streaming queries: on a signal after the current batch, on an error with a one-line message.
 
 ``StreamingQuery.stop()`` alone interrupts the running batch: its Spark jobs are cancelled, and the next start replays
-it. Here each batch passes a gate first. Once a stop is requested the gate admits no further batch, and a query is
-stopped between batches or while held at the gate. A held batch has written nothing; the next start runs it.
+it. Here the batch that a query is in when a stop is requested is completed, with its entry in the commit log, and Spark
+is told in its middle that no further one is to begin. A query that is in none is stopped at once.
 """
 
 from __future__ import annotations
@@ -42,10 +42,6 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 #: Polling interval for signals and for the failure of one of several queries.
 _PATIENCE_S = 0.2
 _POLL_S = 0.05
-_HOLD_MS = 600_000
-#: StreamExecution tells a stop from a failure by this text (SPARK-39218). Its regex overflows the Java stack on a long
-#: text, such as the real error's.
-_INTERRUPTED = "py4j.protocol.Py4JJavaError: An error occurred while calling sleep: java.lang.InterruptedException"
 #: Fixes for a failed batch, by Spark's error condition.
 _FIXES = {
     "[FAILED_READ_FILE": "run again: the batch is taken up again; if the file is missing or damaged, put it back first",
@@ -60,9 +56,7 @@ _FIXES = {
 #: errors of a call after Spark's JVM has died
 LOST = (ConnectionError, Py4JNetworkError)
 
-
-class _HeldError(Exception):
-    """Ends a query whose next batch arrived after the stop request."""
+_log = logging.getLogger(__name__)
 
 
 class GracefulShutdown:
@@ -74,7 +68,6 @@ class GracefulShutdown:
         self._wanted = threading.Event()
         self._hurry = False
         self._queries: list[StreamingQuery] = []
-        self._held: set[str] = set()
         self._errors: dict[str, Exception] = {}
 
     @property
@@ -93,9 +86,9 @@ class GracefulShutdown:
         """
         if self.wanted:
             return None
-        # The gate works in this process only; Spark Connect's batches run in another.
+        # Spark Connect's batches run in another process, which hears of no stop request.
         try:
-            query = writer.foreachBatch(write if is_connect(writer) else self._gated(write)).start()
+            query = writer.foreachBatch(write if is_connect(writer) else self._observed(write)).start()
         except Py4JJavaError as error:  # such as a full disk, before the query has a name
             raise failure(None, error) from error
         self._queries.append(query)
@@ -134,7 +127,7 @@ class GracefulShutdown:
     def end(self) -> None:
         """Stop every query between two batches: its trigger is active until the commit log entry is written.
 
-        Spark Connect has no gate: a next batch that has begun is interrupted, and replayed at the next start.
+        With Spark Connect a next batch that has begun is interrupted, and replayed at the next start.
         """
         try:
             for query in self._queries:
@@ -147,30 +140,29 @@ class GracefulShutdown:
                 raise
 
     def _in_batch(self, query: StreamingQuery) -> bool:
-        if self._hurry or query.id in self._held:
-            return False
-        return query.isActive and bool(query.status["isTriggerActive"])
+        return not self._hurry and bool(query.status["isTriggerActive"])  # of one that has ended it is false
 
     def hurry(self) -> None:
         """Request a stop that does not wait for batches: ``wait`` raises KeyboardInterrupt."""
         self._hurry = True
         self._wanted.set()
 
-    def _gated(self, write: Write) -> Write:
-        """The batch function behind the gate: a batch in progress is finished, none begins after a stop request."""
+    def _observed(self, write: Write) -> Write:
+        """The batch function; a batch that ends after a stop request is the query's last."""
 
-        def gated(batch: DataFrame, batch_id: int) -> None:
+        def observed(batch: DataFrame, batch_id: int) -> None:
             query = query_id(batch, "")
-            if self.wanted:
-                self._held.add(query)
-                _hold(batch)
             try:
                 write(batch, batch_id)
             except Exception as error:
                 self._errors[query] = error  # Spark only passes on a Python error's text
                 raise
+            if self.wanted:
+                for found in self._queries:
+                    if found.id == query:
+                        _begin_no_more(found)
 
-        return gated
+        return observed
 
     def _raise_failure(self) -> None:
         for query in self._queries:
@@ -182,15 +174,21 @@ class GracefulShutdown:
     def filter(self, record: logging.LogRecord) -> bool:
         """Filter py4j's log: drop errors of batches, which ``wait`` reports."""
         error = record.exc_info[1] if record.exc_info else None
-        return not isinstance(error, _HeldError) and error not in self._errors.values()
+        return error is None or error not in self._errors.values()
 
 
-def _hold(batch: DataFrame) -> None:
-    """Block the query's JVM thread until ``stop()`` interrupts it, then raise _HeldError."""
-    jvm: Any = batch.sparkSession.sparkContext._jvm
-    with suppress(Exception):
-        jvm.java.lang.Thread.sleep(_HOLD_MS)
-    raise _HeldError(_INTERRUPTED) from None
+def _begin_no_more(query: StreamingQuery) -> None:
+    """Have Spark end the query after the batch that it is in: the first half of ``stop()``, without its interruption.
+
+    Only from the batch function: before it, Spark itself interrupts a batch of a query that is to end. Where Spark has
+    other classes than Apache's, nothing happens, and the query ends when its trigger leaves it idle.
+    """
+    try:
+        state = query._jsq.streamingQuery().state()
+        ended = state.get().getClass().getName().replace(".ACTIVE$", ".TERMINATED$")
+        state.set(state.get().getClass().forName(ended).getField("MODULE$").get(None))
+    except Exception as error:  # noqa: BLE001 - the batch is done, and the query goes on
+        _log.debug("the query may begin another batch: %s", one_line(error))
 
 
 @contextmanager

@@ -68,7 +68,8 @@ def check_rows(facts: TableFacts) -> list[tuple[str, ...]]:
 def as_json(status: Status) -> dict[str, Any]:
     """The status as docs/inspect.md describes it."""
     found = status.engine.progress
-    done, under_way = (None, None) if found is None else (found.done, found.under_way)
+    done, begun = (None, None) if found is None else (found.done, found.under_way)
+    open_batch = None if begun is None else {"batch_id": begun.batch_id, "time": iso(begun.time)}
     facts, schedule = status.facts, _schedule(status)
     return {
         "at": iso(status.now),
@@ -85,7 +86,8 @@ def as_json(status: Status) -> dict[str, Any]:
             "age_s": (status.now - done.time) / 1000,
             "duration_s": None if found.done_at is None else max(0, found.done_at - done.time) / 1000,
         },
-        "under_way": None if under_way is None else {"batch_id": under_way.batch_id, "time": iso(under_way.time)},
+        "under_way": None if _is_gone(status) else open_batch,
+        "interrupted": open_batch if _is_gone(status) else None,
         "watermarks": None
         if done is None
         else {"timeout": iso(done.time - _ms(status.timeout)), "reserved": iso(done.time - _ms(status.reserved))},
@@ -131,6 +133,11 @@ def _at_work(status: Status) -> Line:
     return Line("reconcile", f"{text}; overdue since {_exact(schedule.next_by, status.now)}" if late else text, late)
 
 
+def _is_gone(status: Status) -> bool:
+    """Whether it is known that no reconcile works: what it began is then not under way."""
+    return status.engine.owner == ""
+
+
 def _schedule(status: Status) -> RunSchedule | None:
     return None if status.engine.progress is None else status.engine.progress.schedule
 
@@ -154,7 +161,9 @@ def _batch(status: Status) -> list[Line]:
                 f"discarded before {_exact(reserved, status.now)} (reserved)",
             )
         ]
-    if found.under_way is not None:
+    if found.under_way is not None and _is_gone(status):
+        said += f"; {found.under_way.batch_id} was interrupted: the next start takes it up"
+    elif found.under_way is not None:
         said += f"; {found.under_way.batch_id} is under way for {span((status.now - found.under_way.time) / 1000)}"
     return [Line("last batch", said), *marks]
 
