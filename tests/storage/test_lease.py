@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 import pickle
+import signal
+import subprocess
+import sys
 import time
+import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, cast
@@ -14,9 +20,10 @@ import pytest
 from checkback.application.rebuild import _forestall
 from checkback.application.run import Queries
 from checkback.errors import FencedError, StorageError
+from checkback.maintain.run import LOCK
 from checkback.reconcile.batch_rules import batch_rules, keep
 from checkback.reconcile.checkpoint_owner import NAME, WRITTEN
-from checkback.settings import Settings
+from checkback.settings import Settings, Storage
 from checkback.spark.shutdown import GracefulShutdown
 from checkback.storage.files import filesystem, table_files
 from checkback.storage.files import lease as module
@@ -26,26 +33,35 @@ from checkback.storage.lock import FILE, exclusive_lock, lock_is_held
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import arrow_schema
+from checkback.storage.tables import Tables
+from support.s3_server import BUCKET, options
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from collections.abc import Callable
+    from pathlib import Path
 
-    from checkback.storage.tables import Tables
+    from pyspark.sql import SparkSession
 
 
 @dataclass
 class Clock:
-    """A process's own clock, in s."""
+    """A process's own clock, in s; ``meanwhile`` happens in each pause."""
 
     at: float = 1000.0
+    meanwhile: Callable[[], object] = bool
 
     def __call__(self) -> float:
         return self.at
 
+    def pause(self, seconds: float) -> None:
+        self.at += seconds
+        self.meanwhile()
 
-def _after(place: str, seconds: float) -> Lease:
+
+def _after(place: str, seconds: float, clock: Clock | None = None) -> Lease:
     """Taken when the store's clock has gone on."""
-    return Lease(place, now=lambda where: store_time(where) + timedelta(seconds=seconds))
+    own = clock or Clock()
+    return Lease(place, own, lambda where: store_time(where) + timedelta(seconds=seconds), own.pause)
 
 
 @pytest.fixture
@@ -53,12 +69,15 @@ def place(store: Tables) -> str:
     return f"{store.root}/{FILE}"
 
 
-def test_second_is_told_at_once_who_holds_it(store: Tables, place: str) -> None:
+def test_second_is_told_who_holds_it_once_it_is_renewed(store: Tables, place: str) -> None:
     with exclusive_lock(store) as lock:
         lock.confirm()
+        assert lock.lease is not None
         assert (lock_is_held(store) or "").startswith("process ")
-        with pytest.raises(FencedError, match=r"process \d+ on .* is already working .*its lease ends in \d+ s"):
-            _after(place, 0)
+        clock = Clock(meanwhile=lock.lease.renew)
+        with pytest.raises(FencedError, match=r"process \d+ on .* is already working .*: one is enough$"):
+            _after(place, 0, clock)
+        assert clock.at == Clock.at + 1, "it looks each second"
     assert lock_is_held(store) == ""
     with exclusive_lock(store):  # it was given back: nobody waits
         pass
@@ -93,11 +112,34 @@ def test_holder_is_told_to_who_may_only_read(place: str, monkeypatch: pytest.Mon
     assert holder_of(place) == ""
 
 
-def test_dead_holder_is_succeeded_after_its_time(place: str) -> None:
+@pytest.mark.parametrize("late_s", [0, TTL_S - 5, TTL_S, TTL_S + 5])
+def test_dead_holder_is_succeeded_when_its_time_is_over(
+    place: str, late_s: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A start that comes earlier waits for that, and says so."""
     Lease(place)  # never renewed: its process is dead
-    with pytest.raises(FencedError):
-        _after(place, TTL_S - 5)
-    _after(place, TTL_S + 5).confirm()
+    clock = Clock()
+    _after(place, late_s, clock).confirm()
+    waited = clock.at - Clock.at
+    assert waited == pytest.approx(max(0, TTL_S - late_s), abs=2)  # the store tells whole seconds
+    told = [record.getMessage() for record in caplog.records]
+    assert bool(told) == bool(waited)
+    assert all("holds the lease of these tables" in line and line.endswith(f"in {waited:.0f} s") for line in told)
+
+
+def test_lease_that_is_given_back_is_taken_at_once(place: str) -> None:
+    held, clock = Lease(place), Clock()
+    clock.meanwhile = held.release
+    _after(place, 0, clock).confirm()
+    assert clock.at == Clock.at + 1
+
+
+def test_of_two_that_wait_one_takes_it(place: str) -> None:
+    Lease(place)
+    clock = Clock()
+    clock.meanwhile = lambda: _after(place, TTL_S + 5) if clock.at >= Clock.at + TTL_S - 3 else None
+    with pytest.raises(FencedError, match="is already working on these tables"):
+        _after(place, 0, clock)
 
 
 def test_stopped_holder_writes_nothing_more(store: Tables, place: str) -> None:
@@ -148,8 +190,7 @@ def test_holder_stops_before_anybody_may_succeed(place: str) -> None:
     held = Lease(place, clock)
     clock.at += TTL_S - 4
     with pytest.raises(FencedError):
-        _after(place, TTL_S - 4)
-    held.confirm()  # late, but nobody has taken it: renewed
+        _after(place, TTL_S - 4, Clock(meanwhile=held.confirm))  # late, but nobody has taken it: renewed
     clock.at += TTL_S - 6
     register(place, {"aws_endpoint_url": "http://127.0.0.1:9"})  # nothing is asked meanwhile
     held.confirm()
@@ -226,7 +267,7 @@ def test_renewal_that_was_made_and_reported_as_failed_is_ones_own(place: str, mo
     clock.at += TTL_S
     held.confirm()
     with pytest.raises(FencedError, match="is already working"):
-        _after(place, 0)
+        _after(place, 0, Clock(meanwhile=held.renew))
     held.release()
     assert holder_of(place) == ""
 
@@ -272,3 +313,56 @@ def test_commit_on_its_way_comes_too_late_for_a_rebuild(store: Tables) -> None:
         with pytest.raises(FencedError):
             log.commit_after(files, {"app": None}, {"app": 1})
         assert log.versions(["app"]) == {"app": None}
+
+
+_HOLD = """
+import json, sys
+from checkback.settings import Storage
+from checkback.storage.lock import exclusive_lock
+from checkback.storage.tables import Tables
+with exclusive_lock(Tables.of(Storage.model_validate(json.loads(sys.argv[1])))):
+    print("in", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.slow
+def test_start_goes_on_when_the_lease_of_a_killed_process_ends(
+    s3_port: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While the process lives it is refused."""
+    storage = {"root": f"s3://{BUCKET}/{uuid.uuid4().hex}", "options": options(s3_port)}
+    tables = Tables.of(Storage.model_validate(storage))
+    monkeypatch.setattr(module, "TTL_S", module.RENEW_S + 3)  # the waiting one's; the store's seconds are whole
+    command = [sys.executable, "-c", _HOLD, json.dumps(storage)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"in\n"
+        with pytest.raises(FencedError, match=f"process {process.pid} on"), exclusive_lock(tables):
+            pass
+        process.kill()
+        process.wait()
+        caplog.clear()
+        with exclusive_lock(tables) as lock:
+            lock.confirm()
+    (told,) = (record.getMessage() for record in caplog.records)
+    assert told.startswith(f"process {process.pid} on ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
+def test_signal_ends_a_command_that_waits(s3_port: int, tmp_path: Path, number: int, code: int) -> None:
+    storage = {"root": f"s3://{BUCKET}/{uuid.uuid4().hex}", "options": options(s3_port)}
+    Tables.of(Storage.model_validate(storage))
+    Lease(f"{storage['root']}/{LOCK}")
+    settings, keys = tmp_path / "settings.yml", {"aws_access_key_id": "env:KEY", "aws_secret_access_key": "env:KEY"}
+    settings.write_text(json.dumps({"storage": storage | {"options": options(s3_port) | keys}}))
+    command = [sys.executable, "-m", "checkback", "maintain", "--config", str(settings)]
+    environ = os.environ | {"KEY": "test"}
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environ
+    ) as process:
+        assert process.stderr is not None
+        assert "holds the lease of these tables" in process.stderr.readline()
+        process.send_signal(number)
+        assert process.wait(10) == code

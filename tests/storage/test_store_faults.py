@@ -142,7 +142,7 @@ def test_lease_is_held_by_one(flaky: Tables) -> None:
         held.renew()
         held.confirm()
         with pytest.raises(FencedError):
-            Lease(f"{flaky.root}/lease")
+            Lease(f"{flaky.root}/lease", pause=lambda _: held.renew())
 
 
 # A store that throttles: for longer than the clients repeat their requests, which is some milliseconds here

@@ -82,7 +82,8 @@ def exclusive_lock(tables: Tables, file: str = FILE) -> Iterator[Lock]:
     checkpoints; if these are not local either, there is no lock and only Spark's and Delta's own fencing remains. The
     file may be removed: long-lived holders call `Lock.confirm`.
 
-    Raises FencedError if another process holds the lock, StorageError if the file cannot be created.
+    The lease of a process that was killed is waited for (up to 30 s). Raises FencedError if another process holds the
+    lock, StorageError if the file cannot be created.
     """
     with _tables_lock(tables, file) as lock:
         apart = _checkpoints_apart(tables) if file == FILE else None

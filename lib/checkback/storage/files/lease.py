@@ -1,9 +1,10 @@
 """Mutual exclusion between processes on tables in an object store, where no file lock works: a lease.
 
 It is an object that its holder renews, each time on condition that nobody else has written it since (its ETag). A
-process that dies leaves it behind; `TTL_S` after the last renewal, by the store's own clock, another may take it. A
-holder goes by its own clock from before each renewal on, so it knows that its time is over before anybody else does:
-even one that was stopped (SIGSTOP, a suspended machine) writes nothing more when it wakes up.
+process that dies leaves it behind; `TTL_S` after the last renewal, by the store's own clock, another may take it. Who
+comes earlier waits for that, and is refused as soon as the lease is renewed: its holder lives. A holder goes by its own
+clock from before each renewal on, so it knows that its time is over before anybody else does: even one that was stopped
+(SIGSTOP, a suspended machine) writes nothing more when it wakes up.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 TTL_S, RENEW_S = 30.0, 5.0
 #: The holder's time ends this much earlier (s): a commit that it has begun is then sent.
 _MARGIN_S = 5.0
+#: how often somebody who waits for its end looks whether it was renewed, or given back (s)
+_LOOK_S = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -74,11 +77,17 @@ class Lease:
     """A lease that this process holds as ``holder`` at the URI ``place``, renewed by a thread until `release`."""
 
     def __init__(
-        self, place: str, clock: Callable[[], float] = boot_time, now: Callable[[str], datetime] | None = None
+        self,
+        place: str,
+        clock: Callable[[], float] = boot_time,
+        now: Callable[[str], datetime] | None = None,
+        pause: Callable[[float], object] = time.sleep,
     ) -> None:
-        """Take the lease at the URI ``place``. ``clock``: s; ``now``: the store's time.
+        """Take the lease at the URI ``place``, at the latest when that of a process that has died ends.
 
-        Raises FencedError if another process holds it, StorageError if the store cannot be reached.
+        ``clock``: s; ``now``: the store's time; ``pause``: waits for some seconds by ``clock``.
+
+        Raises FencedError if another process holds it and renews it, StorageError if the store cannot be reached.
         """
         self.place = place
         self._clock = clock
@@ -93,12 +102,30 @@ class Lease:
         found = read_lease(place)
         if found is not None:
             if found.holder and (age := ((now or store_time)(place) - found.written).total_seconds()) < TTL_S:
-                raise _held(found.holder, place, TTL_S - age)
-            self._etag = found.etag
+                found = self._awaited(found, TTL_S - age, pause)
+            self._etag = None if found is None else found.etag
         if not self._write(self.holder):
             there = read_lease(place)
-            raise _held("another process" if there is None else there.holder, place, TTL_S)
+            raise _held("another process" if there is None else there.holder, place)
         self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
+
+    def _awaited(self, held: LeaseState, left_s: float, pause: Callable[[float], object]) -> LeaseState | None:
+        """The lease, when it has ended or was given back; None: it is gone. Raises FencedError if it was renewed."""
+        _log.warning(
+            "%s holds the lease of these tables (%s): if it was killed, this start goes on in %.0f s",
+            shown(held.holder),
+            self.place,
+            left_s,
+        )
+        until = self._clock() + left_s
+        while (left_s := until - self._clock()) > 0:
+            pause(min(left_s, _LOOK_S))
+            found = read_lease(self.place)
+            if found is None or not found.holder:
+                return found
+            if found.attempt != held.attempt:
+                raise _held(found.holder, self.place)
+        return held
 
     def start(self) -> None:
         """Begin to renew it."""
@@ -226,9 +253,9 @@ def store_time(place: str) -> datetime:
         raise StorageError(f"cannot be written: {error}", place) from error
 
 
-def _held(holder: str, place: str, left_s: float) -> FencedError:
+def _held(holder: str, place: str) -> FencedError:
     return FencedError(
         f"{shown(holder)} is already working on these tables",
         place,
-        f"let it work, or stop it and run again: one is enough; if it was killed, its lease ends in {left_s:.0f} s",
+        "let it work, or stop it and run again: one is enough",
     )
