@@ -163,6 +163,30 @@ def owed(found: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+def test_the_message_that_holds_up_a_queue_is_shown(lake: Published, capfd: pytest.CaptureFixture[str]) -> None:
+    """In order: on screen and as JSON, of one group and of all, while its members run and when none does."""
+    lake.publish({"payments": [lake.messages(4, (2,))]})
+
+    def held() -> dict[str, Any] | None:
+        queue = listed(capfd, "consumers", "credits")["topics"][0]["queues"][2]
+        return dict(queue["held"]) if queue["held"] else None
+
+    with consumer(Listener(lambda message: message.half_queue_offset != 1), orderly=True, max_reconsume_times=None):
+        wait_until(lambda: held() is not None)
+        lines = printed(capfd, "consumers").splitlines()
+    found = held()
+    assert found is not None
+    assert " ".join(lines[3].split()) == "topic queue held up by since failed tries next try last error"
+    assert lines[4].split()[:3] == ["payments", "2", "0/1"]
+    assert lines[4].split()[-1] == "RECONSUME_LATER"
+    assert (found["half_queue_id"], found["half_queue_offset"], found["last_error"]) == (0, 1, "RECONSUME_LATER")
+    assert found["failed_tries"] >= 1
+    assert found["since"] < found["next_try_at"]
+    assert "held up" in printed(capfd, "consumers", "credits")
+    assert [queue["held"] for queue in listed(capfd, "consumers")["topics"][0]["queues"] if queue["held"]] == [found]
+
+
+@pytest.mark.slow
 def test_members_and_their_last_error_are_shown(lake: Published, capfd: pytest.CaptureFixture[str]) -> None:
     """While they are at work; the members' names and errors cannot drive the terminal."""
     lake.publish({"payments": [lake.messages(1)]})

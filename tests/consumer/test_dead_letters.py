@@ -15,6 +15,8 @@ from sqlalchemy import create_engine
 
 from checkback.consumer import ConsumeResult, PushConsumer, SqlPositions, process_queues
 from checkback.consumer.group.group_table import GroupTable
+from checkback.consumer.group.lag_reader import consumer_lag
+from checkback.consumer.process_queues import now_ms
 from checkback.errors import StorageError
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.schemas import arrow_schema
@@ -22,6 +24,7 @@ from consumer.heard import Heard, until
 from consumer.test_push_consumer import FAST, dead_letters, start
 
 if TYPE_CHECKING:
+    from checkback.consumer.retry import Retry
     from consumer.published import Published
 
 pytestmark = pytest.mark.slow
@@ -227,6 +230,64 @@ def test_in_order_a_batch_that_fails_is_tried_again_message_by_message(
         [(offset, 0) for offset in range(20, 30)],
     ]
     assert [letter["half_queue_offset"] for letter in dead_letters(lake)] == ([5] if limited else [])
+
+
+@pytest.mark.parametrize("sql", [True, False])
+def test_in_order_what_holds_up_a_queue_is_seen_by_others(
+    lake: Published, running: list[PushConsumer], tmp_path: Path, sql: bool
+) -> None:
+    """In the group's table: which message, since when, how often it was tried. The next member goes on with it."""
+    lake.publish({"pay": [lake.messages(4, (3,))]})
+    options: dict[str, Any] = {"orderly": True, "suspend": 0.02, "commit_interval": 0.02}
+    if sql:
+        options["positions"] = SqlPositions(create_engine(f"sqlite:///{tmp_path}/positions.db"))
+
+    def held() -> tuple[str, int, Retry] | None:
+        (group,) = consumer_lag(lake.tables, now_ms(), "g")
+        return next(iter(group.held), None)
+
+    first = Heard({1: 10**6})
+    began = now_ms()
+    start(lake, running, first, **options)
+    until(lambda: (found := held()) is not None and found[2].times >= 3)
+    running.pop().shutdown()
+    found = held()
+    assert found is not None
+    topic, queue_id, retry = found
+    assert (topic, queue_id, retry.message.half_queue_offset, retry.reason) == ("pay", 3, 1, "RECONSUME_LATER")
+    assert began <= (retry.held_since or 0) < retry.due_at
+    assert retry.times == first.times[1]
+    second = Heard({1: 1})
+    consumer = start(lake, running, second, **options)
+    second.wait_for(1)
+    until(lambda: second.times[1] == 2 or consumer.held())
+    second.wait_for(3)
+    running.pop().shutdown()
+    assert second.messages[0].reconsume_times == retry.times
+    assert second.offsets == [1, 1, 2, 3]
+    assert held() is None
+    assert not consumer.held()
+
+
+def test_in_order_a_retry_that_is_out_of_order_already_holds_up_nothing(
+    lake: Published, running: list[PushConsumer]
+) -> None:
+    """Of a group that was without an order: the position has passed the message."""
+    lake.publish({"pay": [lake.messages(3)]})
+    first = Heard({1: 1})
+    start(lake, running, first, retry_levels=[3600], commit_interval=0.02)
+    first.wait_for(0, 1, 2)
+    until(lambda: not running[0].in_hand)
+    running.pop().shutdown()
+    lake.publish({"pay": [lake.messages(2)]})
+    second = Heard({1: 10**6})
+    start(lake, running, second, orderly=True, suspend=0.02)
+    second.wait_for(1, 3, 4)
+    second.wait(lambda heard: heard.times[1] >= 3)
+    lake.publish({"pay": [lake.messages(1)]})
+    second.wait_for(5)
+    assert not running[-1].held()
+    assert consumer_lag(lake.tables, now_ms(), "g")[0].held == []
 
 
 def test_a_message_that_is_gone_from_its_topic_is_a_dead_letter_of_its_queue(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import socket
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -86,6 +87,22 @@ def test_what_a_consumer_does_is_counted(lake: Published) -> None:
     lake.publish({"pay": [lake.messages(1)]})
     assert scrape(metrics)["lag_messages", "pay"] == 4
     assert {f"checkback_consumer_{name}" for name, _ in found} <= ConsumerMetrics.names()
+
+
+@pytest.mark.slow
+def test_in_order_what_holds_up_a_queue_is_told(lake: Published) -> None:
+    """By its queue and its half message."""
+    lake.publish({"pay": [lake.messages(2, (5,))]})
+    now = time.time()
+    consumer = consumer_of(lake, orderly=True, suspend=3600, max_reconsume_times=None)
+    metrics = ConsumerMetrics(consumer)
+    with consumer:
+        scraped_until(metrics, {("held_failures", "pay"): 1.0})
+        samples = [sample for family in metrics.collect() for sample in family.samples if "held_" in sample.name]
+    assert {tuple(sample.labels.values()) for sample in samples} == {("credits", "pay", "5", "0/0")}
+    since = next(sample.value for sample in samples if sample.name.endswith("held_since_timestamp_seconds"))
+    assert now - 1 <= since <= time.time()
+    assert {sample.name for sample in samples} <= ConsumerMetrics.names()
 
 
 @pytest.mark.slow

@@ -8,17 +8,22 @@ import shutil
 import threading
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from checkback.cli import main
 from checkback.consumer import PushConsumer
 from checkback.consumer.group import rebalance
 from checkback.consumer.group.group_state import GroupState, Member
 from checkback.consumer.group.group_table import GroupTable
+from checkback.consumer.options import ConsumerOptions
+from checkback.consumer.retry import suspend_levels
 from checkback.errors import SettingsError, StorageError
 from consumer.heard import Heard, raising, until
 from consumer.test_push_consumer import FAST, dead_letters, start
@@ -74,6 +79,22 @@ def test_max_reconsume_times_is_sixteen_by_minus_one(lake: Published, running: l
     start(lake, running, heard, max_reconsume_times=-1, retry_levels=[0])
     until(lambda: dead_letters(lake))
     assert heard.times[0] == 17
+
+
+@pytest.mark.parametrize("limit", [None, -1, 0, 3])
+def test_in_order_only_a_limit_that_is_given_counts(limit: int | None) -> None:
+    """RocketMQ's is Integer.MAX_VALUE."""
+    of = {orderly: ConsumerOptions(1, None, orderly, limit, None, 1.0, 10.0, 1.0) for orderly in (False, True)}
+    found = of[False].most_retries, of[True].most_retries
+    assert found == ((limit, limit) if limit is not None and limit >= 0 else (16, 2**31 - 1))
+
+
+@given(st.integers(0, 100_000))
+def test_in_order_the_pause_doubles_up_to_half_a_minute(suspend: int) -> None:
+    levels = suspend_levels(suspend)
+    assert levels[0] == suspend
+    assert levels[-1] == (max(suspend, 30_000) if suspend else 0)
+    assert all(later == min(2 * sooner, 30_000) for sooner, later in pairwise(levels))
 
 
 def test_a_start_at_a_batch_matters_to_new_topics_only(lake: Published, running: list[PushConsumer]) -> None:

@@ -114,7 +114,7 @@ def test_producer_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     [sent], [ended] = rows(tmp_path / "data", "half"), rows(tmp_path / "data", "op")
     assert (sent["real_topic"], sent["body"]) == ("payments", b'{"amount": 42}')
     assert (ended["state"], ended["transaction_id"]) == ("COMMIT", sent["transaction_id"])
-    assert names["barrier"].check(sent["transaction_id"]) is LocalTransactionState.COMMIT
+    assert names["barrier"].check(sent["transaction_id"], "orders") is LocalTransactionState.COMMIT
 
 
 class _Book(dict[str, str]):

@@ -13,6 +13,7 @@ from checkback.inspect.status.run_schedule import RunSchedule
 from checkback.inspect.status.screen import Line, as_json, check_rows, group_rows, lines
 from checkback.inspect.status.status import GROUP, ConsumerFacts, Engine, Status, TableFacts
 from checkback.inspect.unpublished_messages import Topic
+from checkback.messages.durations import span
 from checkback.storage.checkpoints.checkpoint import Batch
 from checkback.storage.log.commit_reader import Unread
 
@@ -182,9 +183,19 @@ def test_each_consumer_group_has_a_line_and_one_that_nobody_consumes_is_marked()
         "silent": 0,
         "heard_s": 0.0,
         "unsubscribed": (),
+        "held_queues": 0,
+        "held_s": None,
         "new_dead_letters": 0,
     }
     assert as_json(_STATUS)["consumers"] is None
+
+
+@pytest.mark.parametrize(("queues", "for_s", "told"), [(1, 59.0, "1 queue"), (2, 60.0, "2 queues")])
+def test_consumer_group_whose_queues_are_held_up_for_long_is_marked(queues: int, for_s: float, told: str) -> None:
+    held = ConsumerFacts("credits", 2, 12, 200.5, 1, 0, held_queues=queues, held_s=for_s)
+    line = next(line for line in lines(replace(_STATUS, consumers=(held,))) if line.name == "consumers")
+    assert line.text.endswith(f", {told} held up by a failing message for {span(for_s)}")
+    assert line.bad == (for_s >= 60)
 
 
 def test_tables() -> None:

@@ -45,7 +45,7 @@ def test_service_in_one_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert client.ask(asked).outcome == "COMMIT"
         assert client.ask(replace(asked, queue_offset=result.queue_offset + 1)).outcome == "ROLLBACK"
         assert client.ask(request(transaction_id="never seen", offset=8)).outcome == "ROLLBACK"
-    assert names["barrier"].check("never seen") is LocalTransactionState.ROLLBACK
+    assert names["barrier"].check("never seen", "orders") is LocalTransactionState.ROLLBACK
 
 
 def test_messages_without_a_transaction() -> None:

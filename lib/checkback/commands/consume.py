@@ -201,6 +201,7 @@ def _print_group(group: GroupLag, now: int) -> None:
     console().print(lag_screen.heading(group, now))
     for columns, rows in (
         (lag_screen.TOPICS, lag_screen.topic_rows(group, now)),
+        (lag_screen.HELD, lag_screen.held_rows(group, now)),
         (lag_screen.MEMBERS, lag_screen.member_rows(group)),
     ):
         if rows:

@@ -41,6 +41,10 @@ _BY_TOPIC = {
     "owned_queues": "Queues that this member consumes",
     "settled_timestamp_seconds": "Batch time up to which its queues are consumed",
 }
+_HELD = {
+    "held_since_timestamp_seconds": "When a message of this member began to hold up its queue, in order",
+    "held_failures": "Tries of that message that have failed",
+}
 _LAG = {
     "lag_messages": "Messages that the group has not consumed, also those that its selector does not match",
     "lag_seconds": "Time since the batch of the oldest of them; 0 = none",
@@ -78,7 +82,7 @@ class ConsumerMetrics(Collector):
     def names() -> set[str]:
         """The names of all series."""
         counters = {f"checkback_consumer_{name}_total" for name in _COUNTERS}
-        return counters | {f"checkback_consumer_{name}" for name in (*_GAUGES, *_BY_TOPIC, *_LAG)}
+        return counters | {f"checkback_consumer_{name}" for name in (*_GAUGES, *_BY_TOPIC, *_HELD, *_LAG)}
 
     def describe(self) -> Iterable[Metric]:
         """The families without samples."""
@@ -98,6 +102,11 @@ class ConsumerMetrics(Collector):
             settled = consumer.settled_at(topic)
             if settled is not None:
                 found["settled_timestamp_seconds"].add_metric([group, topic], settled / 1000)
+        for queue, held in consumer.held().items():
+            place = f"{held.message.half_queue_id}/{held.message.half_queue_offset}"
+            of = [group, queue.topic, str(queue.queue_id), place]
+            found["held_since_timestamp_seconds"].add_metric(of, (held.held_since or 0) / 1000)
+            found["held_failures"].add_metric(of, held.times)
         for each in self._read_lag():
             labels = [group, each.topic]
             counts = (each.messages, each.seconds, each.retries, each.dead_letters)
@@ -121,6 +130,9 @@ class ConsumerMetrics(Collector):
             found[name] = GaugeMetricFamily(f"checkback_consumer_{name}", says, labels=["group"])
         for name, says in (_BY_TOPIC | _LAG).items():
             found[name] = GaugeMetricFamily(f"checkback_consumer_{name}", says, labels=["group", "topic"])
+        for name, says in _HELD.items():
+            of = ["group", "topic", "queue", "message"]
+            found[name] = GaugeMetricFamily(f"checkback_consumer_{name}", says, labels=of)
         return found
 
     def _read_lag(self) -> tuple[TopicLag, ...]:

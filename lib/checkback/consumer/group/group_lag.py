@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from checkback.consumer.group.group_state import GroupState, Member, MessageQueue, QueueState
     from checkback.consumer.message_rows import Unread
     from checkback.consumer.position import Position
+    from checkback.consumer.retry import Retry
 
 
 #: sessions without a heartbeat after which a member counts as dead: three, as its clock may differ from this one
@@ -37,11 +38,15 @@ class _Lag:
 
 @dataclass(frozen=True)
 class QueueLag(_Lag):
-    """A consume queue. ``owner``: the member that consumes it, None = nobody."""
+    """A consume queue. ``owner``: the member that consumes it, None = nobody.
+
+    ``held``: the message that holds it up, in order, until it is consumed; None = none does.
+    """
 
     queue_id: int
     owner: str | None
     position: Position
+    held: Retry | None = None
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,16 @@ class GroupLag(_Lag):
     members: tuple[MemberState, ...]
     topics: tuple[TopicLag, ...]
     damaged: str | None = None
+
+    @property
+    def held(self) -> list[tuple[str, int, Retry]]:
+        """(topic, queue, message that holds it up) of the queues that are held up, in order."""
+        return [
+            (topic.topic, queue.queue_id, queue.held)
+            for topic in self.topics
+            for queue in topic.queues
+            if queue.held is not None
+        ]
 
     @property
     def living(self) -> frozenset[str]:
@@ -159,9 +174,8 @@ def _unread(found: Unread | None, now: int) -> tuple[int, float]:
 def _queue_lag(queue: MessageQueue, state: QueueState, unread: tuple[int, float] | None) -> QueueLag:
     messages, seconds = unread or (None, None)
     due = min((each.due_at for each in state.retries), default=None)
-    return QueueLag(
-        messages, seconds, len(state.retries), due, state.dead_letters, queue.queue_id, state.owner, state.position
-    )
+    counts = messages, seconds, len(state.retries), due, state.dead_letters
+    return QueueLag(*counts, queue.queue_id, state.owner, state.position, state.held)
 
 
 def _topic_lag(

@@ -11,10 +11,12 @@ from checkback.storage.timestamps import iso
 if TYPE_CHECKING:
     from checkback.consumer.group.group_lag import GroupLag, MemberState, QueueLag, TopicLag
     from checkback.consumer.position import Position
+    from checkback.consumer.retry import Retry
 
 _COUNTS = ("lag", "behind", "retries", "next retry", "dead letters")
 TOPICS = ("topic", "queues", *_COUNTS)
 QUEUES = ("topic", "queue", "consumed up to", *_COUNTS, "owner")
+HELD = ("topic", "queue", "held up by", "since", "failed tries", "next try", "last error")
 _NOT = "not subscribed"
 #: what a group's heading says if its members subscribe differently
 DIFFER = "members subscribe differently: messages that the owner of a queue does not select are lost to the group"
@@ -24,12 +26,14 @@ MEMBERS = ("member", "joined", "queues", "topics", "last error")
 def facts_of(group: GroupLag, now: int) -> ConsumerFacts:
     """What `status` says of a group."""
     if group.written_at is None:
-        return ConsumerFacts(group.group, None, None, None, None, None, group.damaged, None, None)
+        return ConsumerFacts(group.group, None, None, None, None, None, group.damaged, None, None, None)
     living, heard_s = len(group.living), (now - group.written_at) / 1000
     seconds = None if group.seconds is None else round(group.seconds, 3)
     counts = living, group.messages, seconds, group.retries, group.dead_letters
     silent = len(group.members) - living
-    return ConsumerFacts(group.group, *counts, group.damaged, silent, heard_s, group.unsubscribed)
+    held_s = max((_for_s(held, now) for _, _, held in group.held), default=None)
+    about = group.unsubscribed, len(group.held), held_s
+    return ConsumerFacts(group.group, *counts, group.damaged, silent, heard_s, *about)
 
 
 def heading(group: GroupLag, now: int) -> str:
@@ -58,6 +62,22 @@ def queue_rows(group: GroupLag, now: int) -> list[tuple[str, ...]]:
         for topic in group.topics
         for each in topic.queues
         if each.messages != 0 or each.retries
+    ]
+
+
+def held_rows(group: GroupLag, now: int) -> list[tuple[str, ...]]:
+    """Rows of the table of queues that a message holds up, in HELD; it is half queue/offset, as `lineage` takes it."""
+    return [
+        (
+            topic,
+            str(queue_id),
+            _place(held),
+            f"{iso(held.held_since)}, for {span(_for_s(held, now))}" if held.held_since is not None else "-",
+            str(held.times),
+            _when(held.due_at, now),
+            held.reason,
+        )
+        for topic, queue_id, held in group.held
     ]
 
 
@@ -106,10 +126,22 @@ def as_json(group: GroupLag) -> dict[str, Any]:
 
 
 def _counts(lag: TopicLag | QueueLag, now: int) -> tuple[str, ...]:
-    due = lag.next_retry_at
-    when = "-" if due is None else "now" if due <= now else f"in {span((due - now) / 1000)}"
+    when = _when(lag.next_retry_at, now)
     behind = "?" if lag.seconds is None else span(lag.seconds) if lag.messages else "-"
     return _count(lag.messages), behind, _count(lag.retries), when, _count(lag.dead_letters)
+
+
+def _when(due: int | None, now: int) -> str:
+    return "-" if due is None else "now" if due <= now else f"in {span((due - now) / 1000)}"
+
+
+def _place(held: Retry) -> str:
+    return f"{held.message.half_queue_id}/{held.message.half_queue_offset}"
+
+
+def _for_s(held: Retry, now: int) -> float:
+    """For how long it has held up its queue (s)."""
+    return 0.0 if held.held_since is None else max(0, now - held.held_since) / 1000
 
 
 def _count(count: int | None) -> str:
@@ -131,7 +163,19 @@ def _queue_json(queue: QueueLag) -> dict[str, Any]:
         "queue_id": queue.queue_id,
         "owner": queue.owner,
         **_counts_json(queue),
+        "held": None if queue.held is None else _held_json(queue.held),
         "position": _position_json(queue.position),
+    }
+
+
+def _held_json(held: Retry) -> dict[str, Any]:
+    return {
+        "half_queue_id": held.message.half_queue_id,
+        "half_queue_offset": held.message.half_queue_offset,
+        "since": None if held.held_since is None else iso(held.held_since),
+        "failed_tries": held.times,
+        "next_try_at": iso(held.due_at),
+        "last_error": held.reason,
     }
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 STATES = ("COMMIT", "ROLLBACK", "DISCARD", "CANCEL")
 #: a scheduled message so long after its deliver_at needs attention
 _OVERDUE_MS = 60_000
+#: a queue of a consumer group that a failing message holds up for so long needs attention (s)
+_HELD_S = 60
 GROUPS = ("group", "pending", "overdue", "oldest", "why")
 CHECKS = ("group", "endpoint", "outcomes of the last 5 minutes")
 
@@ -222,9 +224,14 @@ def _consumers(one: ConsumerFacts, new: int) -> Line:
     silent = f" ({one.silent} not heard of for {span(one.heard_s or 0)})" if one.silent else ""
     times = f"given up {one.dead_letters} time{'' if one.dead_letters == 1 else 's'}"
     dead = times + (f", new dead letters {new}" if new else "")
-    left = f"; not subscribed: {', '.join(one.unsubscribed)}" if one.unsubscribed else ""
-    text = f"{one.group}: members {one.members}{silent}, {lag}, retries {one.retries}, {dead}{left}"
-    return Line("consumers", text, bad=bool(new) or (not one.members and bool(one.lag_messages or one.retries)))
+    text = f"{one.group}: members {one.members}{silent}, {lag}, retries {one.retries}, {dead}"
+    if one.held_queues:
+        queues = f"{one.held_queues} queue{'' if one.held_queues == 1 else 's'}"
+        text += f", {queues} held up by a failing message for {span(one.held_s or 0)}"
+    if one.unsubscribed:
+        text += f"; not subscribed: {', '.join(one.unsubscribed)}"
+    held = (one.held_s or 0) >= _HELD_S
+    return Line("consumers", text, bad=bool(new) or held or (not one.members and bool(one.lag_messages or one.retries)))
 
 
 def _shown(topic: str | None) -> str:

@@ -105,7 +105,8 @@ class ConsumerFacts:
 
     ``damaged``: why its table, or a topic's, cannot be read: what is not known then is None. ``silent``: members that
     are not heard of any more; ``heard_s``: since a member was heard of. ``unsubscribed``: topics that no member
-    subscribes to, though some live.
+    subscribes to, though some live. ``held_queues``: queues that a failing message holds up, in order; ``held_s``: the
+    longest of them.
     """
 
     group: str
@@ -118,6 +119,8 @@ class ConsumerFacts:
     silent: int | None = 0
     heard_s: float | None = 0.0
     unsubscribed: tuple[str, ...] = ()
+    held_queues: int | None = 0
+    held_s: float | None = None
 
 
 @dataclass(frozen=True)
