@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 import shutil
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -13,10 +14,11 @@ import pytest
 from starlette.testclient import TestClient
 
 from checkback.consumer.group.group_reader import read_group
-from checkback.consumer.group.group_state import GroupState, QueueState
+from checkback.consumer.group.group_state import GroupState, MessageQueue, QueueState
 from checkback.consumer.group.group_table import GroupTable
-from checkback.consumer.position import Position
+from checkback.consumer.position import BatchKey, MessageKey, Position
 from checkback.consumer.reconsume_command import Request, act, look
+from checkback.consumer.retry import Retry
 from checkback.dashboard import audits
 from checkback.dashboard.access import COOKIE, Access
 from checkback.dashboard.app import HEADERS, create_app
@@ -474,6 +476,24 @@ def test_what_is_not_known_of_a_group_is_not_zero(evening: tuple[Path, datetime]
     assert (row["members"], row["topics"]) == (None, [])
     assert "Members, lag and dead letters are not known" in browser.get("/consumers").text
     assert consumers_line(browser)["bad"]
+
+
+def test_the_message_that_holds_up_a_queue_is_named(evening: tuple[Path, datetime], tmp_path: Path) -> None:
+    """The overview marks the group; its page says which message of which queue, and why."""
+    root, now = shutil.copytree(evening[0], tmp_path / "copy"), ms(datetime.now(timezone.utc))
+    table, queue = GroupTable(Tables.of(Storage(root=str(root))), "ledger"), MessageQueue("payments", 5)
+    held = Retry(MessageKey(BatchKey("a", 9, now), 3, 70), 12, now, "ValueError at ledger.py:7", now - 3_600_000)
+    table.update(lambda state: state.with_queues({queue: replace(state.queues[queue], retries=(held,))}))
+    browser = client(root)
+    line = consumers_line(browser)
+    assert line["bad"]
+    assert "1 queue held up by a failing message for 1h" in line["text"]
+    told = "payments, queue 5: held up by message 3/70 since "
+    assert told in browser.get("/consumers").text
+    (row,) = browser.get("/consumers.json").json()["rows"]
+    assert next(error for error in row["errors"] if error.startswith(told)).endswith(
+        "; 12 failed tries, the last: ValueError at ledger.py:7"
+    )
 
 
 def test_a_group_whose_only_member_was_killed_is_red_and_its_queues_are_nobodys(

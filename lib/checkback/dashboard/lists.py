@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from checkback.consumer.group.lag_reader import LagReader
-from checkback.consumer.group.lag_screen import DIFFER
+from checkback.consumer.group.lag_screen import DIFFER, held_lines
 from checkback.consumer.reconsume_command import command_of
 from checkback.dashboard import charts
 from checkback.dashboard.actions import dead_letters
@@ -200,7 +200,9 @@ def consumers(pages: Pages, request: Request) -> Response:
             "not_heard_of": [member.name for member in one.members if not member.lives],
             "heard_at": None if one.written_at is None else time_of(one.written_at),
             "errors": [
-                *filter(None, (one.damaged, unknown.get(one.group), *(member.last_error for member in one.members))),
+                *filter(None, (one.damaged, unknown.get(one.group))),
+                *held_lines(one, now),
+                *filter(None, (member.last_error for member in one.members)),
                 *([DIFFER] if one.differs else []),
             ],
             "topics": [

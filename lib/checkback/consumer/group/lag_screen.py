@@ -81,6 +81,14 @@ def held_rows(group: GroupLag, now: int) -> list[tuple[str, ...]]:
     ]
 
 
+def held_lines(group: GroupLag, now: int) -> list[str]:
+    """`held_rows` as sentences."""
+    return [
+        f"{topic}, queue {queue}: held up by message {place} since {since}; {tries} failed tries, the last: {error}"
+        for topic, queue, place, since, tries, _, error in held_rows(group, now)
+    ]
+
+
 def idle(group: GroupLag) -> str:
     """The line about the queues that `queue_rows` leaves out; empty if there are none."""
     queues = [each for topic in group.topics for each in topic.queues if each.messages == 0 and not each.retries]
