@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Published:
-    return Published(Tables.of(Storage(root=str(tmp_path / "lake"), sync=False)))
+    lake = Published(Tables.of(Storage(root=str(tmp_path / "lake"), sync=False)))
+    lake.log("batches")  # `reconcile` makes it when it starts
+    return lake
 
 
 @pytest.fixture

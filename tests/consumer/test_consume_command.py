@@ -32,7 +32,9 @@ COMMAND = [sys.executable, "-m", "checkback", "consume", "payments", *SET]
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Published:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
-    return Published(Tables(root=str(tmp_path / "data"), by_files=True, sync=False))
+    lake = Published(Tables(root=str(tmp_path / "data"), by_files=True, sync=False))
+    lake.log("batches")  # `reconcile` makes it when it starts
+    return lake
 
 
 def consumed(capfd: pytest.CaptureFixture[str], *options: str) -> list[dict[str, Any]]:
@@ -208,6 +210,18 @@ def test_follow_waits_for_a_topic(lake: Published) -> None:
         lake.publish({"payments": [lake.messages(1)]})
         assert "0/0" in process.stdout.readline()
         assert process.wait() == 0
+
+
+@pytest.mark.parametrize("command", [("consume", "payments"), ("consume", "payments", "--follow"), ("consumers",)])
+def test_a_root_without_tables_is_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], command: tuple[str, ...]
+) -> None:
+    """It may be mistyped: nothing would ever come."""
+    assert main([*command, "--set", f"storage.root={tmp_path}"]) == 2
+    out, err = capfd.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert f"{tmp_path}: there are no tables of Checkback; name their root" in err
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.slow

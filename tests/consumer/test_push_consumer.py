@@ -11,14 +11,17 @@ import pytest
 from checkback.consumer import ConsumeResult, MessageSelector, PushConsumer
 from checkback.consumer.group.group_table import GroupTable
 from checkback.errors import SettingsError
+from checkback.settings import Storage
+from checkback.storage.tables import Tables
 from checkback.storage.timestamps import time_of
 from consumer.heard import Heard, until
+from consumer.published import Published
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from checkback.consumer.consume_from_where import StartFrom
-    from consumer.published import Published
 
 FAST: dict[str, Any] = {"session": 2.0, "commit_interval": 0.05, "retry_levels": [0.01], "threads": 4}
 
@@ -227,6 +230,25 @@ def test_a_start_without_a_time_zone_is_refused(lake: Published) -> None:
     start_from = time_of(lake.time).replace(tzinfo=None)
     with pytest.raises(SettingsError, match=r"start_from: '2023-11-14 22:13:20' has no time zone; give it a time zone"):
         PushConsumer("g", lake.tables.root, Heard(), start_from=start_from)
+
+
+@pytest.mark.parametrize("made", [[], ["half"], ["batches"]])
+def test_a_root_without_tables_is_refused_and_nothing_is_made_there(
+    tmp_path: Path, running: list[PushConsumer], made: list[str]
+) -> None:
+    """It may be mistyped. What the gateway or `reconcile` makes first is enough: messages are waited for."""
+    lake = Published(Tables.of(Storage(root=str(tmp_path / "lake"), sync=False)))
+    for name in made:
+        lake.log(name)
+    heard = Heard()
+    if made:
+        start(lake, running, heard)
+        lake.publish({"pay": [lake.messages(1)]})
+        heard.wait_for(0)
+    else:
+        with pytest.raises(SettingsError, match=f"{lake.tables.root}: there are no tables of Checkback; name their"):
+            PushConsumer("g", lake.tables.root, heard).subscribe("pay").start()
+        assert not (tmp_path / "lake").exists()
 
 
 def test_messages_of_a_release_without_batches_come_first(lake: Published, running: list[PushConsumer]) -> None:

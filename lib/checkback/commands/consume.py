@@ -71,13 +71,15 @@ def consume(
     """Show the messages of a topic, in order; no consumer group is joined, nothing is written."""
     settings = prepared_for_tables(config, overrides, debug)
     from checkback.consumer.browse import Browser, has_topic
-    from checkback.consumer.storage import consumer_tables
+    from checkback.consumer.storage import consumer_tables, refuse_no_tables
 
     selector = _selector(tag, sql)
     moment = _start(start)
     tables, _ = consumer_tables(settings)
-    if not has_topic(tables, topic) and not follow:
-        raise SettingsError("there is no such topic", topic, "a topic is there once its first message is published")
+    if not has_topic(tables, topic):
+        refuse_no_tables(tables)
+        if not follow:
+            raise SettingsError("there is no such topic", topic, "a topic is there once its first message is published")
     with suppress(KeyboardInterrupt, BrokenPipeError):  # Ctrl-C, `| head`
         _print_messages(Browser(tables, topic, selector, moment), follow, limit, bodies, as_json)
 
@@ -155,11 +157,13 @@ def consumers(
     from checkback.consumer.group import lag_screen
     from checkback.consumer.group.lag_reader import consumer_lag
     from checkback.consumer.reconsume_command import message_json
-    from checkback.consumer.storage import consumer_tables
+    from checkback.consumer.storage import consumer_tables, refuse_no_tables
 
     tables, _ = consumer_tables(settings)
     now = _now_ms()
     found = consumer_lag(tables, now, group)
+    if not found:
+        refuse_no_tables(tables)
     letters = [] if group is None or not found[0].dead_letters else _given_up(tables, group)
     if as_json:
         first = {} if group is None else {"first_dead_letters": [message_json(one) for one in letters[:LETTERS]]}

@@ -25,7 +25,7 @@ from checkback.consumer.listener_threads import Caller
 from checkback.consumer.options import ConsumerOptions
 from checkback.consumer.process_queues import ProcessQueues, warn
 from checkback.consumer.reader_thread import Reader
-from checkback.consumer.storage import consumer_tables
+from checkback.consumer.storage import consumer_tables, refuse_no_tables
 from checkback.consumer.topic_reader import TopicReader
 from checkback.consumer.transactional_calls import TransactionalListening
 from checkback.errors import SettingsError
@@ -141,6 +141,7 @@ class PushConsumer:
         hand, options = self._hand, self._options
         if not self._selectors or self._listener is None:
             raise SettingsError("nothing to consume", self.group, "call subscribe(topic) and give a listener")
+        refuse_no_tables(self._tables)
         listening: Listening | TransactionalListening = Listening(self._listener, options.batch)
         if self._positions is not None:
             self._positions.create_table()
