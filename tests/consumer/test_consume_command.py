@@ -80,6 +80,7 @@ def test_where_to_begin_and_end(lake: Published, capfd: pytest.CaptureFixture[st
     assert offsets(consumed(capfd, "--from", "first", "--limit", "3")) == [0, 1, 2]
     assert offsets(consumed(capfd, "--from", iso(START + 1001)[:-1])) == [2, 3, 4, 5]
     assert offsets(consumed(capfd, "--from", iso(START + 3000))) == [4, 5]
+    assert offsets(consumed(capfd, "--from", "1")) == [2, 3, 4, 5]
     assert offsets(consumed(capfd, "--from", "last")) == []
 
 
@@ -122,7 +123,10 @@ def test_text_is_one_line_a_message_without_control_characters(
         (["payments"], "payments: there is no such topic"),
         (["../half"], "is not the name of a topic"),
         (["_delta_log"], "is not the name of a topic"),
-        (["payments", "--from", "yesterday"], "--from: 'yesterday' is not a time; write first, last, or a time"),
+        (
+            ["payments", "--from", "yesterday"],
+            "--from: 'yesterday' is not a time; write first, last, a batch id, or a time",
+        ),
         (["payments", "--tag", "A", "--sql", "a > 1"], "--tag, --sql: a message is selected by either"),
         (["payments", "--tag", "|| |"], ""),
         (["payments", "--limit", "0"], "--limit"),

@@ -135,7 +135,7 @@ ABOUT = {
     ),
     "operations": _About(
         "an operator action ([operate.md](operate.md)).",
-        "`resolve`, `cancel`, `resume`, `reconsume`",
+        "`resolve`, `cancel`, `resume`, `reconsume`, `group`",
         "`resolve`, `resume`, `lineage`",
         _APPEND_ONLY,
     ),
@@ -167,7 +167,7 @@ ABOUT = {
         "a member of a consumer group, a topic that it subscribes, a queue with its position, or a message that is to "
         "be consumed again ([consumer.md](consumer.md#groups)). Each commit replaces all rows; the history is kept for "
         "an hour.",
-        "consumers, `reconsume`",
+        "consumers, `reconsume`, `group`",
         "consumers, `consumers`, `status`",
         "The group forgets what they say. Without its rows QUEUE a topic is new to the group. Stop the group first.",
     ),

@@ -330,10 +330,11 @@ def test_what_if(call: Call, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "batches from 1970-01-01" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("call", _commands("consume", "consumers", "reconsume"), ids=_id)
+@pytest.mark.parametrize("call", _commands("consume", "consumers", "reconsume", "group"), ids=_id)
 def test_consumer_commands(call: Call, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """On a topic and a group as they must be. --follow would not end; --yes does it, else it is shown."""
-    arguments = [{"TOPIC": "payments", "GROUP": "credits"}.get(word, word) for word in call.arguments]
+    names = {"TOPIC": "payments", "refunds": "payments", "GROUP": "credits"}
+    arguments = [names.get(word, word) for word in call.arguments]
     lake = _credits(tmp_path)
     if "--sql" in arguments:
         pytest.importorskip("lark", reason="SQL92 needs lark")

@@ -28,6 +28,7 @@ MODULES = {
     "what_if": ("what-if",),
     "operate": ("resolve", "cancel", "resume"),
     "consume": ("consume", "consumers", "reconsume"),
+    "group": ("group",),
     "maintain": ("maintain",),
     "config": ("config",),
 }

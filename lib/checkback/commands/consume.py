@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from contextlib import suppress
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,8 +26,6 @@ from checkback.commands.printing import console, print_line, print_table, wait_f
 from checkback.errors import SettingsError, StorageError
 
 if TYPE_CHECKING:
-    from typing import Literal
-
     from checkback.consumer.browse import Browser
     from checkback.consumer.group.group_lag import GroupLag
     from checkback.consumer.reconsume import Judged
@@ -47,7 +44,8 @@ Sql = Annotated[
     str | None, typer.Option("--sql", metavar="EXPRESSION", help="Only those for which it is true: 'amount > 5'.")
 ]
 From = Annotated[
-    str, typer.Option("--from", metavar="first|last|TIME", help="Where to begin; TIME of a batch, as --as-of takes it.")
+    str,
+    typer.Option("--from", metavar="first|last|TIME|BATCH", help="Where to begin; TIME as --as-of takes it."),
 ]
 Follow = Annotated[bool, typer.Option("--follow", help="Go on with new messages, until Ctrl-C.")]
 Bodies = Annotated[bool, typer.Option("--bodies", help="Show the bodies, too: as text, or base64.")]
@@ -71,17 +69,18 @@ def consume(
     """Show the messages of a topic, in order; no consumer group is joined, nothing is written."""
     settings = prepared_for_tables(config, overrides, debug)
     from checkback.consumer.browse import Browser, has_topic
+    from checkback.consumer.consume_from_where import parse_start
     from checkback.consumer.storage import consumer_tables, refuse_no_tables
 
     selector = _selector(tag, sql)
-    moment = _start(start)
+    begin = parse_start(start, "--from")
     tables, _ = consumer_tables(settings)
     if not has_topic(tables, topic):
         refuse_no_tables(tables)
         if not follow:
             raise SettingsError("there is no such topic", topic, "a topic is there once its first message is published")
     with suppress(KeyboardInterrupt, BrokenPipeError):  # Ctrl-C, `| head`
-        _print_messages(Browser(tables, topic, selector, moment), follow, limit, bodies, as_json)
+        _print_messages(Browser(tables, topic, selector, begin), follow, limit, bodies, as_json)
 
 
 def _print_messages(browser: Browser, follow: bool, limit: int | None, bodies: bool, as_json: bool) -> None:
@@ -126,22 +125,6 @@ def _selector(tag: str | None, sql: str | None) -> MessageSelector | None:
         return MessageSelector.by_sql(sql)
     selector = MessageSelector.by_tag(tag)
     return selector if selector.columns or not selector.matches() else None
-
-
-def _start(text: str) -> Literal["first", "last"] | datetime:
-    """Where to begin. Raises SettingsError."""
-    from checkback.inspect.versions.as_of import parse_as_of
-
-    if text == "first":
-        return "first"
-    if text == "last":
-        return "last"
-    try:
-        moment = parse_as_of(text)
-    except SettingsError as error:
-        raise SettingsError(error.what, "--from", f"write first, last, or a time: {error.fix}") from error
-    assert moment is not None  # noqa: S101 - for the type: it was given
-    return moment
 
 
 @app.command()

@@ -5,20 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from checkback.consumer.batch_log import BatchLog
+from checkback.consumer.consume_from_where import start_position
 from checkback.consumer.message import MessageExt, messages_of
-from checkback.consumer.position import QUEUES, Position, last_of
+from checkback.consumer.position import QUEUES, last_of
 from checkback.consumer.topic_reader import TopicReader
 from checkback.errors import SettingsError
 from checkback.messages.names import reserved
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.schemas import TOPIC_PREFIX
-from checkback.storage.timestamps import ms_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from datetime import datetime
-    from typing import Literal
 
+    from checkback.consumer.consume_from_where import StartFrom
     from checkback.filter import MessageSelector
     from checkback.storage.tables import Tables
 
@@ -41,21 +40,20 @@ class Browser:
         tables: Tables,
         topic: str,
         selector: MessageSelector | None = None,
-        start_from: Literal["first", "last"] | datetime = "first",
+        start_from: StartFrom = "first",
     ) -> None:
-        """``selector``: None = all messages. ``start_from``: a time is that of a batch. Raises StorageError."""
+        """``selector``: None = all messages. ``start_from``: a time is that of a batch.
+
+        Raises StorageError, SettingsError if there is no such batch.
+        """
         self._topic = topic
         self._log = BatchLog(tables)
         self._reader = TopicReader(tables, topic, self._log, selector)
         self._log.refresh()
         #: behind the batches that were read
-        self._position = Position()
+        self._position = start_position(self._log, start_from, "--from")
         #: messages behind it that were given out, before an error
         self._given = 0
-        if start_from == "last":
-            self._position = self._log.listed.consumed_before(len(self._log))
-        elif start_from != "first":
-            self._position = self._log.listed.consumed_before(self._log.listed.first_since(ms_of(start_from)))
 
     def read(self) -> Iterator[MessageExt]:
         """The messages of the batches that are complete now and were not read before.

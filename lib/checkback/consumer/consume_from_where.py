@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from checkback.consumer.position import Position
 from checkback.errors import SettingsError
+from checkback.inspect.versions.as_of import parse_as_of
 from checkback.storage.timestamps import aware, ms_of
 
 if TYPE_CHECKING:
@@ -26,14 +27,30 @@ def check_start(start_from: StartFrom) -> None:
         raise SettingsError("is not a start", "start_from", 'use "first", "last", a datetime or a batch id')
 
 
+def parse_start(text: str, option: str) -> StartFrom:
+    """What an option says: first, last, a batch id, or a time as `parse_as_of` takes it. Raises SettingsError."""
+    if text == "first":
+        return "first"
+    if text == "last":
+        return "last"
+    if text.isdecimal() and text.isascii() and len(text) < 19:
+        return int(text)
+    try:
+        moment = parse_as_of(text)
+    except SettingsError as error:
+        raise SettingsError(error.what, option, f"write first, last, a batch id, or a time: {error.fix}") from error
+    assert moment is not None  # noqa: S101 - for the type: it was given
+    return moment
+
+
 def start_positions(log: BatchLog, start_from: StartFrom, topics: Iterable[str]) -> dict[str, Position]:
     """The position before the first message, by topic. Raises SettingsError if there is no such batch."""
     new = list(topics)
     return dict.fromkeys(new, start_position(log, start_from)) if new else {}
 
 
-def start_position(log: BatchLog, start_from: StartFrom) -> Position:
-    """The position before the first message. Raises SettingsError if there is no such batch."""
+def start_position(log: BatchLog, start_from: StartFrom, name: str = "start_from") -> Position:
+    """The position before the first message. Raises SettingsError, of ``name``, if there is no such batch."""
     if start_from == "first":
         return Position()
     if start_from == "last":
@@ -43,5 +60,5 @@ def start_position(log: BatchLog, start_from: StartFrom) -> Position:
     newest = log.batches[-1].key.application if len(log) else ""
     found = [at for at, each in enumerate(log.batches) if each.key[:2] == (newest, start_from)]
     if not found:
-        raise SettingsError(f"there is no batch {start_from}", "start_from", "see the table batches")
+        raise SettingsError(f"there is no batch {start_from}", name, "see the table batches")
     return log.listed.consumed_before(found[0])

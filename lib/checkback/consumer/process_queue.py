@@ -120,7 +120,7 @@ class ProcessQueue:
     ``consumed``. ``sequential``: one slice after the other; ``version``: of its row in SqlPositions, which has the dead
     letters ``kept_dead``. ``ahead``: how many retries wait for the position, as of the last `advance`. ``stuck``: it is
     not read until something of it is consumed. ``count``: messages in hand; ``size``: bytes of those that are not taken
-    yet, ``retry_size``: of retries that are not consumed yet. ``kept_by``: as in QueueState.
+    yet, ``retry_size``: of retries that are not consumed yet. ``kept_by``, ``reset_id``: as in QueueState.
     """
 
     queue: MessageQueue
@@ -146,6 +146,7 @@ class ProcessQueue:
     size: int = 0
     retry_size: int = 0
     kept_by: str | None = None
+    reset_id: str | None = None
     #: retries that are being read or consumed
     retrying: set[MessageKey] = field(default_factory=set)
     #: not taken yet; taken and unfinished, in order; to be taken first, retries and what was not finished
@@ -168,7 +169,7 @@ class ProcessQueue:
         found = cls(queue, epoch, position, position, retries, dead, state.dead_letters, ordered)
         found.held_until, found.sequential = held_until, version is not None
         found.version, found.kept_dead = version or 0, state.dead
-        found.resumed_until = state.resumed_until
+        found.resumed_until, found.reset_id = state.resumed_until, state.reset_id
         given_up = {letter.message for letter in dead.values()}
         found.skip = frozenset(given_up if ordered else given_up.union(retries))
         found.advance()

@@ -55,7 +55,8 @@ class PushConsumer:
     if ``orderly``, one message after the other in each queue: one that fails holds up its queue, and is tried again
     after ``suspend`` s, then after twice as long each time, up to 30 s. A message that has failed
     ``max_reconsume_times`` times more is given up; None: after 16, in order never.
-    ``start_from``: where a topic begins that is new to the group: "first", "last", a datetime, or a batch id.
+    ``start_from``: where a topic begins that is new to the group: "first" (None), "last", a datetime with a time zone,
+    or a batch id; the others go on where the group is.
 
     Messages are consumed at least once; with ``positions`` exactly once: the listener is called with a connection as
     its second argument, and what it does through that is one transaction with the position. Raises SettingsError,
@@ -71,7 +72,7 @@ class PushConsumer:
         threads: int = 20,
         batch: int | None = None,
         orderly: bool = False,
-        start_from: StartFrom = "first",
+        start_from: StartFrom | None = None,
         positions: SqlPositions | None = None,
         max_reconsume_times: int | None = None,
         retry_levels: Iterable[float] | None = None,
@@ -89,7 +90,8 @@ class PushConsumer:
             raise SettingsError(what, group, fix)
         if iscoroutinefunction(listener):
             raise SettingsError("the listener is a coroutine function", group, "use AsyncPushConsumer")
-        check_start(start_from)
+        if start_from is not None:
+            check_start(start_from)
         self._options = ConsumerOptions(
             threads=threads,
             batch=batch,
@@ -157,9 +159,13 @@ class PushConsumer:
         if not batches.refresh():
             warn("group %s: there is no batch yet at %s", self.group, self._tables.root)
         table = GroupTable(self._tables, self.group)
+        known = sorted({queue.topic for queue in table.state.queues} & self._selectors.keys())
+        if known and self._start_from is not None:
+            said = "group %s: start_from is for new topics; it goes on where it is in %s: see `checkback group reset`"
+            warn(said, self.group, ", ".join(known))
 
         def starts(topics: Iterable[str]) -> dict[str, Any]:
-            return start_positions(batches, self._start_from, topics)
+            return start_positions(batches, "first" if self._start_from is None else self._start_from, topics)
 
         selectors = {topic: said for topic, each in self._selectors.items() if (said := _said(each)) is not None}
         member = Membership(table, self.member, self._selectors, options.session, starts, selectors=selectors)

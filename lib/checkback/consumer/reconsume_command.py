@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from checkback.consumer.batch_log import BatchLog
 from checkback.consumer.dead_letters import TABLE
-from checkback.consumer.group.group_reader import chosen_groups, read_group
+from checkback.consumer.group.group_reader import chosen_groups, no_such_group, read_group
 from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.reconsume import (
     AGAIN,
@@ -148,6 +148,8 @@ def dead_letters(
     log = BatchLog(tables)
     log.refresh()
     state = read_group(tables, group).state
+    if state.removed:
+        raise no_such_group(tables, group)
     recorded = recorded_deaths(tables, group, deaths_in(rows))
     buried = dead_letters_of(rows, {*recorded, *state.resumed})
     return [

@@ -38,7 +38,7 @@ _LOCK_MS = 200
 #: PostgreSQL's SQLSTATE lock_not_available, of NOWAIT and of lock_timeout
 _LOCK_NOT_AVAILABLE = "55P03"
 _NO_ROW = "the queue's row is gone: the database was restored from a backup of before, or is another one"
-_RESTORE_IT = "restore it; or stop the group and remove its table in consumer_groups/: it begins anew at `start_from`"
+_RESTORE_IT = "restore it; or stop the group, and set where it goes on: checkback group reset"
 
 
 class KeptState(NamedTuple):
@@ -88,7 +88,9 @@ class SqlPositions:
         return pool.size() + pool._max_overflow
 
     def load(self, group: str, queue: MessageQueue, start: QueueState) -> KeptState:
-        """The queue's row; a new one begins at ``start``. Retries of an operator in ``start`` are taken over once.
+        """The queue's row; a new one begins at ``start``.
+
+        Retries and the position that an operator has put into ``start`` are taken over, once.
 
         In PostgreSQL it waits for no other transaction: a member that hangs, or whose machine is gone, may hold the
         row's lock for hours. Raises FencedError if another member writes the row meanwhile, StorageError if an open
@@ -103,14 +105,17 @@ class SqlPositions:
             if connection.dialect.name == "postgresql":
                 connection.execute(text(f"SET LOCAL lock_timeout = {_LOCK_MS}"))
             found = connection.execute(wanted).one_or_none()
-            if found is None and start.kept_by is not None:
+            if found is None and start.kept_by is not None and start.reset_id is None:
                 raise StorageError(_NO_ROW, where, _RESTORE_IT)
             if found is None:
                 begun = {"state": encode(start.with_resumed(start.retries)), "state_id": uuid.uuid4().hex, "version": 0}
                 insert_once(connection, self.table, {**row, **begun, "updated_at": _now()})
                 found = connection.execute(wanted).one()
             state, version = decode(found.state), found.version
-            resumed = state.with_resumed(start.retries)
+            resumed = state
+            if start.reset_id is not None and start.reset_id != state.reset_id:
+                resumed = state.reset(start.position, start.reset_id)
+            resumed = resumed.with_resumed(start.retries)
             if resumed != state:
                 self.keep(connection, group, queue, version, resumed)
                 version += 1
@@ -162,6 +167,7 @@ def encode(state: QueueState) -> str:
         "dead": [[number, *_flat(each.message), *each[1:]] for number, each in state.dead],
         "dead_letters": state.dead_letters,
         "resumed_until": state.resumed_until,
+        "reset_id": state.reset_id,
     }
     return json.dumps(found)
 
@@ -176,6 +182,7 @@ def decode(kept: str) -> QueueState:
         tuple((row[0], DeadLetter(_message(row[1:6]), *row[6:])) for row in found["dead"]),
         found["dead_letters"],
         resumed_until=found["resumed_until"],
+        reset_id=found.get("reset_id"),
     )
 
 

@@ -122,5 +122,5 @@ class TransactionalListening:
         with self._hand.changed:  # other threads add retries, and give messages up
             retries = tuple(each for key, each in queue.retries.items() if key not in done)
             position = queue.consumed if taken.retries is not None else taken.after(taken.done + count)
-            letters, until = queue.kept_letters(), queue.resumed_until
-            return QueueState(position, retries, letters, queue.dead_letters, resumed_until=until)
+            letters, until, by = queue.kept_letters(), queue.resumed_until, queue.reset_id
+            return QueueState(position, retries, letters, queue.dead_letters, resumed_until=until, reset_id=by)

@@ -163,9 +163,14 @@ REJECTED: Columns = (
 )
 OPERATIONS: Columns = (
     _column("at", _TIME, "when the op or half message that it made landed; of a dead letter: when it was resumed"),
-    _column("action", _STRING, "RESOLVE_COMMIT, RESOLVE_ROLLBACK, CANCEL, RESUME or RESUME_DEAD_LETTER"),
+    _column(
+        "action",
+        _STRING,
+        "RESOLVE_COMMIT, RESOLVE_ROLLBACK, CANCEL, RESUME, RESUME_DEAD_LETTER; of a topic of a consumer group, without "
+        "a transaction: RESET_POSITION, REMOVE_TOPIC, REMOVE_GROUP",
+    ),
     _column("actor", _STRING, "who did it, as --actor says"),
-    _column("reason", _STRING, "why, as --reason says; of a dead letter after the consumer group"),
+    _column("reason", _STRING, "why, as --reason says; of a dead letter or a consumer group after its name"),
     *DECISIONS[:5],
     _column("new_queue_id", _INT, "half queue of the resumed message; null = not a RESUME"),
     _column("new_queue_offset", _LONG, "its offset there; null = not a RESUME"),
@@ -216,6 +221,7 @@ CONSUMER_GROUP: Columns = (
     ),
     _column("dead_letters", _LONG, "of a queue: messages given up so far"),
     _column("kept_by", _STRING, "of a queue: `state_id` of the row of SqlPositions that its position is from"),
+    _column("reset_id", _STRING, "of a queue: of the position that an operator has set, until its owner has kept it"),
     _column("session_ms", _LONG, "of a member: its consumer.session"),
     _column("settled_at", _TIME, "of a queue: batch time up to which all is consumed; of a member: when it joined"),
 )
@@ -290,7 +296,7 @@ ADDED: Mapping[str, frozenset[str]] = {
     "decisions": frozenset({"deliver_at"}),
     "batches": frozenset({"delivered", "cancelled", "read_ranges", "restored_at"}),
 }
-_ADDED_TO_GROUPS = frozenset({"consumed_times", "held_since", "kept_by", "selector"})
+_ADDED_TO_GROUPS = frozenset({"consumed_times", "held_since", "kept_by", "reset_id", "selector"})
 
 
 def added_columns(name: str) -> frozenset[str]:

@@ -50,10 +50,15 @@ def chosen_groups(tables: Tables, group: str | None) -> list[str]:
     if group is None:
         return group_names(tables)
     if not is_consumer_group(group) or not DeltaLog.exists(tables.location(GROUP_PREFIX + group)):
-        names = group_names(tables)
-        known = f"there are {', '.join(names[:10])}" if names else "a PushConsumer makes one when it starts"
-        raise SettingsError("there is no such consumer group", group, known)
+        raise no_such_group(tables, group)
     return [group]
+
+
+def no_such_group(tables: Tables, group: str) -> SettingsError:
+    """The error for a group that is not there, or was removed."""
+    names = [name for name in group_names(tables) if name != group]
+    known = f"there are {', '.join(names[:10])}" if names else "a PushConsumer makes one when it starts"
+    return SettingsError("there is no such consumer group", group, known)
 
 
 def read_group(tables: Tables, group: str) -> StoredGroup:

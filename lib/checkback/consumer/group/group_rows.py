@@ -48,7 +48,8 @@ def from_rows(rows: pa.Table) -> GroupState:
         elif row["kind"] == "QUEUE":
             part = None if row["batch_id"] is None else _message(row)
             position = Position(dict(row["consumed"]), part, _ms(row["settled_at"]), _times(row))
-            state = QueueState(position, (), (), row["dead_letters"], row["member"], row["counter"], kept_by=row["kept_by"])
+            ids = {name: row[name] for name in ("kept_by", "reset_id")}
+            state = QueueState(position, (), (), row["dead_letters"], row["member"], row["counter"], **ids)
             queues[MessageQueue(row["topic"], row["queue_id"])] = state
         elif row["kind"] == "RETRY":
             retry = Retry(_message(row), row["reconsume_times"], _ms(row["due_at"]) or 0, row["reason"])
@@ -101,6 +102,7 @@ def _queue_row(queue: MessageQueue, state: QueueState) -> dict[str, Any]:
         "counter": state.epoch,
         "dead_letters": state.dead_letters,
         "kept_by": state.kept_by,
+        "reset_id": state.reset_id,
         "settled_at": _time(position.settled_at),
     }
     return row if position.part is None else row | _message_columns(position.part)

@@ -41,6 +41,8 @@ class QueueState:
     its owner changed; ``owner``: the member that consumes it, None = nobody. ``resumed_until``: in SqlPositions, the
     latest ``due_at`` of an operator's retries that were taken over from the group's table (ms). ``kept_by``: in the
     group's table, the `KeptState.state_id` of the row of SqlPositions that it is a copy of; None = of none.
+    ``reset_id``: of the position that an operator has set: in the group's table until its owner has kept it, in
+    SqlPositions the last one that was taken over.
     """
 
     position: Position
@@ -51,6 +53,13 @@ class QueueState:
     epoch: int = 0
     resumed_until: int = 0
     kept_by: str | None = None
+    reset_id: str | None = None
+
+    def reset(self, position: Position, reset_id: str) -> QueueState:
+        """At a position that an operator has set; retries and dead letters whose message comes again are dropped."""
+        retries = tuple(each for each in self.retries if position.has(each.message))
+        dead = tuple(each for each in self.dead if position.has(each[1].message))
+        return replace(self, position=position, retries=retries, dead=dead, reset_id=reset_id)
 
     @property
     def held(self) -> Retry | None:
@@ -99,6 +108,11 @@ class GroupState:
     members: Mapping[str, Member] = field(default_factory=dict)
     queues: Mapping[MessageQueue, QueueState] = field(default_factory=dict)
     resumed: Mapping[Death, str] = field(default_factory=dict)
+
+    @property
+    def removed(self) -> bool:
+        """True if an operator has removed the group, or nobody has joined it yet."""
+        return not self.members and not self.queues
 
     def owned(self, member: str) -> dict[MessageQueue, QueueState]:
         """The queues that the member owns."""

@@ -107,14 +107,14 @@ class GroupTable:
         try:
             with FileWriter(self._root, sync=self._sync) as writer:
                 writer.write(self._name, to_rows(state))
-                [file] = writer.close()
+                files = writer.close()  # none if the state is empty
         except OSError as error:
             raise StorageError(f"cannot be written: {error.strerror or error}", self._place) from error
         now = round(time.time() * 1000)
         operation = {"operation": "WRITE", "operationParameters": {"mode": "Overwrite"}, "engineInfo": "checkback"}
         actions: list[dict[str, object]] = [
             {"commitInfo": {"timestamp": now, **operation}},
-            {"add": file.add_action(now)},
+            *({"add": file.add_action(now)} for file in files),
         ]
         if self._file is not None:
             # Without a time no checkpoint lists it: it would list a week of them, in the end hundreds of MB.
@@ -123,11 +123,11 @@ class GroupTable:
         mark = write_commit(self._place, self._version + 1, actions, self._sync)
         if mark is None:
             with suppress(OSError):
-                table_files.remove(f"{self._place}/{file.path}")
+                table_files.remove(*(f"{self._place}/{file.path}" for file in files))
             return False
         self._version, self._mark = self._version + 1, mark
-        self._file, self._state = file.path, state
-        if self._version % _CHECKPOINT == 0:
+        self._file, self._state = next((file.path for file in files), None), state
+        if self._version % _CHECKPOINT == 0 and files:
             self._clean_up()
         return True
 

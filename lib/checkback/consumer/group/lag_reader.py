@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from checkback.consumer.batch_log import BatchLog
 from checkback.consumer.group.group_lag import GroupLag, damaged_group, group_lag
-from checkback.consumer.group.group_reader import StoredGroup, chosen_groups, read_group
+from checkback.consumer.group.group_reader import StoredGroup, chosen_groups, no_such_group, read_group
 from checkback.consumer.group.group_state import MessageQueue
 from checkback.consumer.topic_reader import TopicReader
 from checkback.errors import StorageError
 from checkback.storage.files.object_store import concurrently
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from checkback.consumer.group.group_state import GroupState
     from checkback.consumer.message_rows import Unread
+    from checkback.consumer.position import Position
     from checkback.storage.tables import Tables
 
 
@@ -44,6 +45,9 @@ class LagReader:
         _, *found = self._together(self._log.open, *(partial(read, self._tables, name) for name in names))
         damaged = [one for one in found if isinstance(one, GroupLag)]
         stored = {name: one for name, one in zip(names, found, strict=True) if isinstance(one, StoredGroup)}
+        stored = {name: one for name, one in stored.items() if not one.state.removed}
+        if group is not None and not stored:
+            raise no_such_group(self._tables, group)
         states = [one.state for one in stored.values()]
         topics = sorted({queue.topic for state in states for queue in state.queues})
         for topic in topics:
@@ -73,16 +77,18 @@ class LagReader:
         """What each group has not consumed of a topic."""
         found = []
         for state in states:
-            positions = {
-                queue.queue_id: self._log.listed.dated(each.position)
-                for queue, each in state.queues.items()
-                if queue.topic == topic
-            }
-            first = min(map(self._log.listed.first_unconsumed, positions.values()), default=len(self._log))
-            batches = self._log.batches[first:]
-            counted = self._readers[topic].count(batches, positions) if batches else {}
+            positions = {queue.queue_id: each.position for queue, each in state.queues.items() if queue.topic == topic}
+            counted = unread_of(self._log, self._readers[topic], positions)
             found.append({MessageQueue(topic, queue_id): unread for queue_id, unread in counted.items()})
         return found
+
+
+def unread_of(log: BatchLog, reader: TopicReader, positions: Mapping[int, Position]) -> dict[int, Unread]:
+    """By queue what lies behind its position; queues without any are left out. Raises StorageError."""
+    dated = {queue_id: log.listed.dated(position) for queue_id, position in positions.items()}
+    first = min(map(log.listed.first_unconsumed, dated.values()), default=len(log))
+    batches = log.batches[first:]
+    return reader.count(batches, dated) if batches else {}
 
 
 def _stored_or_damaged(tables: Tables, group: str) -> StoredGroup | GroupLag:
