@@ -208,7 +208,11 @@ def test_each_command_is_in_the_module_that_is_named() -> None:
     commands = application().commands
     found = {each.name or each.callback.__name__: each.callback.__module__ for each in app.registered_commands}  # type: ignore[union-attr]
     named = {name: f"checkback.commands.{module}" for module, names in MODULES.items() for name in names}
-    assert found | {"config": "checkback.commands.config"} == named
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        (module,) = {each.callback.__module__ for each in group.typer_instance.registered_commands if each.callback}
+        found[str(group.name)] = module
+    assert found == named
     assert sorted(commands) == names()
 
 

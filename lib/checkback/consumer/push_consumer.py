@@ -161,8 +161,10 @@ class PushConsumer:
         table = GroupTable(self._tables, self.group)
         known = sorted({queue.topic for queue in table.state.queues} & self._selectors.keys())
         if known and self._start_from is not None:
-            said = "group %s: start_from is for new topics; it goes on where it is in %s: see `checkback group reset`"
-            warn(said, self.group, ", ".join(known))
+            warn(
+                "group %s: start_from is for new topics; it goes on where it is in %s: see `checkback group reset`",
+                *(self.group, ", ".join(known)),
+            )
 
         def starts(topics: Iterable[str]) -> dict[str, Any]:
             return start_positions(batches, "first" if self._start_from is None else self._start_from, topics)

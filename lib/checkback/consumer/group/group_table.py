@@ -114,8 +114,8 @@ class GroupTable:
         operation = {"operation": "WRITE", "operationParameters": {"mode": "Overwrite"}, "engineInfo": "checkback"}
         actions: list[dict[str, object]] = [
             {"commitInfo": {"timestamp": now, **operation}},
-            *({"add": file.add_action(now)} for file in files),
         ]
+        actions.extend({"add": file.add_action(now)} for file in files)
         if self._file is not None:
             # Without a time no checkpoint lists it: it would list a week of them, in the end hundreds of MB.
             removed = {"path": self._file, "deletionTimestamp": 0, "dataChange": True}
