@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 from check.servers import request
 from checkback.check.client import CheckClient, Group
 from checkback.producer import LocalTransactionState, Message, SendStatus, TransactionProducer
-from producer.gateways import StubGateway
+from producer.gateways import OK, REFUSED, StubGateway
 
 if TYPE_CHECKING:
     import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "producer.md"
+ROLLBACK = LocalTransactionState.ROLLBACK
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
@@ -46,6 +47,38 @@ def test_service_in_one_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert client.ask(replace(asked, queue_offset=result.queue_offset + 1)).outcome == "ROLLBACK"
         assert client.ask(request(transaction_id="never seen", offset=8)).outcome == "ROLLBACK"
     assert names["barrier"].check("never seen", "orders") is LocalTransactionState.ROLLBACK
+
+
+def test_several_messages_in_one_local_transaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are committed with the database, or none is: also if the last half message is refused, or the work fails."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ORDERS_SECRET", SECRET)
+    monkeypatch.setenv("ORDERS_TOKEN", "token")
+    page = PAGE.read_text()
+    service, several = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0], page.partition("## Several messages")[2]
+    found = re.search(r"```python\n(.*?)```", several, re.DOTALL)
+    assert found is not None
+    names: dict[str, Any] = {"__name__": "example"}
+
+    def run(code: str, gateway: StubGateway) -> None:
+        here = code.replace("http://127.0.0.1:8900", gateway.url).replace("port=8901", "port=0")
+        exec(compile(here, str(PAGE), "exec"), names)  # noqa: S102 - the page's own code
+
+    with StubGateway() as gateway:
+        run(service, gateway)
+    with StubGateway() as gateway:
+        run(found.group(1), gateway)
+        assert [half["real_topic"] for half in gateway.halves] == ["payments", "receipts"]
+        assert sorted((op["half_offset"], op["state"]) for op in gateway.ops) == [(0, "COMMIT"), (1, "COMMIT")]
+    with StubGateway() as gateway:  # the order is there already: the work fails
+        run(found.group(1), gateway)
+        assert [(op["half_offset"], op["state"]) for op in gateway.ops] == [(0, "ROLLBACK")]
+        (_, second) = gateway.halves
+        lost = request(transaction_id=second["transaction_id"])
+        assert names["several"].check_local_transaction(replace(lost, queue_id=3, queue_offset=1)) is ROLLBACK
+    with StubGateway(halves=[OK, REFUSED]) as gateway:
+        run(found.group(1).replace("4712", "4713"), gateway)
+        assert [(op["half_offset"], op["state"]) for op in gateway.ops] == [(0, "ROLLBACK")]
 
 
 def test_messages_without_a_transaction() -> None:

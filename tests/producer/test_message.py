@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
 
 import pytest
@@ -32,10 +32,17 @@ MESSAGES: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
         "real_queue_id": VALUE,
         "ordering_key": st.none() | VALUE | st.just("k"),
         "delay_level": st.none() | st.integers(-1, 20),
-        "delay": st.none() | st.timedeltas(timedelta(days=-1), timedelta(days=10)),
+        "delay": st.none() | st.timedeltas(timedelta(days=-1), timedelta(days=10)) | st.timedeltas(),
         "deliver_at": st.none() | st.datetimes() | st.just(datetime(2026, 1, 1, tzinfo=timezone.utc)),
     },
 )
+
+
+class NoZone(tzinfo):
+    """A time zone that knows no offset."""
+
+    def utcoffset(self, _: datetime | None, /) -> None:
+        return None
 
 
 @given(MESSAGES, TEXT)
@@ -65,6 +72,26 @@ def test_message_is_rejected_or_its_json_says_the_same(fields: dict[str, Any], t
         ({"body": None}, "body: is NoneType, not bytes"),
         ({"delay": 5}, "delay: is int, not timedelta"),
         ({"deliver_at": 1795227064579}, "deliver_at: is int, not datetime"),
+        ({"delay": timedelta.max}, "delay: longer than 36500d"),
+        ({"delay": timedelta.min}, "delay: negative"),
+        (
+            {"deliver_at": datetime.max.replace(tzinfo=timezone(-timedelta(hours=23)))},
+            "deliver_at: over 253402300799999",
+        ),
+        ({"deliver_at": datetime.min.replace(tzinfo=timezone(timedelta(hours=23)))}, "deliver_at: negative"),
+        ({"deliver_at": datetime(2026, 1, 1)}, "deliver_at: without a time zone"),  # noqa: DTZ001
+        ({"deliver_at": datetime(2026, 1, 1, tzinfo=NoZone())}, "deliver_at: without a time zone"),
+        ({"check_immunity_s": 2**31}, "check_immunity_s: 2147483648 is over 2147483647"),
+        ({"check_immunity_s": 10**5000}, f"check_immunity_s: over {2**63 - 1}"),
+        ({"check_immunity_s": float("nan")}, "check_immunity_s: is float, not int"),
+        ({"check_immunity_s": float("-inf")}, "check_immunity_s: is float, not int"),
+        ({"real_queue_id": float("inf")}, "real_queue_id: is float, not int"),
+        ({"real_queue_id": -(10**5000)}, f"real_queue_id: over {2**63 - 1}"),
+        ({"delay_level": 10**5000}, f"delay_level: over {2**63 - 1}"),
+        ({"tags": b"created"}, "tags: is bytes, not str"),
+        ({"ordering_key": 7}, "ordering_key: is int, not str"),
+        ({"properties": {"region": b"eu"}}, "properties: is bytes, not str"),
+        ({"properties": {7: "eu"}}, "properties: is int, not str"),
     ],
 )
 def test_values_of_another_type_are_rejected(fields: dict[str, Any], told: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from checkback.messages.delay import FIELDS, PROPERTIES
 from checkback.messages.fields import Rejected
 from checkback.messages.half import parse_half
-from checkback.messages.limits import BODY_MAX, INT_MAX, ORDERING_KEY_MAX, PROPERTIES_MAX, TRANSACTION_ID_MAX
+from checkback.messages.limits import BODY_MAX, INT_MAX, LONG_MAX, ORDERING_KEY_MAX, PROPERTIES_MAX, TRANSACTION_ID_MAX
 from checkback.messages.names import is_group, is_topic
 
 try:  # a fifth of the time of json
@@ -26,6 +26,9 @@ except ImportError:
         return _COMPACT.encode(fields).encode()
 
 
+_NUMBERS = ("check_immunity_s", "real_queue_id", "delay_level")
+_TEXTS = ("topic", "tags", "keys", "ordering_key", "transaction_id")
+_US = timedelta(microseconds=1)
 _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 _COMPACT = json.JSONEncoder(separators=(",", ":"))
 _STRINGS = frozenset({str})
@@ -140,7 +143,7 @@ def half_json(group: str, message: Message, transaction_id: str, born_ms: int) -
     if not plain:
         delays = {
             "delay_level": message.delay_level,
-            "delay": None if message.delay is None else -(-message.delay // timedelta(milliseconds=1)),
+            "delay": None if message.delay is None else -(-(message.delay // _US) // 1000),
             "deliver_at": None if message.deliver_at is None else _ms(message.deliver_at),
         }
         fields |= {name: delays[name] for name in FIELDS if delays[name] is not None}
@@ -188,9 +191,14 @@ def _check_types(message: Message) -> None:
         ("body", message.body, (bytes, bytearray, memoryview)),
         ("delay", message.delay, (timedelta, type(None))),
         ("deliver_at", message.deliver_at, (datetime, type(None))),
+        *((name, getattr(message, name), (int, type(None))) for name in _NUMBERS),
+        *((name, getattr(message, name), (str, type(None))) for name in _TEXTS),
+        *(("properties", text, (str,)) for pair in message.properties.items() for text in pair),
     ):
         if not isinstance(value, wanted):
             raise Rejected(f"{name}: is {type(value).__name__}, not {wanted[0].__name__}")
+        if isinstance(value, int) and abs(value) > LONG_MAX:  # JSON may not have more digits
+            raise Rejected(f"{name}: over {LONG_MAX}")
 
 
 def _is_int(value: object) -> bool:
@@ -199,7 +207,7 @@ def _is_int(value: object) -> bool:
 
 def _ms(at: datetime) -> int:
     """A time in ms since the epoch, rounded up: never before it. Raises Rejected."""
-    if at.tzinfo is None:
+    if at.utcoffset() is None:
         raise Rejected("deliver_at: without a time zone")
     return -((_EPOCH - at) // timedelta(milliseconds=1))
 

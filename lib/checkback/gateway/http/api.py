@@ -8,6 +8,7 @@ import orjson
 from fastapi import APIRouter, Body, FastAPI, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPBearer
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 
 from checkback import __version__
@@ -47,6 +48,15 @@ _OP = {
 _STORED = {"transaction_id": "order-4711", "queue_id": 0, "queue_offset": 12}
 _ENDED = {**_STORED, "state": "COMMIT", "repeated": False}
 _ALWAYS = (400, 401, 408, 413, 415, 421, 431, 500, 503)
+
+
+class _Text(PathConvertor):
+    """Any text: that of ``path`` has no line breaks, and drops one at the end."""
+
+    regex = r"[\s\S]*"
+
+
+register_url_convertor("text", _Text())
 
 
 def _example(value: dict[str, Any]) -> Any:
@@ -186,7 +196,7 @@ def _questions(service: GatewayService, metrics: Metrics) -> APIRouter:
     described |= {"check_times": 0, "born_timestamp": 1795227064579, "decided_at": None}
 
     @router.get(
-        "/v1/transactions/{transaction_id:path}",
+        "/v1/transactions/{transaction_id:text}",
         tags=["transactions"],
         responses=_responses(models.Transaction, described, 403, 404, 422),
     )
