@@ -95,8 +95,19 @@ def test_any_bytes_are_taken_or_refused(messages: list[dict[str, Any]], shape: A
             messages_of(taken)
 
 
-def test_nothing_known_is_nothing_said() -> None:
-    taken = halves_of_stream(stream({"else": pa.array([1, 2])}), NOW, MOST)
+@pytest.mark.parametrize("values", [pa.array(["a"]), pa.nulls(1), pa.array([[1]])])
+@pytest.mark.parametrize("name", ["tag", "queue_offset", "__index_level_0__"])
+def test_unknown_column_is_refused(name: str, values: pa.Array) -> None:
+    """As an unknown field of JSON is."""
+    taken = halves_of_stream(stream({**columns([half()]), name: values}), NOW, MOST)
+    assert refused(taken) == ("unfit", name)
+    assert isinstance(taken, Problem)
+    assert taken == json_decoder.half({**half(), name: None}, NOW) or name == "queue_offset"
+    assert refused(ops_of_stream(stream({**columns([op(0)]), name: values}), NOW, MOST)) == ("unfit", name)
+
+
+def test_nothing_is_nothing_said() -> None:
+    taken = halves_of_stream(stream({"tags": pa.nulls(2)}), NOW, MOST)
     assert isinstance(taken, HalfColumns)
     assert [refused(one) for one in messages_of(taken)] == [("unfit", "transaction_id")] * 2
 
@@ -146,8 +157,8 @@ def test_number_of_messages_and_fields() -> None:
     kind: pa.DataType = pa.int8()
     for _ in range(40):
         kind = pa.list_(kind)
-    deep = stream({**columns([half()]), "else": pa.array([None], kind)})
-    assert isinstance(halves_of_stream(deep, NOW, MOST), HalfColumns)
+    deep = stream({**columns([half()]), "tags": pa.array([None], kind)})
+    assert refused(halves_of_stream(deep, NOW, MOST)) == ("unfit", "tags")
 
 
 @pytest.mark.parametrize("kind", ["compressed", "else", "dictionary", "view", "stated"])

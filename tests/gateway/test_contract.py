@@ -8,6 +8,7 @@ import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,13 +65,13 @@ def test_message_without_a_transaction_is_its_own_commit(gateway: Gateway) -> No
     assert gateway.post("/v1/op", ended | {"state": "COMMIT"}).json()["repeated"] is True
     assert gateway.post("/v1/op", ended | {"state": "ROLLBACK"}).status_code == 409
     assert gateway.post("/v1/half", message).status_code == 409
-    batch = [half("b1", deliver_at=sent_at + 60_000), half("b2", committed=False), half("b3", delay="41d")]
+    batch = [half("b1", deliver_at=sent_at + 60_000), half("b2"), half("b3", delay="41d"), half("b4", committed=True)]
     results = gateway.post("/v1/messages", {"messages": batch}).json()["results"]
-    assert [result["status"] for result in results] == [200, 200, 422]
+    assert [result["status"] for result in results] == [200, 200, 422, 422]
     stored = [rows(gateway.root, "half")[result["queue_offset"]] for result in results[:2]]
     assert [row["committed"] for row in stored] == [True, True]
     assert stored[0]["deliver_at"] == datetime.fromtimestamp((sent_at + 60_000) / 1000, timezone.utc)
-    plain = gateway.post("/v1/halves", {"messages": [half("c1", delay_level=99), half("c2", committed=True)]})
+    plain = gateway.post("/v1/halves", {"messages": [half("c1", delay_level=99), half("c2")]})
     stored = [rows(gateway.root, "half")[result["queue_offset"]] for result in plain.json()["results"]]
     assert [(row["committed"], row["delay_ms"]) for row in stored] == [(None, 7_200_000), (None, None)]
 
@@ -121,6 +122,24 @@ def test_ordering_key_is_kept_and_names_the_queue(gateway: Gateway) -> None:
     problem(gateway.post("/v1/half", half("ordered", ordering_key="account-8")), 409, "contradiction")
     both = half("both", ordering_key="account-7", real_queue_id=queue)
     assert problem(gateway.post("/v1/half", both), 422, "unfit")["field"] == "ordering_key"
+
+
+@pytest.mark.parametrize(
+    ("field", "meant"), [("tag", "tags"), ("key", "keys"), ("delay_s", "delay"), ("committed", None), ("host", None)]
+)
+def test_unknown_field_is_refused_and_the_known_one_named(gateway: Gateway, field: str, meant: str | None) -> None:
+    """Ignored, a message would be published at once, without what it says; alone, among others, and beside them."""
+    told = f"{field}: no such field" + (f", did you mean {meant}?" if meant else "")
+    message = half("typo", **{field: None})
+    for path in ("/v1/half", "/v1/message"):
+        members = problem(gateway.post(path, message), 422, "unfit")
+        assert (members["field"], members["detail"]) == (field, told)
+    (result,) = gateway.post("/v1/halves", {"messages": [message]}).json()["results"]
+    assert (result["status"], result["detail"]) == (422, told)
+    members = problem(gateway.post("/v1/halves", {"messages": [half("typo")], field: 1}), 422, "unfit")
+    assert members["field"] == field
+    assert problem(gateway.post("/v1/op", op(0) | {field: 1}), 422, "unfit")["field"] == field
+    assert "typo" not in [row["transaction_id"] for row in rows(gateway.root, "half")]
 
 
 def test_half_sent_again_keeps_its_offset(gateway: Gateway) -> None:
@@ -242,6 +261,39 @@ def test_transaction_tells_its_state(gateway: Gateway) -> None:
     problem(gateway.get(path, producer_group="stock"), 404, "unknown_transaction")
     problem(gateway.get(path), 422, "unfit")
     problem(gateway.get("/v1/transactions/", producer_group="orders"), 422, "unfit")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a\nb",
+        "line\n",
+        "\n",
+        "\r\n",
+        "\0",
+        "\x7f\x85\u2028",
+        "a//b/",
+        "/",
+        "%",
+        "%0A",
+        "..",
+        ".",
+        "?#&+ ;",
+        "\U0001f600" * 1024,
+    ],
+)
+def test_transaction_of_any_id_is_found(gateway: Gateway, name: str) -> None:
+    """Each character by its percent-encoding: none ends the path, and none is another transaction's."""
+    offset = sent(gateway, name)
+    path = "".join(f"%{byte:02X}" for byte in name.encode())
+    connection = HTTPConnection("127.0.0.1", gateway.port, timeout=30)  # others take dots for folders
+    try:
+        connection.request("GET", f"/v1/transactions/{path}?producer_group=orders")
+        answer = json.loads(connection.getresponse().read())
+    finally:
+        connection.close()
+    assert (answer["transaction_id"], answer["queue_offset"]) == (name, offset)
+    problem(gateway.get("/v1/transactions/line", producer_group="orders"), 404, "unknown_transaction")
 
 
 @pytest.mark.parametrize(

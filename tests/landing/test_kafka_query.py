@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import shutil
 import signal
@@ -152,6 +153,21 @@ def test_delays_of_kafka_are_kept(lake: Lakehouse, kafka: Kafka, topics: tuple[s
     assert delays == {0: 3_600, 1: 10, 2: None, 5: None}
     assert {state for _, state, _, _ in decided} == {"COMMIT"}
     assert lake.rows("topics/orders_created", "half_queue_offset") == [(2,), (5,)]
+
+
+def test_json_behind_a_schema_registry_header_lands(lake: Lakehouse, kafka: Kafka, topics: tuple[str, str]) -> None:
+    """That of Confluent's JSON Schema serializer; what has no JSON behind it is named. No id of a schema is UTF-8."""
+    halves, ops = topics
+    header = b"\0\0\0\0\xc8"
+    kafka.send(halves, header + unplaced(0).encode())
+    kafka.send(halves, header + unplaced(1, body=base64.b64encode(bytes(600_000)).decode()).encode())
+    kafka.send(halves, header + b"\x10order-47\x02{")
+    kafka.send(halves, header + b'{"transaction_id": ')
+    kafka.send(ops, header + changed(op(0), leave=("queue_id", "half_offset"), partition=0, offset=0).encode())
+    assert take(lake, kafka, halves, ops) == Landed(half=2, op=1, rejected=2)
+    assert lake.rows("half", "queue_offset", "transaction_id") == [(0, "t0"), (1, "t1")]
+    told = "a Schema Registry header (schema id 200) and no JSON object behind it: Avro or Protobuf; send JSON"
+    assert lake.rows("rejected", "reason") == [("not JSON: Expecting value at character 19",), (f"not JSON: {told}",)]
 
 
 def test_aborted_transactions_of_kafka_do_not_land(lake: Lakehouse, kafka: Kafka, topics: tuple[str, str]) -> None:

@@ -123,6 +123,14 @@ def test_every_record_that_is_no_message_is_rejected(value: bytes | None) -> Non
             reader.read(value, 0, 0, AT)
 
 
+@given(st.integers(0, 2**32 - 1), st.binary(max_size=20))
+def test_schema_registry_header_is_named(number: int, rest: bytes) -> None:
+    """Of Avro and Protobuf: JSON comes without its header (`kafka_query.records`)."""
+    for reader in readers(0).values():
+        with pytest.raises(Rejected, match=rf"\(schema id {number}\) and no JSON object behind it: Avro or Protobuf"):
+            reader.read(b"\0" + number.to_bytes(4, "big") + rest, 0, 0, AT)
+
+
 def test_readers_reach_the_workers_with_their_base() -> None:
     for kind, reader in readers(5).items():
         sent = pickle.loads(pickle.dumps(reader))  # noqa: S301 - our own

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from checkback.errors import CheckbackError, SettingsError
 from checkback.landing.kafka_metadata import check_noted, connected, made_anew, note
-from checkback.landing.kafka_records import readers
+from checkback.landing.kafka_records import REGISTRY_HEADER, readers
 from checkback.landing.made_with import has_begun, made_with
 from checkback.landing.run import Landed, LandingStream, run
 from checkback.messages.limits import LINE_MAX
@@ -166,8 +166,8 @@ def _loss(error: CheckbackError, settings: Settings) -> CheckbackError:
 def records(spark: SparkSession, settings: Settings, topic: str, options: Mapping[str, str]) -> DataFrame:
     """The stream of a topic's records. Raises SettingsError for an option that Spark sets itself.
 
-    line BINARY (the value), file (``kafka:topic/partition/offset``), file_time, file_block, store_timestamp (time of
-    the batch), partition INT, offset BIGINT, timestamp_ms BIGINT.
+    line BINARY (the value, without a Schema Registry header before JSON), file (``kafka:topic/partition/offset``),
+    file_time, file_block, store_timestamp (time of the batch), partition INT, offset BIGINT, timestamp_ms BIGINT.
     """
     reader = spark.readStream.format("kafka").options(**{f"kafka.{name}": text for name, text in options.items()})
     reader = reader.options(
@@ -184,7 +184,11 @@ def records(spark: SparkSession, settings: Settings, topic: str, options: Mappin
         if named is None:
             raise
         raise SettingsError(f"Spark's Kafka source does not take {named[1]}", "kafka.options", "leave it out") from None
-    value, offset = F.col("value"), F.col("offset")
+    offset, value = F.col("offset"), F.col("value")
+    registered = (F.substring(value, 1, 1) == F.lit(b"\0")) & (
+        F.substring(value, REGISTRY_HEADER + 1, 1) == F.lit(b"{")
+    )
+    value = F.when(registered, F.substring(value, REGISTRY_HEADER + 1, LINE_MAX + 1)).otherwise(value)
     return rows.select(
         # Oversized values are truncated here; they will be rejected.
         F.when(F.octet_length(value) > LINE_MAX, F.substring(value, 1, LINE_MAX + 1)).otherwise(value).alias("line"),

@@ -9,7 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from checkback.landing.parser import Kind, Reader
-from checkback.messages.fields import Rejected, fields_of
+from checkback.messages import half, op
+from checkback.messages.fields import Rejected, fields_of, refuse_unknown
 from checkback.messages.half import Half, half_of
 from checkback.messages.limits import INT_MAX
 from checkback.messages.op import Op, ops_of
@@ -17,6 +18,10 @@ from checkback.messages.op import Op, ops_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+#: Bytes before a value by Confluent's serializers: 0, and the schema's id in 4 bytes. `kafka_query` takes it off where
+#: JSON follows.
+REGISTRY_HEADER = 5
+_OP_FIELDS = op.FIELDS | {"partition", "offset"}
 #: Columns of a record: its value, partition, offset, and timestamp in ms.
 COLUMNS = ("line", "partition", "offset", "timestamp_ms")
 
@@ -49,7 +54,7 @@ def read_half(queue_base: int, value: bytes | None, partition: int, offset: int,
     If stated, they must be the record's own. born_timestamp defaults to the record's timestamp.
     Raises Rejected, also for a record without a value (a tombstone).
     """
-    fields = _fields(value, timestamp_ms)
+    fields = _fields(value, timestamp_ms, half.FIELDS)
     queue_id = _queue_id(queue_base, partition)
     for name, own in (("queue_id", queue_id), ("queue_offset", offset)):
         _agree(fields, name, own, "the record's")
@@ -63,7 +68,7 @@ def read_ops(queue_base: int, value: bytes | None, _partition: int, _offset: int
     they must agree. born_timestamp defaults to the record's timestamp. The op record's own position is irrelevant.
     Raises Rejected, also for a record without a value (a tombstone).
     """
-    fields = _fields(value, timestamp_ms)
+    fields = _fields(value, timestamp_ms, _OP_FIELDS)
     if fields.get("partition") is not None:
         queue_id = _queue_id(queue_base, _whole(fields, "partition"))
         _agree(fields, "queue_id", queue_id, "that of the partition")
@@ -75,10 +80,15 @@ def read_ops(queue_base: int, value: bytes | None, _partition: int, _offset: int
     return ops_of(fields)
 
 
-def _fields(value: bytes | None, timestamp_ms: int) -> dict[str, Any]:
+def _fields(value: bytes | None, timestamp_ms: int, known: Collection[str]) -> dict[str, Any]:
     if value is None:
         raise Rejected("record: no value (a tombstone)")
+    if value[:1] == b"\0" and len(value) >= REGISTRY_HEADER:
+        number = int.from_bytes(value[1:REGISTRY_HEADER], "big")
+        what = f"a Schema Registry header (schema id {number}) and no JSON object behind it"
+        raise Rejected(f"not JSON: {what}: Avro or Protobuf; send JSON")
     fields = fields_of(value)
+    refuse_unknown(fields, known)
     if fields.get("born_timestamp") is None:
         fields["born_timestamp"] = timestamp_ms
     return fields

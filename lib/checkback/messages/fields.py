@@ -5,6 +5,7 @@ A refusal's reason is one line that names the field, the problem and the limit; 
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -13,7 +14,7 @@ from checkback.errors import CheckbackError
 from checkback.messages.limits import LINE_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 _BOM = b"\xef\xbb\xbf"
 #: of groups, topics and fields
@@ -99,6 +100,26 @@ def quoted(value: object) -> str:
 def quoted_name(name: str, otherwise: str) -> str:
     """A field's name if it is short and plain, else ``otherwise``."""
     return name if len(name) <= _QUOTE_MAX and NAME.fullmatch(name) else otherwise
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that was probably meant; None = there is none like it."""
+    found = difflib.get_close_matches(name.lower(), known, 1)
+    return found[0] if found else None
+
+
+def unknown(name: str, known: Iterable[str]) -> str:
+    """Why a field that nobody knows is refused: what it says would be ignored, a delay for example."""
+    shown = quoted_name(name, "a field")
+    meant = nearest(name, known) if shown == name else None
+    return f"{shown}: no such field" + (f", did you mean {meant}?" if meant else "")
+
+
+def refuse_unknown(fields: Iterable[str], known: Collection[str]) -> None:
+    """Raise Rejected for the first field that is none of the ``known`` ones."""
+    for name in fields:
+        if name not in known:
+            raise Rejected(unknown(name, known))
 
 
 def integer(fields: Mapping[str, Any], name: str, limit: int) -> int:

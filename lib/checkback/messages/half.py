@@ -8,7 +8,17 @@ import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checkback.messages import delay
-from checkback.messages.fields import Rejected, fields_of, integer, kind, optional_text, quoted, quoted_name, string
+from checkback.messages.fields import (
+    Rejected,
+    fields_of,
+    integer,
+    kind,
+    optional_text,
+    quoted,
+    quoted_name,
+    refuse_unknown,
+    string,
+)
 from checkback.messages.limits import (
     BODY_MAX,
     GROUP_MAX,
@@ -36,6 +46,14 @@ SHARDING_KEY = "__SHARDINGKEY"
 #: Properties for Checkback, or by it: columns have what they say, and they are not delivered. A consumer that forwards
 #: a message with its properties would delay it again. (ScheduleMessageService.messageTimeUp clears them, too.)
 CONSUMED = frozenset({IMMUNITY_PROPERTY, *delay.PROPERTIES, RESUMED_FROM, RESUMED_BY, FIRST_PLACE})
+#: what a line or record may say
+FIELDS = frozenset(
+    {
+        *("queue_id", "queue_offset", "transaction_id", "producer_group", "real_topic", "real_queue_id"),
+        *("ordering_key", "tags", "keys", "properties", "body", "born_timestamp", "check_immunity_s"),
+        *(*delay.FIELDS, "committed"),
+    }
+)
 _PLACE = re.compile(r"([0-9]{1,10})/([0-9]{1,19})")
 #: No separate group for leading zeros: two groups that match the same digits would backtrack.
 _JAVA_LONG = re.compile(r"([+-]?)([0-9]+)")
@@ -82,11 +100,13 @@ def real_queue_of(key: str) -> int:
 
 
 def parse_half(line: bytes) -> Half:
-    """Parse a half message from a line of UTF-8 JSON. Unknown fields are ignored.
+    """Parse a half message from a line of UTF-8 JSON.
 
-    Raises Rejected. Topics follow TopicValidator (without ``%`` and ``|``, which RocketMQ reserves).
+    Raises Rejected, also for an unknown field. Topics follow TopicValidator (without ``%`` and ``|``, which RocketMQ
+    reserves).
     """
     fields = fields_of(line)
+    refuse_unknown(fields, FIELDS)
     return half_of(fields, integer(fields, "queue_id", INT_MAX), integer(fields, "queue_offset", LONG_MAX))
 
 

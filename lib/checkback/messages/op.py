@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from checkback.messages.fields import Rejected, fields_of, integer, quoted, string
+from checkback.messages.fields import Rejected, fields_of, integer, quoted, refuse_unknown, string
 from checkback.messages.limits import GROUP_MAX, INT_MAX, LONG_MAX, MS_MAX, OFFSETS_MAX
 from checkback.messages.names import name_of, transaction_id_of
 
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 STATES = ("COMMIT", "ROLLBACK")
 #: RocketMQ's names (LocalTransactionState)
 _ROCKETMQ = {"COMMIT_MESSAGE": "COMMIT", "ROLLBACK_MESSAGE": "ROLLBACK", "UNKNOW": "UNKNOWN"}
+#: what a line may say
+FIELDS = frozenset(
+    {"queue_id", "half_offset", "half_offsets", "transaction_id", "producer_group", "state", "born_timestamp"}
+)
 _OFFSETS = re.compile(r"[0-9]{1,19}(?:,[0-9]{1,19})*,?")
 
 
@@ -35,10 +39,13 @@ class Op(NamedTuple):
 def parse_ops(line: bytes) -> list[Op]:
     """Parse the op messages from a line of UTF-8 JSON: one, or one for each distinct offset in ``half_offsets``.
 
-    Raises Rejected: a list ("12,13,") with one bad offset is rejected as a whole. The batched form is the body of
-    RocketMQ's op messages (TransactionalMessageUtil.buildOffsetKey), which have no transaction id: it is optional.
+    Raises Rejected, also for an unknown field: a list ("12,13,") with one bad offset is rejected as a whole. The
+    batched form is the body of RocketMQ's op messages (TransactionalMessageUtil.buildOffsetKey), which have no
+    transaction id: it is optional.
     """
-    return ops_of(fields_of(line))
+    fields = fields_of(line)
+    refuse_unknown(fields, FIELDS)
+    return ops_of(fields)
 
 
 def ops_of(fields: Mapping[str, Any]) -> list[Op]:

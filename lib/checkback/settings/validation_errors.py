@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from checkback.errors import SettingsError
+from checkback.messages.fields import nearest
 from checkback.settings.model import Producer
 from checkback.settings.secret_paths import is_secret
 
@@ -114,7 +115,7 @@ def _nearest(model: type[BaseModel], path: Sequence[str]) -> str:
     for section, field in model.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             keys += [(section, name) for name in _names(field.annotation)]
-    if len(path) > 1 and difflib.get_close_matches(path[0].lower(), ["spark"]):
+    if len(path) > 1 and nearest(path[0], ["spark"]):
         keys.append(("spark", ".".join(path[1:])))
 
     def likeness(key: KeyPath) -> float:
@@ -122,5 +123,5 @@ def _nearest(model: type[BaseModel], path: Sequence[str]) -> str:
         return whole + max(difflib.SequenceMatcher(None, name, path[-1].lower()).ratio() for name in key)
 
     # Without a section, as where a line is not indented: it may be any with such a key.
-    nearest = [key for key in keys if tuple(path) == key[1:]] or [max(keys, key=likeness)]
-    return " or ".join(".".join(key) for key in nearest)
+    found = [key for key in keys if tuple(path) == key[1:]] or [max(keys, key=likeness)]
+    return " or ".join(".".join(key) for key in found)

@@ -29,7 +29,7 @@ Born = Annotated[
 
 
 class _Request(BaseModel):
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="forbid")
 
 
 class HalfMessage(_Request):

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from checkback.gateway.problems import Problem
 from checkback.gateway.requests.batch_decoder import BATCH_MAX
+from checkback.messages.fields import unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -59,8 +60,8 @@ def read_columns(body: bytes, kinds: Mapping[str, Kind], most: int) -> tuple[int
     """The number of rows, and the columns that ``kinds`` names, without those that are absent or of type null.
 
     text is string, bytes is binary, integer as sent, time is int64 in ms since the epoch (rounded down), properties is
-    map<string, string> without null, delay is string or integer. Other columns are ignored. ``most``: bytes of the
-    decoded stream, and of the columns. Raises UnreadableError.
+    map<string, string> without null, delay is string or integer. ``most``: bytes of the decoded stream, and of the
+    columns. Raises UnreadableError, also for any other column.
     """
     try:
         rows = _measure(body, most)
@@ -91,7 +92,8 @@ def _known(schema: pa.Schema, kinds: Mapping[str, Kind]) -> dict[str, int]:
     for place, field in enumerate(schema):
         kind = kinds.get(field.name)
         if kind is None:
-            continue
+            reason = unknown(field.name, kinds)
+            raise UnreadableError("unfit", reason, reason.partition(":")[0])
         if field.name in known:
             raise UnreadableError("unfit", f"{field.name}: two columns have this name", field.name)
         if pa.types.is_null(field.type):

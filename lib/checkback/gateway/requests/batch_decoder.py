@@ -40,7 +40,7 @@ _NOTHING: dict[str, str] = {}
 _SMALL = PROPERTIES_MAX // 8
 
 
-class _Half(msgspec.Struct, gc=False):
+class _Half(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     transaction_id: str
     producer_group: str
     real_topic: str
@@ -58,11 +58,11 @@ class _Half(msgspec.Struct, gc=False):
     deliver_at: None = None
 
 
-class _Halves(msgspec.Struct, gc=False):
+class _Halves(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     messages: list[_Half]
 
 
-class _Op(msgspec.Struct, gc=False):
+class _Op(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     queue_id: int
     half_offset: int
     transaction_id: str
@@ -72,7 +72,7 @@ class _Op(msgspec.Struct, gc=False):
     remark: str | None = None
 
 
-class _Ops(msgspec.Struct, gc=False):
+class _Ops(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     ops: list[_Op]
 
 

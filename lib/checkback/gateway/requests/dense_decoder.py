@@ -1,12 +1,13 @@
 """JSON bodies of very many values, each of which would be an object: only what a message consists of is decoded.
 
 16 MiB of JSON can be millions of values, and their decoding would hold the event loop, and Python's lock, for seconds.
-Of dense bodies only the message's own fields are decoded, with the same result as `json_decoder`, and batches in parts.
-A property test keeps both consistent.
+Of dense bodies only the message's own fields are decoded, with the same result as `json_decoder`, and batches in parts:
+the first other field ends it. A property test keeps both consistent.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -16,6 +17,7 @@ from msgspec import Raw
 
 from checkback.gateway.problems import Problem
 from checkback.gateway.requests.batch_decoder import BATCH_MAX, HALF_FIELDS, OP_FIELDS, is_utf8
+from checkback.messages.fields import unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,17 +42,23 @@ class _Fields(Protocol):
 
 
 def _fields_of(names: Sequence[str]) -> msgspec.json.Decoder[_Fields]:
-    return msgspec.json.Decoder(msgspec.defstruct("Fields", [(name, Raw, Raw()) for name in names]))
+    fields = [(name, Raw, Raw()) for name in names]
+    return msgspec.json.Decoder(msgspec.defstruct("Fields", fields, forbid_unknown_fields=True))
 
 
 #: One more than fit. The elements beyond the fields of a struct are passed over, not decoded.
 _Items: Any = msgspec.defstruct("Items", [(f"i{n}", Raw, Raw()) for n in range(BATCH_MAX + 1)], array_like=True)
 _ITEMS = {
-    name: msgspec.json.Decoder(msgspec.defstruct("Body", [(name, _Items | None, None)])) for name in ("messages", "ops")
+    name: msgspec.json.Decoder(msgspec.defstruct("Body", [(name, _Items | None, None)], forbid_unknown_fields=True))
+    for name in ("messages", "ops")
 }
+_BODY = {name: _fields_of((name,)) for name in _ITEMS}
 _HALF, _OP = _fields_of(HALF_FIELDS), _fields_of(OP_FIELDS)
 _PROPERTIES = msgspec.json.Decoder(dict[str, Raw])
 _TEXTS = msgspec.json.Decoder(dict[str, str])
+_ANY = msgspec.json.Decoder(Raw)
+#: msgspec's error for a field that a struct does not have
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 
 
 def is_dense(body: bytes, marks: bytes) -> bool:
@@ -68,8 +76,7 @@ def items_of(body: bytes, name: str) -> list[Raw] | Problem:
     try:
         items = getattr(_ITEMS[name].decode(body), name)
     except msgspec.ValidationError:
-        is_object = body.lstrip()[:1] == b"{"
-        return Problem("malformed", f"{name}: not an array" if is_object else "not a JSON object")
+        return _no_items(body, name)
     except (msgspec.DecodeError, RecursionError) as error:
         return _malformed(error)
     if items is None:
@@ -79,6 +86,15 @@ def items_of(body: bytes, name: str) -> list[Raw] | Problem:
         detail = f"{name}: more than {BATCH_MAX} of them; 1 to {BATCH_MAX} fit in a request"
         return Problem("unfit", detail, {"field": name})
     return found or Problem("unfit", f"{name}: 0 of them; 1 to {BATCH_MAX} fit in a request", {"field": name})
+
+
+def _no_items(body: bytes, name: str) -> Problem:
+    other = _unknown(body, _BODY[name])
+    if isinstance(other, str):
+        reason = unknown(other, (name,))
+        return Problem("unfit", reason, {"field": reason.partition(":")[0]})
+    is_object = body.lstrip()[:1] == b"{"
+    return other or Problem("malformed", f"{name}: not an array" if is_object else "not a JSON object")
 
 
 def parts_of(items: Sequence[Raw]) -> Iterator[Sequence[Raw]]:
@@ -111,13 +127,29 @@ def _known_fields(message: bytes | Raw, decoder: msgspec.json.Decoder[_Fields]) 
             raw = getattr(found, name)
             if raw != _NOTHING:
                 fields[name] = _properties(raw) if name == "properties" else _value(raw)
-    except msgspec.ValidationError:  # not an object
-        return []
+    except msgspec.ValidationError:
+        other = _unknown(message, decoder)
+        if other is None:  # not an object
+            return []
+        return other if isinstance(other, Problem) else {other: None}
     except _TooLarge as error:
         return Problem("unfit", str(error), {"field": "properties"})
     except (msgspec.DecodeError, orjson.JSONDecodeError, RecursionError) as error:
         return _malformed(error)
     return fields
+
+
+def _unknown(content: bytes | Raw, decoder: msgspec.json.Decoder[_Fields]) -> str | Problem | None:
+    """The first field that the decoder does not know, or what is malformed; None = neither, it is no object."""
+    try:
+        _ANY.decode(content)
+        decoder.decode(content)
+    except msgspec.ValidationError as error:
+        found = _UNKNOWN.fullmatch(str(error))
+        return found[1] if found else None
+    except (msgspec.DecodeError, RecursionError) as error:
+        return _malformed(error)
+    return None
 
 
 class _TooLarge(Exception):  # noqa: N818 - what the properties are

@@ -8,9 +8,9 @@ import orjson
 
 from checkback.gateway.problems import Problem
 from checkback.gateway.requests import batch_decoder, dense_decoder
-from checkback.gateway.requests.batch_decoder import BATCH_MAX, REMARK_MAX, RemarkedOp
+from checkback.gateway.requests.batch_decoder import BATCH_MAX, HALF_FIELDS, OP_FIELDS, REMARK_MAX, RemarkedOp
 from checkback.gateway.requests.dense_decoder import NAMES, VALUES, is_dense
-from checkback.messages.fields import Rejected
+from checkback.messages.fields import Rejected, refuse_unknown
 from checkback.messages.half import half_of
 from checkback.messages.op import op_of
 
@@ -36,6 +36,10 @@ def items_of(body: bytes, name: str) -> list[Any] | Problem:
     fields = object_of(body)
     if isinstance(fields, Problem):
         return fields
+    try:
+        refuse_unknown(fields, (name,))
+    except Rejected as error:
+        return _unfit(error)
     items = fields.get(name)
     if type(items) is not list:
         return Problem("malformed", f"{name}: {'missing' if items is None else 'not an array'}")
@@ -105,11 +109,11 @@ def half(fields: object, now: int, committed: bool | None = None) -> Half | Prob
     """A half message without its offset; ``fields``: also why there are none. ``now`` as in `half_of_body`."""
     if type(fields) is not dict:
         return fields if isinstance(fields, Problem) else Problem("malformed", "not a JSON object")
-    if fields.get("born_timestamp") is None:
-        fields["born_timestamp"] = now
-    fields["committed"] = committed  # the route says it, not the message
     try:
-        return half_of(fields, -1, -1)
+        refuse_unknown(fields, HALF_FIELDS)
+        if fields.get("born_timestamp") is None:
+            fields["born_timestamp"] = now
+        return half_of({**fields, "committed": committed}, -1, -1)  # the route says it, not the message
     except Rejected as error:
         return _unfit(error)
 
@@ -118,12 +122,13 @@ def op(fields: object, now: int) -> RemarkedOp | Problem:
     """An op and its remark; ``fields``, ``now`` as in `half`."""
     if type(fields) is not dict:
         return fields if isinstance(fields, Problem) else Problem("malformed", "not a JSON object")
-    if fields.get("born_timestamp") is None:
-        fields["born_timestamp"] = now
-    remark = fields.get("remark")
-    if remark is not None and (type(remark) is not str or len(remark) > REMARK_MAX):
-        return Problem("unfit", f"remark: no string of at most {REMARK_MAX} characters", {"field": "remark"})
     try:
+        refuse_unknown(fields, OP_FIELDS)
+        if fields.get("born_timestamp") is None:
+            fields["born_timestamp"] = now
+        remark = fields.get("remark")
+        if remark is not None and (type(remark) is not str or len(remark) > REMARK_MAX):
+            raise Rejected(f"remark: no string of at most {REMARK_MAX} characters")  # noqa: TRY301
         return op_of(fields), remark
     except Rejected as error:
         return _unfit(error)
