@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -133,7 +134,7 @@ def test_decision_of_somebody_else_is_not_told(tmp_path: Path) -> None:
 
 
 def test_delivery_and_cancel_of_a_scheduled_message(tmp_path: Path) -> None:
-    """They do not end the transaction: it is committed. Those of another transaction at the offset are not its own."""
+    """The last decision is the CANCEL. Those of another transaction at the offset are not its own."""
     land(tmp_path, "half", half(0), half(1))
     row = half(0) | {"state": "COMMIT", "source": "producer", "check_times": 0, "decided_at": T0}
     due = T0 + timedelta(hours=1)
@@ -143,8 +144,8 @@ def test_delivery_and_cancel_of_a_scheduled_message(tmp_path: Path) -> None:
         land(tmp_path, table, *({name: one.get(name) for name in arrow_schema(table).names} for one in told))
     history = DeduplicationHistory(str(tmp_path))
     end = TransactionEnd("COMMIT", decided_at=T0_MS, deliver_at=T0_MS + 3_600_000)
-    assert history.ended([kept(0), kept(1)]) == {(0, 0): end, (0, 1): end}
-    assert [history.cancelled(kept(offset)) for offset in (0, 1)] == [None, T0_MS + 60_000]
+    cancelled = replace(end, state="CANCEL", decided_at=T0_MS + 60_000)
+    assert history.ended([kept(0), kept(1)]) == {(0, 0): end, (0, 1): cancelled}
     assert [history.delivered(kept(offset)) for offset in (0, 1)] == [T0_MS + 3_600_000, None]
     assert history.delivered(kept(0, "late")) is None
 

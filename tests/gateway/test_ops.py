@@ -17,7 +17,7 @@ from checkback.gateway.requests.batch_decoder import BATCH_MAX
 from checkback.storage.schemas import arrow_schema
 from gateway.process import PATIENCE_S, half, op, rows
 from gateway.services import SlowHistory, code, with_service
-from gateway.test_deduplication_history import T0, land
+from gateway.test_deduplication_history import T0, T0_MS, land
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -221,11 +221,13 @@ def test_half_message_of_an_op_on_its_way_is_not_forgotten(tmp_path: Path) -> No
         service._remember_ms = -(1 << 40)
         service.forget()
         assert len(service.cache) == 1
-        second = asyncio.ensure_future(sent(service, "ROLLBACK"))
+        second = asyncio.ensure_future(sent(service, "COMMIT"))
         assert await sent(service, "ROLLBACK", transaction_id="t-2") == ("wrong_transaction_id", None)
         write_on.set()
-        assert (await first, await second) == ((None, False), ("contradiction", "COMMIT"))
+        assert (await first, await second) == ((None, False), (None, True))
         assert looked_up == []
+        assert await sent(service, "ROLLBACK") == ("contradiction", "COMMIT")
+        assert looked_up == [(0, 0)]  # why and when it was decided
 
     with_service(tmp_path, act, remember="1h", remember_max=100)
 
@@ -251,6 +253,55 @@ def test_refused_op_does_not_hide_a_decision(tmp_path: Path, wrong: dict[str, st
             assert await sent(service, state) == ("contradiction", "DISCARD")
 
     with_service(tmp_path, act, remember="1h", remember_max=100)
+
+
+@pytest.mark.parametrize("known", ["cached", "forgotten", "restarted"])
+@pytest.mark.parametrize("first", [None, "COMMIT", "ROLLBACK"])
+@pytest.mark.parametrize("decided", ["COMMIT", "ROLLBACK", "DISCARD", "CANCEL"])
+def test_op_against_the_decision_is_told_it(tmp_path: Path, decided: str, first: str | None, known: str) -> None:
+    """Whoever has decided it, also against an op that came too late; alone, and beside others."""
+    decision = DISCARDED | {"state": decided, "reason": "CHECK_MAX" if decided == "DISCARD" else None}
+    decisions = [decision | {"state": "COMMIT", "deliver_at": T0}, decision] if decided == "CANCEL" else [decision]
+
+    async def store(service: GatewayService, _: SlowHistory) -> None:
+        await service.halves.take([json_decoder.half(half(name), 1) for name in ("t-1", "t-2")], None)
+        await service.follow()
+        if first is not None:
+            assert await sent(service, first) == (None, False)
+        if known != "restarted":
+            await tell(service, _)
+
+    async def tell(service: GatewayService, _: SlowHistory) -> None:
+        if known == "forgotten":
+            service.cache.forget(2**62, 0)
+        if known != "restarted":
+            land(tmp_path, "decisions", *decisions)
+            await service.follow()
+        for state in ("COMMIT", "ROLLBACK"):
+            ops = [json_decoder.op(op(place, name, state), 1) for place, name in enumerate(("t-1", "t-2"))]
+            answer, other = await service.ops.take(ops, None)
+            alone = await service.ops.take(ops[:1], None)
+            assert alone == [answer]
+            assert isinstance(other, dict) is (state == "COMMIT")  # the first op of t-2 stands
+            if state == decided:
+                assert isinstance(answer, dict)
+                assert (answer["state"], answer["repeated"]) == (state, True)
+            else:
+                assert isinstance(answer, Problem)
+                said = {
+                    "first_state": decided,
+                    "reason": decision["reason"],
+                    "decided_at": T0_MS,
+                }
+                assert (answer.code, answer.more) == ("contradiction", said)
+                assert answer.detail.startswith(f"the transaction has ended with {decided}")
+                assert answer.detail.endswith("decided at 2026-03-01T00:00:00.000Z")
+        assert len(rows(tmp_path, "op")) == 1 + (first is not None)
+
+    with_service(tmp_path, store, remember="1h", remember_max=100)
+    if known == "restarted":
+        land(tmp_path, "decisions", *decisions)
+        with_service(tmp_path, tell, remember="1h", remember_max=100)
 
 
 def _no_disk(prepared: Any) -> None:

@@ -28,7 +28,7 @@ from checkback.inspect.pending_transactions import pending_question
 from checkback.inspect.resumed_messages import resumes_question
 from checkback.inspect.scheduled_messages import SCHEDULED, SCHEDULED_COUNTS
 from checkback.inspect.status.groups import group_rows, last_words_question
-from checkback.inspect.status.status import read_status
+from checkback.inspect.status.status import lost_question, read_status
 from checkback.inspect.timeline import (
     decided_question,
     decisions_question,
@@ -163,6 +163,7 @@ def _questions(settings: Settings) -> dict[str, Callable[[View], Any]]:
         "groups": lambda view: group_rows(view, settings),
         "breakers": asked(breakers_question(settings)),
         "scheduled": asked(SCHEDULED),
+        "lost": asked(lost_question(DONE)),
         "scheduled counts": asked(SCHEDULED_COUNTS),
         "discarded": asked(discarded_question()),
         "discard counts": asked(discard_counts_question().where("reason", "EXPIRED")),

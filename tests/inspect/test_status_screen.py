@@ -5,17 +5,27 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from checkback.inspect.engines.duckdb_engine import DuckDBEngine
 from checkback.inspect.status.progress import Progress
 from checkback.inspect.status.run_schedule import RunSchedule
 from checkback.inspect.status.screen import Line, as_json, check_rows, group_rows, lines
-from checkback.inspect.status.status import GROUP, ConsumerFacts, Engine, Status, TableFacts
+from checkback.inspect.status.status import GROUP, ConsumerFacts, Engine, Status, TableFacts, read_status
 from checkback.inspect.unpublished_messages import Topic
+from checkback.inspect.versions.view import View
 from checkback.messages.durations import span
+from checkback.settings import Settings
 from checkback.storage.checkpoints.checkpoint import Batch
 from checkback.storage.log.commit_reader import Unread
+from checkback.storage.tables import Tables
+from checkback.storage.timestamps import iso
+from support.stories import DECIDED, DONE, Transaction, batch, ms, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _NOW = round(datetime(2026, 11, 21, 14, 15, tzinfo=timezone.utc).timestamp() * 1000)
 _YEAR = 31_536_000_000
@@ -145,6 +155,51 @@ def test_what_waits_for_its_topics_table_has_a_line_each() -> None:
         "since": "2026-11-21T14:10:00.000Z",
         "reason": "no such column",
     }
+
+
+def test_commits_that_came_after_another_decision_are_told_first(tmp_path: Path) -> None:
+    """Only of the half message's own names, and neither an operator's nor one that ended a scheduled message."""
+    settings = Settings.model_validate({"storage": {"root": str(tmp_path)}})
+    discarded, rolled_back, cancelled, resumed, well, others, operators = map(Transaction, range(7))
+    later: dict[str, Any] = {"store_timestamp": DECIDED + timedelta(seconds=1)}
+    scheduled = cancelled.decision(deliver_at=DONE)
+    rows = [
+        *discarded.given_up(),
+        discarded.op(source="check", **later),
+        *rolled_back.rolled_back(),
+        rolled_back.op(**later, transaction_id=None),
+        rolled_back.op(store_timestamp=DECIDED + timedelta(seconds=2)),
+        *[cancelled.half(), cancelled.op(), scheduled, cancelled.decision("CANCEL")],
+        *resumed.given_up(),
+        resumed.op(**later),
+        ("operations", resumed.key | {"action": "RESUME", "at": DONE}),
+        *well.committed(),
+        well.op("ROLLBACK", **later),
+        *others.given_up(),
+        others.op(producer_group="stock", **later),
+        others.op(transaction_id="another", **later),
+        *operators.given_up(),
+        operators.op(source="operator", **later),
+        batch(0, DECIDED),
+    ]
+    tables = Tables.of(settings.storage)
+    write(None, tables, rows)
+
+    def status(now: datetime) -> Status:
+        with DuckDBEngine(tables) as engine:
+            return read_status(settings, now, View.on(engine))
+
+    found = status(DONE)
+    first = lines(found)[0]
+    assert (first.name, first.bad) == ("committed, not published", True)
+    assert first.text.startswith("2 in the last day, decided before their COMMIT came: tx-0-0 (DISCARD), tx-1-0 (ROLL")
+    told = json.loads(json.dumps(as_json(found)))["committed_not_published"]
+    assert told["number"] == 2
+    assert told["transactions"][1] == rolled_back.key | {
+        "state": "ROLLBACK",
+        "committed_at": iso(ms(later["store_timestamp"])),
+    }
+    assert "committed, not published" not in _said(status(DONE + timedelta(days=2)))
 
 
 def test_each_consumer_group_has_a_line_and_one_that_nobody_consumes_is_marked() -> None:

@@ -48,6 +48,8 @@ class StubGateway:
         self._counts: Counter[str] = Counter()
         self.halves: list[dict[str, Any]] = []
         self.ops: list[dict[str, Any]] = []
+        #: by offset, how a check has decided before the op landed: the gateway learns it after the op
+        self.decisions: dict[int, str] = {}
         #: ops for half messages of other gateways
         self.unverified: list[dict[str, Any]] = []
         self.server = Server(self._handle, port=port)
@@ -136,7 +138,7 @@ class StubGateway:
         first = next((op for op in self.ops if op["half_offset"] == offset), None)
         if first is None:
             self.ops.append(fields)
-        elif first["state"] != fields["state"]:
+        elif self.decisions.get(offset, first["state"]) != fields["state"]:
             return _refused(409, "contradiction")
         return {**self._placed(fields, offset), "state": fields["state"], "repeated": first is not None}
 

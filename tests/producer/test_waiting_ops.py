@@ -13,6 +13,7 @@ import pytest
 from check.servers import unused_url
 from checkback.producer import (
     AsyncTransactionProducer,
+    GatewayError,
     LocalTransactionState,
     Patience,
     SendStatus,
@@ -117,6 +118,50 @@ def test_flush_returns_when_on_op_error_has_been_told(with_asyncio: bool) -> Non
             go_on.set()
             assert producer.flush()
             assert told == [("t0", True)]
+
+
+@pytest.mark.parametrize("with_asyncio", [False, True])
+@pytest.mark.parametrize("took_s", [0.5, 90])
+@pytest.mark.parametrize("decided", [COMMIT, ROLLBACK])
+def test_late_op_is_asked_about_once_more(
+    gateway: StubGateway,
+    monkeypatch: pytest.MonkeyPatch,
+    decided: LocalTransactionState,
+    took_s: float,
+    with_asyncio: bool,
+) -> None:
+    """A check may have decided otherwise before the op was read: the gateway knows it only later."""
+    monkeypatch.setattr("checkback.producer.senders.AGAIN_S", 0.0)
+    gateway.decisions[0] = decided.value
+    now, told = 0.0, list[tuple[str, LocalTransactionState, str | None]]()
+
+    def local(*_: object) -> LocalTransactionState:
+        nonlocal now
+        now += took_s
+        return COMMIT
+
+    def tell(transaction_id: str, state: LocalTransactionState, error: GatewayError) -> None:
+        told.append((transaction_id, state, error.code))
+
+    options: dict[str, Any] = {"on_op_error": tell, "timer": lambda: now}
+
+    async def send() -> AsyncTransactionProducer:
+        producer = AsyncTransactionProducer("orders", gateway.url, Listener(local), **options)
+        assert (await producer.send_in_transaction(message(0))).op_sent
+        return producer
+
+    producer: AsyncTransactionProducer | TransactionProducer
+    if with_asyncio:
+        producer = asyncio.run(send())
+    else:
+        producer = TransactionProducer("orders", gateway.url, Listener(local), **options)
+        assert producer.send_in_transaction(message(0)).op_sent
+    asked = 2 if took_s > 1 else 1
+    gateway.until("/v1/ops", asked)
+    assert producer._senders.flush(10)
+    producer._senders.close(10)
+    assert len(gateway.requests("/v1/ops")) == asked
+    assert told == ([("t0", COMMIT, "contradiction")] if asked == 2 and decided is ROLLBACK else [])
 
 
 def test_op_whose_reply_cannot_be_judged_is_told(gateway: StubGateway) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from checkback.gateway.deduplication.verdicts import Verdict
 from checkback.gateway.problems import Problem
+from checkback.storage.timestamps import iso
 
 if TYPE_CHECKING:
     from checkback.gateway.deduplication.cached_half import CachedHalf
@@ -35,10 +36,12 @@ def judged(op: Op, verdict: Verdict, known: CachedHalf | None) -> Answer:
     if verdict is Verdict.REPEATED:
         return ended(op, repeated=True)
     if verdict is Verdict.CONTRADICTION and known is not None:
-        return contradiction(str(known.state))
+        return contradiction(str(known.state), known.reason, known.decided_at)
     return Problem(verdict.value, _DETAILS[verdict])
 
 
-def contradiction(first: str) -> Problem:
-    """The transaction has ended with the other state, ``first``."""
-    return Problem("contradiction", f"the transaction has ended with {first}", {"first_state": first})
+def contradiction(first: str, reason: str | None = None, decided_at: int | None = None) -> Problem:
+    """The transaction has ended with another state, ``first``; ``decided_at`` (ms): once `reconcile` has decided it."""
+    why, when = f" ({reason})" if reason else "", "" if decided_at is None else f", decided at {iso(decided_at)}"
+    more = {"first_state": first, "reason": reason, "decided_at": decided_at}
+    return Problem("contradiction", f"the transaction has ended with {first}{why}{when}", more)

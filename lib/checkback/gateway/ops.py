@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from checkback.gateway.deduplication.transaction_names import name_of
 from checkback.gateway.deduplication.verdicts import Verdict, judge_op
-from checkback.gateway.half_lookups import OlderHalves
+from checkback.gateway.half_lookups import LookedUp, OlderHalves
 from checkback.gateway.health import now_ms, steady_ms
 from checkback.gateway.journal.group_commit import GroupCommit
 from checkback.gateway.journal.record_codec import op_block_record, op_record
@@ -24,14 +24,13 @@ from checkback.gateway.tables import op_rows
 from checkback.gateway.unverified_ops import OpKey
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from concurrent.futures import ThreadPoolExecutor
 
     from checkback.gateway.authentication import BearerTokens, Groups
     from checkback.gateway.deduplication.cache import DeduplicationCache
     from checkback.gateway.deduplication.cached_half import CachedHalf
     from checkback.gateway.deduplication.history import DeduplicationHistory, Place
-    from checkback.gateway.half_lookups import LookedUp
     from checkback.gateway.health import HealthState
     from checkback.gateway.journal.group_commit import Intake
     from checkback.gateway.journal.record import Record
@@ -118,7 +117,7 @@ class OpWriter:
         answers: dict[int, Answer] = {number: one for number, one in enumerate(fit) if isinstance(one, Problem)}
         left = {number: one for number, one in enumerate(fit) if not isinstance(one, Problem)}
         while left:
-            remembered, recalled = await self._known({entry.place for entry in left.values()}, groups)
+            remembered, recalled = await self._known(left.values(), groups)
             new: list[_Entry] = []
             admitted = {number: self._admit(entry, remembered, recalled, new, groups) for number, entry in left.items()}
             if new:
@@ -237,6 +236,8 @@ class OpWriter:
                 if before is not None:  # it came before the half message landed, and may fail
                     return before
                 known = replace(known, state=self._unverified.state(op, groups))
+        elif known is not None and isinstance(recalled, LookedUp):
+            known = _decided(known, recalled.halves.get(place))
         verdict = judge_op(known, op)
         if verdict in (Verdict.REPEATED, Verdict.CONTRADICTION) and known is not None:
             self._cache.recalled([known], steady_ms())
@@ -279,14 +280,21 @@ class OpWriter:
         return self._cache.at(*place) or (entry.half if isinstance(entry, _Entry) else None)
 
     async def _known(
-        self, places: set[Place], groups: Groups
+        self, entries: Collection[_Entry], groups: Groups
     ) -> tuple[dict[Place, CachedHalf], LookedUp | Problem | None]:
-        """The cached half messages at these positions; None, or what the tables have if they are needed, too.
+        """The cached half messages of these ops; None, or what the tables have if they are needed, too.
 
-        The tables' include those that were cached before: meanwhile they may have ended, or been evicted.
+        The tables' include those that were cached before: meanwhile they may have ended, or been evicted. They are also
+        needed to tell an op that contradicts a decision why and when it was decided.
         """
+        places = {entry.place for entry in entries}
         remembered = {place: half for place in places if (half := self._remembered(place)) is not None}
         forgotten = [place for place in places.difference(remembered) if self._cache.assigned(*place)]
+        forgotten += {
+            entry.place
+            for entry in entries
+            if (known := remembered.get(entry.place)) and judge_op(known, entry.op) is Verdict.CONTRADICTION
+        }
         if not forgotten:
             return remembered, None
         return remembered, await self._older.of(forgotten, remembered, groups)
@@ -375,6 +383,13 @@ class OpWriter:
                     del self._unverified_on_the_way[OpKey.of(one.op)]
                 else:
                     del self._on_the_way[one.place]
+
+
+def _decided(known: CachedHalf, found: CachedHalf | None) -> CachedHalf:
+    """A cached half message, with its decision, if the tables have one."""
+    if found is None or found.decided_at is None:
+        return known
+    return replace(known, state=found.state, reason=found.reason, decided_at=found.decided_at)
 
 
 def _distinct(texts: pa.ChunkedArray) -> list[str]:

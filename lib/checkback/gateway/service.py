@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from checkback.gateway.metrics import Metrics
     from checkback.settings import Gateway, Settings
 
-_FORGET_EVERY_S = 1.0
+_FORGET_EVERY_S = _FOLLOW_EVERY_S = 1.0
 
 
 class GatewayService:
@@ -85,6 +85,8 @@ class GatewayService:
             self.cache = DeduplicationCache(next_offsets, settings.producers)
             self._remember_ms = gateway.remember // timedelta(milliseconds=1)
             self.cache.landed_before(self._remembered(history, [*gateway.queues, *others], gateway))
+            for decided in history.decided(self.cache.first_offsets()):
+                self.cache.decided(*decided)
         except BaseException:
             if self.journal is not None:
                 self.journal.close()
@@ -93,6 +95,7 @@ class GatewayService:
         self.health = HealthState(stop)
         self._remember_max = gateway.remember_max
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="older")
+        self._history = history
         self._metrics = metrics
         self._intake: JournalIntake | None = None
         self._flushing: FlushLoop | None = None
@@ -141,7 +144,7 @@ class GatewayService:
 
         Raises StorageError if the journal has messages that cannot be committed to the tables.
         """
-        forgetting = asyncio.create_task(self._forget())
+        forgetting, following = asyncio.create_task(self._forget()), asyncio.create_task(self._follow())
         try:
             if self.journal is None or self._flushing is None:
                 await asyncio.gather(self.halves.commits.run(), self.ops.commits.run())
@@ -149,6 +152,7 @@ class GatewayService:
                 await self._run_with_journal(self.journal, self._flushing)
         finally:
             forgetting.cancel()
+            following.cancel()
             self._thread.shutdown(wait=False)
 
     async def _run_with_journal(self, journal: Journal, flushing: FlushLoop) -> None:
@@ -190,6 +194,25 @@ class GatewayService:
         for queue_id, offset in self.ops.first_offsets().items():
             kept[queue_id] = min(offset, kept.get(queue_id, offset))
         self.cache.forget(steady_ms() - self._remember_ms, self._remember_max, kept)
+
+    async def follow(self) -> None:
+        """Take over what `reconcile` has decided since the last call, also against an op that came too late."""
+        loop, history = asyncio.get_running_loop(), self._history
+
+        def decided(firsts: dict[int, int]) -> list[Any]:
+            return list(history.decided(firsts))
+
+        try:
+            for piece in await loop.run_in_executor(self._thread, decided, self.cache.first_offsets()):
+                self.cache.decided(*piece)
+                await asyncio.sleep(0)
+        except Exception as error:  # noqa: BLE001 - the task must go on, unless it ends the gateway
+            self.health.unread(error)
+
+    async def _follow(self) -> None:
+        while True:
+            await asyncio.sleep(_FOLLOW_EVERY_S)
+            await self.follow()
 
     async def _forget(self) -> None:
         while True:

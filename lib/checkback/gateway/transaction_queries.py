@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from checkback.errors import CheckbackError
@@ -98,11 +97,8 @@ class TransactionQueries:
         if ended is None or ended.decided_at is None:
             state = ended.state if ended else half.state or journaled or "PENDING"
             ended = TransactionEnd(state, check_times=self._history.check_times(half))
-        if ended.deliver_at is None:
+        if ended.deliver_at is None or ended.state == "CANCEL":
             return half, ended, None
-        cancelled_at = self._history.cancelled(half)
-        if cancelled_at is not None:
-            return half, replace(ended, state="CANCEL", decided_at=cancelled_at), None
         return half, ended, self._history.delivered(half)
 
 

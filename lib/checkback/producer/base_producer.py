@@ -13,7 +13,7 @@ from checkback.producer.message import Message, half_json, id_of, op_json
 from checkback.producer.responses import GatewayError, Place
 from checkback.producer.result import SendResult, TransactionSendResult, stored
 from checkback.producer.retry import MOST_S, Attempts, Patience
-from checkback.producer.senders import Senders
+from checkback.producer.senders import LATE_S, Senders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -91,6 +91,7 @@ class BaseProducer:
             json = op_json(self._group, transaction_id, *place, state.value, self._now_ms())
             op = Op(transaction_id, json, Attempts(self._patience, self._timer()), state)
             op.gateway = half.gateway
+            op.late = op.attempts.until - half.attempts.until >= LATE_S
             error = self._senders.hand_over(op)
         return stored(transaction_id, place, state, local_error, error)
 

@@ -176,14 +176,18 @@ class Call:
 
 
 class Op(Call):
-    """A COMMIT or ROLLBACK, which is sent behind its caller's back. ``number``: of those handed over."""
+    """A COMMIT or ROLLBACK, which is sent behind its caller's back. ``number``: of those handed over.
 
-    __slots__ = ("number", "state")
+    ``late``: a check may have decided before it came; ``again``: it has landed, and is sent to learn whether it counts.
+    """
+
+    __slots__ = ("again", "late", "number", "state")
 
     def __init__(self, transaction_id: str, json: bytes, attempts: Attempts, state: LocalTransactionState) -> None:
         super().__init__([(transaction_id, json)], attempts)
         self.state = state
         self.number = 0
+        self.late = self.again = False
 
     @property
     def transaction_id(self) -> str:

@@ -24,6 +24,7 @@ from checkback.producer.connection import Connection
 from checkback.producer.gateway import PROBE, PROBE_S, Gateway
 from checkback.producer.listener import logger
 from checkback.producer.responses import TRY_AGAIN, GatewayError, GatewayReply, may_have_landed
+from checkback.producer.retry import Attempts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -43,6 +44,11 @@ _EXIT_S = 5.0
 _LINGER_S = 0.005
 #: seconds between two looks at a gateway that is left alone
 _MOMENT_S = 0.1
+#: An op that is handed over so long (s) after its half message was, may land after a check has decided otherwise: the
+#: first check is due after transaction.timeout (6 s), or after the message's own check_immunity_s.
+LATE_S = 1.0
+#: It is sent again after one to two times this (s): by then the gateway has read what it may contradict.
+AGAIN_S = 15.0
 #: refusals of a whole request that may be meant for one of its messages: malformed, too large, unfit
 _OF_ONE = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY})
 _until = attrgetter("until")
@@ -190,6 +196,7 @@ class Senders:
         self._ops = _Sender[Op](OPS, connected(1), self._send, self._ops_ended, self._ops_paused, _LINGER_S)
         self._all: tuple[_Sender[Any], ...] = (*self._calls.values(), self._ops)
         self._closes_behind = False
+        self._none_late()
         _RUNNING.add(self)
 
     def add(self, route: Route, call: Call) -> bool:
@@ -219,6 +226,33 @@ class Senders:
         self._tell([(one, error) for one in self.outstanding.settle([op])])
         return error
 
+    def _none_late(self) -> None:
+        self._closed = False
+        self._asking = threading.Lock()
+        #: ops that have landed, and are sent again at the next turn, or at the one after it
+        self._late: tuple[list[Op], list[Op]] = [], []
+        self._turn: threading.Timer | None = None
+
+    def _landed_late(self, ops: Sequence[Op]) -> None:
+        """Have ops sent again, as many as may wait: the gateway then tells which do not count."""
+        with self._asking:
+            self._late[1].extend(ops[: self._max_waiting_ops - len(self._late[1])])
+            if any(self._late) and self._turn is None and not self._closed:
+                self._turn = threading.Timer(AGAIN_S, self._ask_again)
+                self._turn.name, self._turn.daemon = "checkback-ops-again", True
+                with suppress(RuntimeError):  # the interpreter ends
+                    self._turn.start()
+
+    def _ask_again(self) -> None:
+        with self._asking:
+            (due, later), self._turn = self._late, None
+            self._late = later, []
+        self._landed_late(())
+        for op in due:
+            again = Op(op.transaction_id, op.messages[0][1], Attempts(self._patience, self._timer()), op.state)
+            again.gateway, again.again = op.gateway, True
+            self.hand_over(again)
+
     def waits(self, route: Route) -> AbstractContextManager[None]:
         """While the caller waits for the end of an attempt: what it holds others must have."""
         return self._calls[route].waiting.let_go()
@@ -239,6 +273,9 @@ class Senders:
         ``on_op_error`` may close the producer: in the thread that sends what waits, which therefore is not waited for;
         and so may a signal's handler, in a thread that holds what others must have to go on.
         """
+        self._closed = True
+        if self._turn is not None:
+            self._turn.cancel()
         for sender in self._all:
             sender.waiting.close()
         if self._ops.is_here() or self.outstanding.is_held or any(sender.waiting.is_held for sender in self._all):
@@ -261,6 +298,7 @@ class Senders:
         """In the child of a fork: begin anew."""
         self.outstanding = Outstanding(self._max_waiting_ops)
         self._closes_behind = False
+        self._none_late()
         for sender in self._all:
             sender.begin()
         for gateway in self._gateways.values():
@@ -327,7 +365,9 @@ class Senders:
                 wait = max(wait, after)
         if again := self.outstanding.among(again):
             self._ops.waiting.put_back(again)
-        self._tell([(op, op.error) for op in self.outstanding.settle(ended)])
+        settled = self.outstanding.settle(ended)
+        self._landed_late([op for op in settled if op.late and op.error is None])
+        self._tell([(op, op.error) for op in settled])
         if again:
             self._sleep(wait)
 
@@ -342,7 +382,7 @@ class Senders:
     def _tell(self, settled: Sequence[tuple[Op, GatewayError | None]]) -> None:
         """Tell of those that have an error; all of them are told then."""
         try:
-            self._tell_errors([(op, error) for op, error in settled if error is not None])
+            self._tell_errors([(op, error) for op, error in settled if error is not None and _tells(op, error)])
         finally:
             self.outstanding.told(op for op, _ in settled)
 
@@ -358,6 +398,11 @@ class Senders:
                 # sys.exit would end the thread of the ops, and nothing else; in the caller's own it is the caller's
                 if not (isinstance(raised, Exception) or self._ops.is_here()):
                     raise
+
+
+def _tells(op: Op, error: GatewayError) -> bool:
+    """Is the caller told of it? An op that is sent again has landed."""
+    return not op.again or error.code == "contradiction"
 
 
 def _late(op: Op) -> GatewayError:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from checkback.gateway.deduplication.cached_half import STATE_OF
 from checkback.gateway.deduplication.landed_halves import LandedHalves, rows_by_queue
 
 if TYPE_CHECKING:
@@ -150,6 +151,23 @@ class DeduplicationCache:
     def ended_together(self, queue_id: int, offsets: NDArray[np.int64], states: NDArray[np.uint8]) -> None:
         """`ended` for many half messages at once, that landed recently; ``states``: codes of `landed_halves`."""
         self._landed.ended_together(queue_id, offsets, states)
+
+    def first_offsets(self) -> dict[int, int]:
+        """By queue that the gateway owns, the first offset from which on half messages are cached."""
+        firsts = {queue_id: self._landed.first(queue_id) for queue_id in self._next}
+        found = {queue_id: self._next[queue_id] if first is None else first for queue_id, first in firsts.items()}
+        for queue_id, queue_offset in self._recalled:
+            found[queue_id] = min(found[queue_id], queue_offset)
+        return found
+
+    def decided(self, queue_id: int, offsets: NDArray[np.int64], states: NDArray[np.uint8]) -> None:
+        """Record decisions, which stand, whatever the op was; ``states``: codes of `cached_half`."""
+        self._landed.decided(queue_id, offsets, states)
+        if self._recalled:
+            state_at = {(queue_id, at): STATE_OF[code] for at, code in zip(offsets.tolist(), states, strict=True)}
+            for place in self._recalled.keys() & state_at:
+                if self._recalled[place].state != "CANCEL":
+                    self._recalled[place] = replace(self._recalled[place], state=state_at[place])
 
     def forget(self, before: int, most: int, unflushed: Mapping[int, int] | None = None) -> int:
         """Evict what was stored or looked up before a time (ms), and what exceeds ``most``. Returns how many.

@@ -18,15 +18,16 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
 
-#: states by their code: of the first op, or of a decision without one
-STATE_OF = (None, *STATES, "DISCARD")
+#: states by their code: of the first op, or of the decision
+STATE_OF = (None, *STATES, "DISCARD", "CANCEL")
 CODE_OF = {state: code for code, state in enumerate(STATE_OF)}
 
 
 class CachedHalf(msgspec.Struct, frozen=True, gc=False):
-    """The cache entry of a half message. ``state``: the first op's, None = none yet. Times in ms.
+    """The cache entry of a half message. ``state``: the decision's, else the first op's; None = none yet. Times in ms.
 
-    ``fingerprint``: 0 = unknown, for one looked up by its offset.
+    ``fingerprint``: 0 = unknown, for one looked up by its offset. ``reason``, ``decided_at``: of the decision, if it
+    was looked up.
     """
 
     queue_id: int
@@ -37,6 +38,8 @@ class CachedHalf(msgspec.Struct, frozen=True, gc=False):
     born_timestamp: int
     stored: int
     state: str | None = None
+    reason: str | None = None
+    decided_at: int | None = None
 
 
 @dataclass(frozen=True)

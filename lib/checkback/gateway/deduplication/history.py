@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 from collections import deque
@@ -10,12 +11,16 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from checkback.errors import StorageError
-from checkback.gateway.deduplication.cached_half import CachedHalf
+from checkback.gateway.deduplication.cached_half import STATE_OF, CachedHalf
+from checkback.gateway.deduplication.landed_halves import rows_by_queue
 from checkback.gateway.deduplication.recent_halves import FirstOps, entries_of, last_of
 from checkback.gateway.deduplication.transaction_names import name_of, short, whose
 from checkback.messages.half import Half
@@ -23,8 +28,12 @@ from checkback.messages.limits import LONG_MAX
 from checkback.storage import first_op, rejected_ops
 from checkback.storage.files import table_files
 from checkback.storage.files.object_store import concurrently
+from checkback.storage.log.delta_errors import unreadable
 from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.log.log_tail import LogTail
+from checkback.storage.log.snapshot_files import DataFile
 from checkback.storage.log.torn_commits import recover_log
+from checkback.storage.own_failure import reading
 from checkback.storage.parquet.parquet_reader import read_rows, row_batches
 from checkback.storage.queue_owners import QueueOwner, owners_of, versions_of
 from checkback.storage.rejected_ops import RejectedOps
@@ -33,12 +42,9 @@ from checkback.storage.timestamps import EPOCH, ms_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    import numpy as np
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from checkback.gateway.deduplication.cached_half import HalfEntries
-    from checkback.storage.log.snapshot_files import DataFile
 
 _logger = logging.getLogger("checkback.gateway")
 Place = tuple[int, int]
@@ -86,6 +92,8 @@ class DeduplicationHistory:
         self._sync = sync
         self._logs: dict[str, DeltaLog] = {}
         self._last: dict[int, int] = {}
+        #: of `decisions`, up to which `decided` has read it
+        self._decided: LogTail | None = None
         #: set by another thread: the result of the running lookup is no longer needed
         self.closed = False
 
@@ -198,28 +206,33 @@ class DeduplicationHistory:
         found = self._first_at(places)
         ended = self.ended(found.values())
         self._flush()
-        return {
-            place: replace(half, state=ended[place].state) if place in ended else half for place, half in found.items()
-        }
+        for place, end in ended.items():
+            found[place] = replace(found[place], state=end.state, reason=end.reason, decided_at=end.decided_at)
+        return found
 
     def ended(self, halves: Collection[CachedHalf]) -> dict[Place, TransactionEnd]:
         """How these ended, by `decisions`, else by the first op that fits and was not rejected. Raises StorageError."""
         by_place = {(half.queue_id, half.queue_offset): half for half in halves}
         ops = [row for rows in self._rows_at("op", _OP_KEY, _OP, by_place) for row in rows.to_pylist()]
         ended: dict[Place, TransactionEnd] = {}
+        cancelled: dict[Place, int] = {}
         for rows in self._rows_at("decisions", _KEY, _DECISION, by_place):
-            # A CANCEL comes after the COMMIT, and does not end the transaction.
-            for row in rows.filter(pc.field("state") != "CANCEL").to_pylist():
+            for row in rows.to_pylist():
                 place = (row["queue_id"], row["queue_offset"])
                 if (
                     first_op.misfit(row["producer_group"], short(row["transaction_id"]), *whose(by_place[place]))
                     is None
                 ):
                     decided_at = ms_of(row["decided_at"] or EPOCH)
+                    if row["state"] == "CANCEL":  # after the COMMIT
+                        cancelled[place] = decided_at
+                        continue
                     deliver_at = None if row["deliver_at"] is None else ms_of(row["deliver_at"])
                     ended[place] = TransactionEnd(
                         row["state"], row["reason"], row["check_times"] or 0, decided_at, deliver_at
                     )
+        for place in cancelled.keys() & ended:
+            ended[place] = dataclasses.replace(ended[place], state="CANCEL", decided_at=cancelled[place])
         # `rejected` cannot skip files: it is read only where an op has not decided yet.
         ops = [op for op in ops if (op["queue_id"], op["half_offset"]) not in ended]
         rejected = self._rejected([op["half_offset"] for op in ops]) if ops else RejectedOps(())
@@ -244,22 +257,43 @@ class DeduplicationHistory:
             _logger.warning("which ops were rejected is not known: %s", error)
             return RejectedOps(())
 
-    def cancelled(self, half: CachedHalf) -> int | None:
-        """When the message, having been scheduled, was cancelled (ms). Raises StorageError."""
-        return self._time_of("decisions", "decided_at", half, state="CANCEL")
+    def decided(self, least: Mapping[int, int]) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.uint8]]]:
+        """The decisions since the last call, at first those from the offset ``least`` of each of these queues on.
+
+        In pieces: queue_id, offsets, and the codes of their states (`cached_half`); in a piece a CANCEL is the last.
+        Raises StorageError; the next call begins anew then.
+        """
+        tail, self._decided = self._decided, None
+        log = self._log("decisions")
+        if log is None:
+            return
+        commits = None if tail is None else tail.read()
+        if tail is None or tail.gone or tail.replaced:
+            tail = LogTail(f"{self._root}/decisions", log.version())
+            offsets = (min(least.values()), LONG_MAX)
+            files = log.data_files({"queue_id": (min(least), max(least)), "queue_offset": offsets})
+        else:
+            files = _added(f"{self._root}/decisions", tail.read_on() if commits is None else commits)
+        wanted = pc.field("queue_id").isin(list(least)) & pc.field("queue_offset").is_valid()
+        wanted &= pc.field("state").isin(STATE_OF[1:])
+        for file, source in _opened(files):
+            for rows in row_batches(file.path, "decisions", (*_KEY, "state"), wanted, source):
+                codes = pc.index_in(rows.column("state"), pa.array(STATE_OF[1:])).to_numpy() + 1
+                order = np.argsort(codes, kind="stable")
+                queue_ids, offsets = (rows.column(name).to_numpy()[order] for name in _KEY)
+                states = codes[order].astype(np.uint8)
+                for queue_id, at in rows_by_queue(queue_ids):
+                    yield queue_id, offsets[at], states[at]
+        self._decided = tail
 
     def delivered(self, half: CachedHalf) -> int | None:
         """When the message, having been scheduled, was published (ms). Raises StorageError."""
-        return self._time_of("deliveries", "delivered_at", half)
-
-    def _time_of(self, table: str, column: str, half: CachedHalf, **values: str) -> int | None:
-        columns, place = (*_KEY, *_IDENTITY, column, *values), (half.queue_id, half.queue_offset)
+        columns, place = (*_KEY, *_IDENTITY, "delivered_at"), (half.queue_id, half.queue_offset)
         times = [
-            ms_of(row[column] or EPOCH)
-            for rows in self._rows_at(table, _KEY, columns, [place])
+            ms_of(row["delivered_at"] or EPOCH)
+            for rows in self._rows_at("deliveries", _KEY, columns, [place])
             for row in rows.to_pylist()
-            if all(row[name] == value for name, value in values.items())
-            and (row["producer_group"], short(row["transaction_id"])) == whose(half)
+            if (row["producer_group"], short(row["transaction_id"])) == whose(half)
         ]
         return min(times, default=None)
 
@@ -336,6 +370,17 @@ class DeduplicationHistory:
                 raise StorageError("its rows are not simply those of its Parquet files", place, "rewrite the table")
             self._logs[table] = log
         return self._logs[table]
+
+
+def _added(place: str, commits: Iterable[Sequence[Mapping[str, Any]]]) -> list[DataFile]:
+    """The files of new rows that these commits have added to the table in ``place``."""
+    with reading(place, unreadable):
+        return [
+            DataFile(f"{place}/{unquote(add['path'])}", int(add["size"]), {})
+            for commit in commits
+            for action in commit
+            if (add := action.get("add")) is not None and add.get("dataChange", True)
+        ]
 
 
 def _read_ahead(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:

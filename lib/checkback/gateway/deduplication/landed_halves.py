@@ -118,6 +118,17 @@ class LandedHalves:
         new[known] = column[positions[known]] == 0
         column[positions[new]] = states[new]
 
+    def first(self, queue_id: int) -> int | None:
+        """The first offset of the queue that is known; None = none is."""
+        offsets, _ = self._places.get(queue_id, _NOWHERE)
+        return offsets[0] if offsets else None
+
+    def decided(self, queue_id: int, offsets: Integers, states: NDArray[np.uint8]) -> None:
+        """Set the states of those that are known, whatever they were, except CANCEL; ``states``: codes."""
+        positions, known = self._all_placed(queue_id, offsets)
+        column, at = np.frombuffer(self._states, np.uint8), positions[known]
+        column[at] = np.where(column[at] == CODE_OF["CANCEL"], column[at], states[known])
+
     def land(self, run: HalfRun) -> None:
         """Add half messages whose names are reserved, at offsets above all that are known of the queue."""
         count = len(run.names)

@@ -21,6 +21,8 @@ STATES = ("COMMIT", "ROLLBACK", "DISCARD", "CANCEL")
 _OVERDUE_MS = 60_000
 #: a queue of a consumer group that a failing message holds up for so long needs attention (s)
 _HELD_S = 60
+#: transactions that a line names
+_FEW = 3
 GROUPS = ("group", "pending", "overdue", "oldest", "why")
 CHECKS = ("group", "endpoint", "outcomes of the last 5 minutes")
 
@@ -35,7 +37,8 @@ class Line(NamedTuple):
 
 def lines(status: Status) -> list[Line]:
     """The lines above the tables."""
-    about = [] if status.past else [_at_work(status), *_batch(status), *_lag(status)]
+    about = _lost(status.facts)
+    about += [] if status.past else [_at_work(status), *_batch(status), *_lag(status)]
     about += [*_decisions(status.facts, status.now), *_unpublished(status.facts, status.now)]
     new = {} if status.facts is None else status.facts.dead_letters
     consumers = (_consumers(one, new.get(one.group, 0)) for one in status.consumers or ())
@@ -101,6 +104,7 @@ def as_json(status: Status) -> dict[str, Any]:
             "last_5_minutes": _of_states(facts, 2),
             "discarded_today": facts.discarded_today,
         },
+        "committed_not_published": None if facts is None else _lost_json(facts),
         "scheduled": None if facts is None else _scheduled_json(facts),
         "unpublished": None
         if facts is None
@@ -119,6 +123,17 @@ def as_json(status: Status) -> dict[str, Any]:
             dict(zip(("producer_group", "endpoint", "outcome", "checks"), check, strict=True)) for check in facts.checks
         ],
     }
+
+
+def _lost(facts: TableFacts | None) -> list[Line]:
+    """Local transactions that have committed, and whose messages are not published."""
+    if facts is None or not facts.lost.number:
+        return []
+    few = [f"{_shown(one['transaction_id'] or '?')} ({one['state']})" for one in facts.lost.transactions[:_FEW]]
+    names = ", ".join(few) + (", ..." if facts.lost.number > _FEW else "")
+    how = "`checkback lineage TX`; `checkback resume TX` publishes what was discarded"
+    text = f"{facts.lost.number} in the last day, decided before their COMMIT came: {names}; {how}"
+    return [Line("committed, not published", text, bad=True)]
 
 
 def _at_work(status: Status) -> Line:
@@ -234,9 +249,9 @@ def _consumers(one: ConsumerFacts, new: int) -> Line:
     return Line("consumers", text, bad=bool(new) or held or (not one.members and bool(one.lag_messages or one.retries)))
 
 
-def _shown(topic: str | None) -> str:
+def _shown(name: str | None) -> str:
     """An unvalidated name, safe to print on a terminal."""
-    return "no topic" if topic is None else "".join(char if char.isprintable() else "?" for char in topic)
+    return "no topic" if name is None else "".join(char if char.isprintable() else "?" for char in name)
 
 
 def _of_states(facts: TableFacts, at: int) -> dict[str, int]:
@@ -253,6 +268,11 @@ def _group_json(row: dict[str, Any]) -> dict[str, Any]:
         at = row.pop(name)
         row[name.removesuffix("_ms")] = None if at is None else iso(at)
     return row
+
+
+def _lost_json(facts: TableFacts) -> dict[str, Any]:
+    transactions = [{**one, "committed_at": iso(one["committed_at"])} for one in facts.lost.transactions]
+    return {"number": facts.lost.number, "transactions": transactions}
 
 
 def _scheduled_json(facts: TableFacts) -> dict[str, Any]:

@@ -38,6 +38,8 @@ SOURCES = ("half", "op")
 RECENT = timedelta(minutes=5)
 #: how long a dead letter is new
 NEW = timedelta(days=1)
+#: transactions that are named, of those that are counted
+_NAMED = 100
 #: the first time of which there is a day before
 _FIRST = datetime.min.replace(tzinfo=timezone.utc) + 2 * NEW
 #: the tables that status reads, besides those of topics
@@ -81,6 +83,18 @@ class Engine:
 
 
 @dataclass(frozen=True)
+class Lost:
+    """Transactions that committed in the last NEW, after they were decided otherwise: nothing is published.
+
+    ``transactions``: the first of them: producer_group, transaction_id, queue_id, queue_offset, state (of the
+    decision), committed_at (ms).
+    """
+
+    number: int = 0
+    transactions: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
 class TableFacts:
     """Facts from the tables. ``decisions``: (state, in the last minute, in the last RECENT).
 
@@ -97,6 +111,7 @@ class TableFacts:
     checks: tuple[tuple[str, str | None, str, int], ...] = ()
     unpublished: tuple[Topic, ...] = ()
     dead_letters: Mapping[str, int] = field(default_factory=dict)
+    lost: Lost = Lost()
 
 
 @dataclass(frozen=True)
@@ -219,7 +234,37 @@ def _facts(view: View, settings: Settings, now: datetime, reconcile: Callable[[]
         checks=tuple((row["producer_group"], row["endpoint"], row["outcome"], row["checks"]) for row in checks),
         unpublished=tuple(topics(view)),
         dead_letters={row["consumer_group"]: row["number"] for row in _rows(view, _new_dead_letters(now))},
+        lost=_lost(view, now),
     )
+
+
+#: An op of the operator is no local transaction's. The COMMIT of a message that is cancelled later came before.
+_LOST = """
+SELECT *, count(*) OVER () AS number FROM (
+    SELECT d.producer_group, d.transaction_id, d.queue_id, d.queue_offset, d.state,
+        min(unix_millis(o.store_timestamp)) AS committed_at
+    FROM {op} AS o JOIN {decisions} AS d
+        ON d.queue_id = o.queue_id AND d.queue_offset = o.half_offset AND d.producer_group = o.producer_group
+        AND (o.transaction_id IS NULL OR o.transaction_id = d.transaction_id)
+    WHERE o.state = 'COMMIT' AND o.source IN ('producer', 'check') AND o.store_timestamp >= timestamp_micros(:since)
+        AND (d.state IN ('ROLLBACK', 'DISCARD') OR (d.state = 'CANCEL' AND o.store_timestamp > d.decided_at))
+        AND NOT EXISTS (
+            SELECT 1 FROM {operations} AS p
+            WHERE p.action = 'RESUME' AND p.queue_id = d.queue_id AND p.queue_offset = d.queue_offset)
+    GROUP BY d.producer_group, d.transaction_id, d.queue_id, d.queue_offset, d.state)
+"""
+
+
+def lost_question(now: datetime) -> Question:
+    """The question of `Lost`; each row has their number."""
+    order = "committed_at, queue_id, queue_offset, transaction_id, state"
+    return Question(_LOST, order, {"since": us_of(now - NEW)}).page(_NAMED)
+
+
+def _lost(view: View, now: datetime) -> Lost:
+    rows = _rows(view, lost_question(now))
+    numbers = [row.pop("number") for row in rows]
+    return Lost(max(numbers, default=0), tuple(rows))
 
 
 _DEAD_LETTERS = f"""
