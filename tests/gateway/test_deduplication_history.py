@@ -10,6 +10,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import write_deltalake
 
@@ -24,6 +25,7 @@ from checkback.messages.half import Half
 from checkback.messages.limits import LONG_MAX, MS_MAX
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.parquet.parquet_files import FileWriter
+from checkback.storage.parquet.parquet_reader import read_rows
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.timestamps import LEAST
 from support.odd_rows import append_odd
@@ -148,6 +150,54 @@ def test_delivery_and_cancel_of_a_scheduled_message(tmp_path: Path) -> None:
     assert history.ended([kept(0), kept(1)]) == {(0, 0): end, (0, 1): cancelled}
     assert [history.delivered(kept(offset)) for offset in (0, 1)] == [T0_MS + 3_600_000, None]
     assert history.delivered(kept(0, "late")) is None
+
+
+@pytest.mark.parametrize("commits", [1, 30])
+def test_decisions_are_read_once_each_whatever_becomes_of_their_files(tmp_path: Path, commits: int) -> None:
+    """First those from an offset on, then what is new: also after a compaction, and when a file is missing."""
+    history = DeduplicationHistory(str(tmp_path))
+
+    def decided(first: int = 0) -> list[tuple[int, str | None]]:
+        found = history.decided({0: first, 5: 7})
+        return [
+            (offset, STATE_OF[code])
+            for queue_id, offsets, states in found
+            for offset, code in zip(offsets.tolist(), states.tolist(), strict=True)
+            if queue_id == 0
+        ]
+
+    def decide(*said: tuple[int, str], queue_id: int = 0) -> None:
+        about = dict.fromkeys(arrow_schema("decisions").names)
+        rows = [{"queue_id": queue_id, "queue_offset": offset, "state": state} for offset, state in said]
+        land(tmp_path, "decisions", *(about | row for row in rows))
+
+    assert decided() == []
+    decide((1, "DISCARD"))
+    decide((2, "CANCEL"), (2, "COMMIT"), (3, "ROLLBACK"), (4, "what?"), queue_id=0)
+    decide((3, "DISCARD"), queue_id=1)
+    assert decided(2) == [(2, "COMMIT"), (3, "ROLLBACK"), (2, "CANCEL")]
+    for offset in range(commits):
+        decide((offset, "COMMIT"))
+    assert decided() == [(offset, "COMMIT") for offset in range(commits)]
+    log = DeltaLog("decisions", f"{tmp_path}/decisions")
+    old = log.paths()
+    with FileWriter(str(tmp_path)) as writer:
+        for path in sorted(old):
+            rows = read_rows(f"{tmp_path}/decisions/{path}", "decisions", None, pc.field("queue_id").is_valid())
+            writer.write("decisions", rows)
+        assert log.replace(old, writer.close())
+    assert decided() == []
+    decide((100, "DISCARD"))
+    before = log.paths()
+    assert decided() == [(100, "DISCARD")]
+    decide((101, "COMMIT"))
+    (new,) = log.paths() - before
+    (tmp_path / "decisions" / new).rename(tmp_path / "away")
+    with pytest.raises(StorageError, match="cannot be read"):
+        decided()
+    (tmp_path / "away").rename(tmp_path / "decisions" / new)
+    assert set(decided(100)) >= {(100, "DISCARD"), (101, "COMMIT")}
+    assert decided() == []
 
 
 def test_rows_that_no_door_lets_in_stop_nothing(tmp_path: Path) -> None:

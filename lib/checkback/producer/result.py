@@ -32,8 +32,9 @@ class TransactionSendResult:
     transaction did not run. ``queue_id`` and ``queue_offset``: the half message's position, None if it is not stored.
     ``op_sent``: COMMIT or ROLLBACK was handed over, and is sent behind (RocketMQ: endTransactionOneway): after the
     producer's ``flush`` it has landed, unless ``on_op_error`` was told. If it does not land, nothing is lost: the
-    check-back resolves it; if a check has decided otherwise before, ``on_op_error`` gets the code "contradiction". ``half_error``: why the half message did not land; ``op_error``: why the op was not handed
-    over; ``local_error``: the listener's exception.
+    check-back resolves it; if it has been decided otherwise before, ``on_op_error`` gets the code "contradiction".
+    ``half_error``: why the half message did not land; ``op_error``: why the op was not handed over; ``local_error``:
+    the listener's exception.
     """
 
     send_status: SendStatus
