@@ -480,9 +480,9 @@ def small_disk(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
     def usage(_: str) -> SimpleNamespace:
         used = sum(path.stat().st_size for path in folder.iterdir() if path.suffix in (".bin", ".db-wal"))
-        return SimpleNamespace(free=(64 << 20) + LARGE - used)
+        return SimpleNamespace(f_bavail=(64 << 20) + LARGE - used, f_frsize=1, f_files=0, f_favail=0, f_flag=0)
 
-    monkeypatch.setattr(shutil, "disk_usage", usage)
+    monkeypatch.setattr(os, "statvfs", usage)
 
 
 def test_what_is_in_the_tables_makes_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
+import subprocess
 import time
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +29,7 @@ from gateway.process import PATIENCE_S, Gateway, half, op, rows
 from gateway.test_journal import crash
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
 
     from checkback.gateway.problems import Answer
@@ -460,6 +463,71 @@ def test_journal_that_is_removed_while_it_runs_acknowledges_nothing_more(tmp_pat
     assert code == 1
     assert "the journal's files were removed or replaced while the gateway ran" in said
     assert offsets(root) == {"before": 0}
+
+
+@contextmanager
+def disk_of(place: Path, options: str) -> Iterator[Path]:
+    """A file system of its own."""
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a small file system can be mounted by root only")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)  # noqa: S607 - wherever it is
+
+
+@pytest.mark.parametrize(
+    ("options", "fill", "said"),
+    [
+        (
+            "size=96m",
+            lambda disk: (disk / "fill").write_bytes(bytes(64 << 20)),
+            r"on its disk 3\d MiB are free, 64 MiB",
+        ),
+        (
+            "size=96m,nr_inodes=64",
+            lambda disk: [(disk / f"fill-{number}").touch() for number in range(50)],
+            r"on its disk \d+ files can be made, 16 are needed \(inodes\)",
+        ),
+    ],
+)
+def test_full_disk_of_the_journal_is_seen(
+    tmp_path: Path, options: str, fill: Callable[[Path], object], said: str
+) -> None:
+    """By /readyz, a metric and a line of the log, from the start on; what is acknowledged lands all the same."""
+    with disk_of(tmp_path / "disk", options) as disk:
+        tables = tmp_path / "tables"
+        with Gateway(tables, f"gateway.journal={disk}/journal", "gateway.flush=100ms") as gateway:
+            assert gateway.post("/v1/half", half("t-0")).status_code == 200
+            fill(disk)
+            unready = gateway.get("/readyz")
+            assert (unready.status_code, unready.json()["code"]) == (503, "journal_full")
+            assert re.search(said, unready.json()["detail"])
+            for _ in range(3):
+                refused = gateway.post("/v1/half", half("t-1"))
+                assert (refused.status_code, refused.json()["detail"]) == (503, unready.json()["detail"])
+            assert "checkback_gateway_ready 0.0" in gateway.get("/metrics").text
+            for file in disk.glob("fill*"):
+                file.unlink()
+            assert gateway.get("/readyz").status_code == 200
+            assert "checkback_gateway_ready 1.0" in gateway.get("/metrics").text
+            assert gateway.post("/v1/half", half("t-1")).status_code == 200
+            fill(disk)
+            assert gateway.get("/readyz").status_code == 503
+            code, log = gateway.stop()
+        assert code == 0
+        assert [line.split(":")[1] for line in log.splitlines()] == [
+            " the journal takes no messages",
+            " the journal takes messages again",
+            " the journal takes no messages",
+        ]
+        assert offsets(tables) == {"t-0": 0, "t-1": 1}
+        with Gateway(tables, f"gateway.journal={disk}/journal") as again:
+            assert again.get("/readyz").status_code == 503
+            code, log = again.stop()
+        assert (code, log.count("the journal takes no messages"), log.count("\n")) == (0, 1, 1)
 
 
 @pytest.mark.parametrize("there", [None, "", "lost+found", "decisions/_delta_log"])

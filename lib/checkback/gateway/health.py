@@ -50,6 +50,8 @@ class HealthState:
 
     def worked(self) -> None:
         """Record a successful commit."""
+        if self._ill:
+            _log.warning("messages can be stored again")
         self._ill = False
         self._ill_until = 0
 

@@ -52,6 +52,7 @@ class Metrics:
         self._offset = Gauge(
             "checkback_gateway_last_offset", "Last offset committed", ["queue_id"], registry=self.registry
         )
+        self._ready = Gauge("checkback_gateway_ready", "1: messages are taken, as /readyz says", registry=self.registry)
         self._in_journal: Histogram | None = None
         self._answered: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
 
@@ -76,13 +77,18 @@ class Metrics:
         self._offset.labels(str(queue_id)).set(queue_offset)
 
     def watch(
-        self, waiting: dict[str, Callable[[], int]], remembered: Callable[[], int], unverified: Callable[[], int]
+        self,
+        waiting: dict[str, Callable[[], int]],
+        remembered: Callable[[], int],
+        unverified: Callable[[], int],
+        ready: Callable[[], bool],
     ) -> None:
-        """Set the callbacks of the gauges: messages waiting by table, half messages cached, ops unverified."""
+        """Set the callbacks of the gauges: messages waiting by table, half messages cached, ops unverified; ready."""
         for table, count in waiting.items():
             self._waiting.labels(table).set_function(count)
         self._remembered.set_function(remembered)
         self._unverified.set_function(unverified)
+        self._ready.set_function(ready)
 
     def watch_journal(self, **figures: Callable[[], float]) -> None:
         """Set the callbacks of the journal's gauges, by the end of their names."""

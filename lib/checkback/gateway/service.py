@@ -21,6 +21,7 @@ from checkback.gateway.journal.journal_commit import JournalIntake, commit_to_jo
 from checkback.gateway.journal.recovery import open_journal, own_queues, recover, refuse_missing_tables
 from checkback.gateway.ops import OpWriter
 from checkback.gateway.ownership import first_app
+from checkback.gateway.problems import Problem
 from checkback.gateway.tables import Appender, tables_of
 from checkback.gateway.transaction_queries import TransactionQueries
 from checkback.gateway.unverified_ops import UnverifiedOps
@@ -122,6 +123,7 @@ class GatewayService:
             {"half": lambda: self.halves.commits.waiting, "op": lambda: self.ops.commits.waiting},
             lambda: len(self.cache),
             lambda: len(unverified),
+            lambda: self.unready() is None,
         )
         for queue_id in self.cache.queues:
             metrics.last_offset(queue_id, self.cache.next_offset(queue_id) - 1)
@@ -172,8 +174,16 @@ class GatewayService:
         for record in records:
             self.cache.flushed_ops(record.places)
             self._metrics.in_journal((now - record.at) / 1000)
-        if self.journal is not None and self._intake is not None:
-            self._intake.room = self.journal.room()
+        if self._intake is not None:
+            self._intake.look()
+
+    def unready(self) -> Problem | None:
+        """Why it takes no messages now; None: it does."""
+        if self.health.stopping:
+            return Problem("stopping", "the gateway is to end, or cannot go on")
+        if not self.health.ready:
+            return Problem("storage_unavailable", "a commit has failed a moment ago: the gateway's log says why")
+        return None if self._intake is None else self._intake.look()
 
     def hurry(self) -> None:
         """Answer waiting requests as soon as possible: the process is stopping."""

@@ -219,8 +219,9 @@ def _questions(service: GatewayService, metrics: Metrics) -> APIRouter:
     @router.get("/readyz", tags=["operation"], responses=_responses(models.Health, {"status": "ok"}))
     async def readyz() -> Response:
         """Readiness: does the gateway accept messages?"""
-        if not service.health.ready:
-            return _answer(Problem("stopping", "it takes no messages now"))
+        problem = service.unready()
+        if problem is not None:
+            return _answer(problem)
         journal = service.journal
         behind = {} if journal is None else {"journal_messages": journal.rows, "behind_seconds": behind_s(journal)}
         return Answer({"status": "ok", **behind})

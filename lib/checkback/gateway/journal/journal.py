@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import sqlite3
 import threading
 from collections import deque
@@ -36,6 +35,8 @@ _WAL_PAGES = 4000
 _DELETED = 16
 #: free space that is left on the journal's disk, besides room for the journal's content in the tables
 _SPARE = 64 << 20
+#: files that it must be possible to make there: SQLite's, those of large contents, those of the tables
+_FILES = 16
 _BUSY_S = 10.0
 #: the files that rows name: their numbers, where they end at least, the last row
 _NAMED = "SELECT segment, max(place + size), max(position) FROM record WHERE segment > 0 GROUP BY segment"
@@ -351,10 +352,20 @@ class Journal:
 
     def room(self) -> bool:
         """Has the disk room for this journal and for what it has in the tables, too?"""
+        return self.shortage() is None
+
+    def shortage(self) -> str | None:
+        """Why there is no `room`: it takes no messages then."""
         try:
-            return shutil.disk_usage(os.path.dirname(self.path)).free > _SPARE + self._size
+            disk = os.statvfs(os.path.dirname(self.path))
         except OSError:
-            return True
+            return None
+        if disk.f_flag & os.ST_RDONLY:
+            return "its disk is mounted read-only"
+        if disk.f_files and disk.f_favail < _FILES:  # without f_files it has no limit
+            return f"on its disk {disk.f_favail} files can be made, {_FILES} are needed (inodes)"
+        free, needed = disk.f_bavail * disk.f_frsize, _SPARE + self._size
+        return None if free > needed else f"on its disk {free >> 20} MiB are free, {-(-needed >> 20)} MiB are needed"
 
     def make_room(self) -> None:
         """If there is none, delete what is in the tables now, and not with later appends: they may be refused."""

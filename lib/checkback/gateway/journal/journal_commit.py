@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import TYPE_CHECKING, Any
 
+from checkback.errors import StorageError
 from checkback.gateway.health import steady_ms
 from checkback.gateway.journal.group_commit import closing_thread
 from checkback.gateway.problems import Problem
@@ -24,6 +26,7 @@ _HELD_UP_S = 0.05
 _LEFT_S = 2.0
 #: bytes that the loop writes itself
 _SMALL = 256 << 10
+_log = logging.getLogger("checkback.gateway")
 
 
 class InLoop:
@@ -55,14 +58,30 @@ class JournalIntake:
         """``hurry`` is called while the journal is at least half full."""
         self._journal = journal
         self._hurry = hurry
-        #: looked at by the flusher, now and then
-        self.room = True
+        self._shortage: str | None = None
+        self._taking = True
+        self.look()
+
+    def look(self) -> Problem | None:
+        """Look at the disk, now and then; why nothing is taken. The log says when that begins, and when it ends."""
+        self._shortage = self._journal.shortage()
+        refusal = self.refusal(0)
+        if refusal is not None and self._taking:
+            why = self._shortage or f"{self._journal.rows} messages in it wait for the tables"
+            fix = "make room there: until then every message is refused (503 journal_full)"
+            _log.warning("the journal takes no messages: %s", StorageError(why, self._journal.path, fix))
+        elif refusal is None and not self._taking:
+            _log.warning("the journal takes messages again: %s", self._journal.path)
+        self._taking = refusal is None
+        return refusal
 
     def refusal(self, size: int) -> Problem | None:
         """See group_commit.Intake."""
         if self._journal.half_full:
             self._hurry()
-        if self.room and not self._journal.full(size):
+        if self._shortage is not None:
+            return Problem("journal_full", f"the journal takes no messages: {self._shortage}; send it again")
+        if not self._journal.full(size):
             return None
         detail = f"{self._journal.rows} messages in the journal wait to be committed to the tables; send it again"
         return Problem("journal_full", detail)
