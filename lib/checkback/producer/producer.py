@@ -33,10 +33,12 @@ class TransactionProducer(BaseProducer):
     transaction may then have several half messages, see Barrier and docs/producer.md. ``token``: the group's, sent as
     ``Authorization: Bearer``; ``patience``: timeouts and retries; ``ca_file``: PEM CA certificates for https (None: the
     system's); ``connections``: requests under way at a time with half messages, and as many with messages; ops have one
-    of their own. ``max_waiting_ops``: with so many ops not yet sent, further transactions wait before they begin.
-    ``on_op_error(transaction_id, state, error)`` is called, in another thread, for each op that has not landed.
-    Redirects are not followed; proxies and credentials from the environment are ignored. ``clock``: seconds since the
-    epoch; ``timer``: monotonic seconds; ``sleep``: waits between attempts.
+    of their own. One is fastest, except to a gateway far away or with large bodies: further ones split what is sent
+    together. ``max_waiting_ops``: with so many ops not yet sent, further transactions wait before they begin.
+    ``on_op_error(transaction_id, state, error)`` is called, in another thread, for each op that has not landed, or does
+    not count because the transaction has been decided otherwise (``error.code`` is "contradiction"). Redirects are not
+    followed; proxies and credentials from the environment are ignored. ``clock``: seconds since the epoch; ``timer``:
+    monotonic seconds; ``sleep``: waits between attempts.
 
     Without a ``listener`` it only sends messages without a transaction.
 
