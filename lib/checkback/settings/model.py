@@ -159,9 +159,9 @@ class Gateway(_Section):
 
     ``acknowledge``: a message is acknowledged once it is flushed to the journal, a file on a local disk, or committed
     to its table; auto: the journal if the tables are in a local folder. ``journal``: its folder, empty:
-    ``<storage.root>/_journal``; over 64 MiB must be free on its disk. ``flush``: between two commits of the journal's content to the tables; ``journal_max``:
-    bytes in it that are not in the tables yet, and 400 for each message or op. ``gather``: without a journal, how long
-    messages wait for others.
+    ``<storage.root>/_journal``; over 64 MiB must be free on its disk. ``flush``: between two commits of the journal's
+    content to the tables; ``journal_max``: bytes in it that are not in the tables yet, and 400 for each message or op.
+    ``gather``: without a journal, how long messages wait for others.
     """
 
     host: Text = "127.0.0.1"
