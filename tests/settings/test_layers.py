@@ -350,8 +350,12 @@ def test_empty_value_is_told_as_such(key: str, told: str) -> None:
     assert refusal(None, f"{key}=") == f"{key} (--set): is empty, {told}; write a value or leave the key out"
 
 
-def test_the_first_of_several_errors_counts_the_others() -> None:
-    assert refusal({"transaction": {"check_max": 0}, "check": {"concurrency": 0}}).endswith("(1 more wrong)")
+def test_all_that_is_wrong_is_told_at_once() -> None:
+    told = refusal({"transaction": {"check_max": 0}, "check": {"concurrency": 0, "fast": True}})
+    assert told.startswith("transaction.check_max (")
+    assert "; also wrong: check.concurrency (" in told
+    assert "): is 0, must be at least 1; also wrong: check.fast (" in told
+    assert told.endswith("): unknown setting")
 
 
 # The files in conf/

@@ -74,11 +74,11 @@ def read_layers(
     try:
         merged = Layered()
     except ValidationError as error:
-        first, more = error.errors(include_url=False, include_input=False)[0], error.error_count() - 1
+        errors = error.errors(include_url=False, include_input=False)
     else:
         return model.model_validate(dict(merged)), {dotted(path): origin for path, origin in origins.items()}
     # Outside the handler: the ValidationError, which holds the inputs, is not chained to the error shown.
-    raise explained(model, first, more, trees, origins)
+    raise explained(model, errors, trees, origins)
 
 
 def _leaves(path: KeyPath, value: Any, origin: str) -> Iterator[Leaf]:

@@ -40,12 +40,20 @@ def _names(model: type[BaseModel]) -> list[str]:
 
 def explained(
     model: type[BaseModel],
-    error: ErrorDetails,
-    more: int,
+    errors: Sequence[ErrorDetails],
     trees: Sequence[Mapping[str, Any]],
     origins: Mapping[KeyPath, str],
 ) -> SettingsError:
-    """Convert pydantic's error to what, where and fix, without the value if it may be a secret."""
+    """Convert pydantic's errors to what, where and fix of the first; the others are named after it."""
+    (what, where, fix), *others = (_explained(model, error, trees, origins) for error in errors)
+    also = dict.fromkeys(f"{place}: {wrong}" for wrong, place, _ in others if place != where)
+    return SettingsError(what, where, "; also wrong: ".join([fix, *also]) if also else fix)
+
+
+def _explained(
+    model: type[BaseModel], error: ErrorDetails, trees: Sequence[Mapping[str, Any]], origins: Mapping[KeyPath, str]
+) -> tuple[str, str, str]:
+    """An error's what, where and fix, without the value if it may be a secret."""
     path = tuple(part for part in error["loc"] if part != "[key]")
     value = _last(trees, path)
     kind, context = error["type"], error.get("ctx", {})
@@ -68,9 +76,7 @@ def explained(
             what, fix = f"is empty, {what}", _FIX["string_too_short"]
         elif isinstance(value, bool | int | float | str) and not hidden:
             what = f"is {reprlib.repr(value)}, {what}"
-    if more:
-        fix += f" ({more} more wrong)"
-    return SettingsError(what, where_of(path, _origin(path, origins)), fix)
+    return what, where_of(path, _origin(path, origins)), fix
 
 
 _FIX = {
