@@ -144,8 +144,9 @@ def test_what_waits_for_its_topics_table_has_a_line_each() -> None:
     """With the reason; a name that somebody has landed otherwise does nothing to the terminal."""
     waiting = (Topic("orders", 12, _NOW - 300_000, "no such column"), Topic("a\x1b[2J", 1, _NOW, "no name"))
     status = replace(_STATUS, facts=replace(_LEDGER, unpublished=waiting))
+    retried = "tried again within 1m, at once when reconcile starts"
     assert [line for line in lines(status) if line.name == "unpublished"] == [
-        Line("unpublished", "12 for orders, since 14:10:00, 5m ago: no such column", bad=True),
+        Line("unpublished", f"12 for orders, since 14:10:00, 5m ago: no such column; {retried}", bad=True),
         Line("unpublished", "1 for a?[2J, since 14:15:00, 0s ago: no name", bad=True),
     ]
     told = json.loads(json.dumps(as_json(status)))["unpublished"]

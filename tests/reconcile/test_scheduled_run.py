@@ -80,7 +80,7 @@ def test_nothing_is_to_be_done_until_the_first_timer_is_due(drained: Drained) ->
 
 
 def test_run_starts_when_the_clock_was_set_back(drained: Drained) -> None:
-    """A message may wait for its topic's table, which is tried again at each start, and 10 minutes later at most."""
+    """A message may wait for its topic's table, which is tried again at each start, and a minute later at most."""
     scheduled_run.write_note(drained.tables, drained.settings, (), _DUE, _NOW)
     assert drained.nothing_to_do(_NOW)
     assert not drained.nothing_to_do(_NOW - 1)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from checkback.inspect.engines.question import Question
 from checkback.inspect.versions.late_notes import NAME, WRITERS, no_notes, notes_about, with_noted
 from checkback.inspect.versions.view import View
-from checkback.reconcile.publish.unpublished import TABLE
+from checkback.messages.durations import span
+from checkback.reconcile.publish.unpublished import LONGEST_PAUSE, TABLE, unfit
 from checkback.storage.own_failure import own_failure
 from checkback.storage.schemas import TOPIC_PREFIX
 
@@ -62,6 +63,12 @@ def unpublished_rows(
     question = question.where("producer_group", group).where("real_topic", topic).at(place)
     rows: pa.Table = view.engine.arrow(view.ask(question.page(limit, offset), tables))
     return rows
+
+
+def retry_of(topic: str | None) -> str:
+    """When the topic's table is tried next, in words; empty = never: the topic can have none."""
+    longest = LONGEST_PAUSE // 1000
+    return "" if unfit(topic) else f"tried again within {span(longest)}, at once when reconcile starts"
 
 
 def topics(view: View) -> list[Topic]:

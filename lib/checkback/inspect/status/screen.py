@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checkback.inspect.status.diagnosis import clock
+from checkback.inspect.unpublished_messages import retry_of
 from checkback.messages.durations import span
 from checkback.storage.timestamps import iso, time_of
 
@@ -224,7 +225,7 @@ def _unpublished(facts: TableFacts | None, now: int) -> list[Line]:
             "unpublished",
             f"{one.messages} for {_shown(one.topic)}, "
             f"{'since when is unknown' if one.since is None else f'since {_ago(one.since, now)}'}: "
-            f"{one.reason or 'why is unknown'}",
+            f"{one.reason or 'why is unknown'}{'; ' if retry_of(one.topic) else ''}{retry_of(one.topic)}",
             True,
         )
         for one in found

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 TABLE = "unpublished"
 #: Exponential backoff (ms) between retries of a topic table: first and longest pause.
-FIRST_PAUSE, LONGEST_PAUSE = 10_000, 600_000
+FIRST_PAUSE, LONGEST_PAUSE = 10_000, 60_000
 #: maximum number of topics retried in one batch
 MOST_TRIES = 16
 #: the same for topics not tried since the start
