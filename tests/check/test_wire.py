@@ -27,7 +27,7 @@ NOW = datetime.now(timezone.utc).timestamp()
 def test_answer_any_bytes_never_crash(body: bytes) -> None:
     """Bytes are an answer or NoAnswerError, nothing else."""
     with suppress(NoAnswerError):
-        assert read_answer(body, "tx-1", (0, 7)) in STATES
+        assert read_answer(body, "tx-1", (0, 7))[0] in STATES
 
 
 @given(st.text() | st.integers().map(str) | st.datetimes().map(format_datetime), st.floats(0, 1e10))
@@ -59,7 +59,7 @@ def test_answer_any_json_only_the_contract_is_taken(value: object) -> None:
     """Of all JSON, an object with the transaction's id and a known state; more fields do no harm."""
     valid = isinstance(value, dict) and value.get("transaction_id") == "tx-1" and value.get("state") == "COMMIT"
     try:
-        taken = read_answer(json.dumps(value, allow_nan=True).encode(), "tx-1", (0, 7))
+        taken, _ = read_answer(json.dumps(value, allow_nan=True).encode(), "tx-1", (0, 7))
     except NoAnswerError:
         assert not valid or "NaN" in json.dumps(value) or "Infinity" in json.dumps(value)
     else:
@@ -82,10 +82,27 @@ def test_answer_about_another_half_message_of_the_transaction_is_none(named: dic
     """A proxy that confuses answers would have both half messages committed."""
     body = json.dumps({"transaction_id": "tx-1", "state": "COMMIT"} | named).encode()
     if taken:
-        assert read_answer(body, "tx-1", (0, 7)) == "COMMIT"
+        assert read_answer(body, "tx-1", (0, 7)) == ("COMMIT", None)
         return
     with pytest.raises(NoAnswerError, match="another half message"):
         read_answer(body, "tx-1", (0, 7))
+
+
+@pytest.mark.parametrize(
+    ("state", "said", "taken"),
+    [
+        ("UNKNOWN", "listener raised ValueError", True),
+        ("UNKNOWN", "listener returned bool", True),
+        ("UNKNOWN", "listener raised org.example.SqlException", True),
+        ("UNKNOWN", "listener raised ValueError: account 4711 of Mr X", False),
+        ("UNKNOWN", "listener raised " + "E" * 81, False),
+        ("UNKNOWN", {"type": "ValueError"}, False),
+        ("COMMIT", "listener raised ValueError", False),
+    ],
+)
+def test_answer_unknown_may_say_the_type_of_its_error_and_no_more(state: str, said: object, taken: bool) -> None:
+    body = json.dumps({"transaction_id": "tx-1", "state": state, "error": said}).encode()
+    assert read_answer(body, "tx-1", (0, 7)) == (state, said if taken else None)
 
 
 def test_request_any_text_is_ascii_json() -> None:

@@ -43,6 +43,17 @@ _SAID = {
         "no endpoint answers: connection refused, since 14:05",
     ),
     "UNKNOWN": (_UNKNOWN, "answers UNKNOWN, since 14:05"),
+    "UNKNOWN, as the listener raised": (
+        replace(_UNKNOWN, said="listener raised ValueError"),
+        "answers UNKNOWN: listener raised ValueError, since 14:05",
+    ),
+    "no secret is set": (
+        replace(_SILENT, error="status 401", name="pay", signed=False),
+        (
+            "the endpoint says status 401, since 14:05: "
+            "the endpoint wants signed checks, and no secret is set (producers.pay.secret)"
+        ),
+    ),
     "no endpoint, as reconcile's settings say": (
         replace(_SILENT, any_endpoint=False, error="producers.pay has no endpoints"),
         "no endpoint is set for the group, since 14:05",

@@ -24,6 +24,14 @@ _SAID: dict[str | None, str] = {
 }
 
 
+def test_group_without_a_secret_is_not_asked_whether_it_is_right() -> None:
+    said = ": the endpoint wants signed checks, and no secret is set (producers.pay.secret)"
+    assert hint("status 401", "pay", signed=False) == said
+    with duckdb.connect() as database:
+        row = database.sql("SELECT 'status 401' AS error, 'pay' AS name")
+        assert row.project(hint_sql("error", "name", "FALSE").format()).fetchall() == [(said,)]
+
+
 @pytest.mark.parametrize("error", _SAID)
 def test_the_words_are_the_same_in_python_and_sql(error: str | None) -> None:
     assert no_answer(error) + hint(error, "pay") == _SAID[error]

@@ -36,6 +36,10 @@ def test_whatever_a_listener_raises_is_unknown(kind: str, raised: type[BaseExcep
     with CheckServer(check_app({"orders": own, "other": Listener()}, secret=SECRET)) as server:
         answers = [ask(server.url), ask(server.url, group="other"), ask(server.url, offset=8)]
     assert [answer.outcome for answer in answers] == ["UNKNOWN", "COMMIT", "UNKNOWN"]
+    assert answers[1].error is None
+    # A coroutine cannot raise StopIteration (PEP 479).
+    name = "RuntimeError" if (kind, raised) == ("async", StopIteration) else raised.__name__
+    assert {answers[0].error, answers[2].error} == {f"listener raised {name}"}
     assert len(raising.checks) == 2
 
 

@@ -41,7 +41,7 @@ _SUCCESS = range(200, 300)
 
 @dataclass(frozen=True)
 class _Try:
-    """The result of one endpoint. ``outcome`` is NO_ANSWER if ``error`` says why.
+    """The result of one endpoint. ``error``: why ``outcome`` is NO_ANSWER, or UNKNOWN if it says so.
 
     ``sent``: the request was written to a connection. ``refused``: not tried, because of this breaker state.
     ``broken``: the endpoint is unreachable or failing, regardless of the transaction.
@@ -188,7 +188,7 @@ def _heard(response: Response, request: CheckRequest, now: float) -> _Try:
     if (not response.status or response.status in _SUCCESS) and response.error is not None:
         return _Try(NO_ANSWER, response.error, sent=response.sent, broken=True)
     try:
-        return _Try(_state(response, request))
+        return _Try(*_state(response, request))
     except StatusError as refused:
         retry_after_s = read_retry_after(refused.retry_after, now)
         return _Try(NO_ANSWER, str(refused), broken=refused.broken, retry_after_s=retry_after_s)
@@ -196,8 +196,11 @@ def _heard(response: Response, request: CheckRequest, now: float) -> _Try:
         return _Try(NO_ANSWER, str(refused) if response.status == 200 else f"status {response.status}: {refused}")
 
 
-def _state(response: Response, request: CheckRequest) -> str:
-    """The state in the response. Any status but 2xx is conclusive, even if the body is incomplete."""
+def _state(response: Response, request: CheckRequest) -> tuple[str, str | None]:
+    """The state in the response, and of UNKNOWN the cause.
+
+    Any status but 2xx is conclusive, even if the body is incomplete.
+    """
     if response.status not in _SUCCESS:
         raise StatusError(response.status, response.header("Retry-After"))
     if response.too_long:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import zlib
 from dataclasses import dataclass
 from datetime import timezone
@@ -30,6 +31,8 @@ STATES = frozenset({COMMIT, ROLLBACK, UNKNOWN})
 MAX_ANSWER = 4096
 _GZIP = b"\x1f\x8b"
 _GZIP_BITS = 31  # zlib's wbits of gzip
+#: what an answer UNKNOWN may say of its cause: the type of an error, never its text
+_CAUSE = re.compile(r"listener (?:raised|returned) [\w.]{1,80}")
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _TOO_MANY, _UNAVAILABLE = 429, 503
 _MOST_DIGITS = 9  # of seconds: longer is as good as forever
@@ -105,9 +108,9 @@ class CheckRequest:
 class CheckAnswer:
     """The result of a check: a row of `check_answers` without the request's identity.
 
-    ``endpoint``: the one that answered or was tried last; ``error``: why there is no answer, never quoting the
-    producer; ``latency_ms``: over all tries; ``failed_tries``: (endpoint, error) of those tried before;
-    ``delivered``: the request was written to a connection of at least one endpoint.
+    ``endpoint``: the one that answered or was tried last; ``error``: why there is no answer, or it is UNKNOWN,
+    never quoting the producer; ``latency_ms``: over all tries; ``failed_tries``: (endpoint, error) of those tried
+    before; ``delivered``: the request was written to a connection of at least one endpoint.
     """
 
     outcome: str
@@ -158,8 +161,8 @@ def read_retry_after(value: str | None, now: float) -> float | None:
         return None
 
 
-def read_answer(body: bytes, transaction_id: str, place: tuple[int, int]) -> str:
-    """The state in a response's body: COMMIT, ROLLBACK or UNKNOWN.
+def read_answer(body: bytes, transaction_id: str, place: tuple[int, int]) -> tuple[str, str | None]:
+    """The state in a response's body, COMMIT, ROLLBACK or UNKNOWN; and of UNKNOWN the cause, if it says one.
 
     The body may be compressed (gzip), may begin with a byte order mark, and may name the state in lower case or as
     RocketMQ does. ``place``: of the half message, which an answer may name. Raises NoAnswerError for any other body.
@@ -182,7 +185,8 @@ def read_answer(body: bytes, transaction_id: str, place: tuple[int, int]) -> str
     state = state_meant(answer.get("state"))
     if not isinstance(state, str) or state not in STATES:
         raise NoAnswerError(f"{_NO_STATE}: {_said(answer, 'state')}")
-    return state
+    cause = answer.get("error")
+    return state, cause if state == UNKNOWN and isinstance(cause, str) and _CAUSE.fullmatch(cause) else None
 
 
 def _decompress(body: bytes) -> bytes:

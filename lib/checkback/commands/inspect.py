@@ -151,6 +151,10 @@ def unpublished(
 
 
 def _unpublished_table(rows: list[dict[str, Any]]) -> None:
+    from checkback.inspect.unpublished_messages import retry_of
+
+    said = dict.fromkeys(retry for row in rows if (retry := retry_of(row["real_topic"])))
+    print_rows(f"Mend the table of the topic, or move it away: it is {retry}." for retry in said)
     table = table_of(*_MESSAGE, "committed", "why")
     for row in rows:
         table.add_row(
@@ -234,7 +238,7 @@ def stuck(
 
 
 def _stuck_table(rows: list[dict[str, Any]]) -> None:
-    times = ("silent since", "undecided since", "first discard")
+    times = ("silent since", "undecided since", "discard from")
     table = table_of("group", "pending", "overdue", "oldest", "last answer", *times, "endpoints", "why")
     for row in rows:
         said = ("last_answer", "last_answer_at", "last_answer_endpoint")

@@ -11,13 +11,16 @@ from checkback.check.wire import REFUSALS
 
 _STATUS = "^(status|redirect) [0-9]{1,9}(: |$)"
 _PATH = ("is its path right", "endpoints")
+#: the error of an endpoint that takes signed checks only, and not these
+_UNSIGNED = "status 401"
 #: by error: what to ask, and the setting of the group that it is about
 _HINTS = {
-    "status 401": ("is the secret right", "secret"),
     "status 403": ("is it the endpoint of this group", "endpoints"),
     "status 404": _PATH,
     "status 405": _PATH,
 }
+_SIGNED = ("is the secret right", "?")
+_SECRETLESS = ("the endpoint wants signed checks, and no secret is set", "")
 _REFUSAL = f"^({'|'.join(REFUSALS)})"
 #: SQL: error of a try by which the endpoint shows that it is healthy, though it has not answered (`check.wire`)
 REFUSED = (
@@ -36,8 +39,11 @@ def no_answer(error: str | None) -> str:
     return f"the answer is not valid: {error}" if re.match(_REFUSAL, error) else f"no endpoint answers: {error}"
 
 
-def hint(error: str | None, group: str | None) -> str:
-    """What to look at, to be appended; may be empty."""
+def hint(error: str | None, group: str | None, signed: bool = True) -> str:
+    """What to look at, to be appended; may be empty. ``signed``: the group has a secret."""
+    if error == _UNSIGNED:
+        asked, end = _SIGNED if signed else _SECRETLESS
+        return f": {asked} (producers.{group or ''}.secret){end}"
     asked = _HINTS.get(error or "")
     return "" if asked is None else f": {asked[0]} (producers.{group or ''}.{asked[1]})?"
 
@@ -53,10 +59,15 @@ def no_answer_sql(error: str) -> str:
     END"""
 
 
-def hint_sql(error: str, group: str) -> str:
-    """SQL: `hint` of columns."""
+def hint_sql(error: str, group: str, signed: str = "TRUE") -> str:
+    """SQL: `hint` of columns; ``signed``: a condition."""
+    words = " ".join(
+        f"WHEN {error} = '{_UNSIGNED}' AND {where} "
+        f"THEN ': {asked} (producers.' || coalesce({group}, '') || '.secret){end}'"
+        for where, (asked, end) in ((signed, _SIGNED), ("TRUE", _SECRETLESS))
+    )
     cases = " ".join(
-        f"WHEN '{said}' THEN ': {asked} (producers.' || coalesce({group}, '') || '.{setting})?'"
+        f"WHEN {error} = '{said}' THEN ': {asked} (producers.' || coalesce({group}, '') || '.{setting})?'"
         for said, (asked, setting) in _HINTS.items()
     )
-    return f"CASE {error} {cases} ELSE '' END"
+    return f"CASE {words} {cases} ELSE '' END"

@@ -13,6 +13,7 @@ from checkback.storage.row_texts import NOT_UTF8
 from checkback.storage.timestamps import MOST
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from datetime import datetime
 
     from pyspark.sql import DataFrame, SparkSession
@@ -130,23 +131,23 @@ _WHY = f"""CASE
     WHEN op_waiting IS NOT NULL
         THEN op_waiting || ' has landed, not yet read by reconcile: the next batch decides'
     WHEN open_since IS NOT NULL AND {_SILENT}
-        THEN {no_answer_sql("silence")} || {_OPEN} || {hint_sql("silence", "producer_group")}
+        THEN {no_answer_sql("silence")} || {_OPEN} || {hint_sql("silence", "producer_group", "SIGNED")}
     WHEN open_since IS NOT NULL AND held THEN SAID || {_OPEN}
     ELSE SAID
 END"""
 _SAID = f"""CASE
-    WHEN last_outcome = 'UNKNOWN' THEN 'answered UNKNOWN'
+    WHEN last_outcome = 'UNKNOWN' THEN 'answered UNKNOWN' || coalesce(': ' || last_error, '')
     WHEN last_outcome = 'NO_ANSWER' AND last_error = '{NOT_UTF8}' THEN last_error
     WHEN last_outcome = 'NO_ANSWER' AND last_endpoint IS NULL THEN 'no endpoint is set for the group'
     WHEN last_outcome = 'NO_ANSWER' AND NOT asked THEN 'a breaker, closed now, held it back: its next check asks'
-    WHEN last_outcome = 'NO_ANSWER' THEN {no_answer_sql("last_error")} || {hint_sql("last_error", "producer_group")}
+    WHEN last_outcome = 'NO_ANSWER' THEN {no_answer_sql("last_error")} || HINT
     WHEN last_outcome = 'SKIPPED' THEN 'check skipped: ' || coalesce(last_error, 'no reason given')
     WHEN last_outcome IS NOT NULL THEN 'answered ' || last_outcome || ': its op is not there yet'
     WHEN check_times > 0 THEN 'asked, no outcome yet'
     WHEN NOT next_us <= CAST(:now AS BIGINT) THEN 'young: the first check is not due yet'
     WHEN NOT KNOWN_GROUP THEN 'no endpoint is set for the group in these settings'
     ELSE 'its first check is due'
-END"""
+END""".replace("HINT", hint_sql("last_error", "producer_group", "SIGNED"))
 
 _KNOWN = """
 known AS (
@@ -178,7 +179,8 @@ _SELECT = f"""
 SELECT queue_id, queue_offset, transaction_id, producer_group, real_topic, born_timestamp,
     (CAST(:now AS DOUBLE) - CAST(born_us AS DOUBLE)) / 1e6 AS age_s,
     check_times, last_outcome, last_error, last_endpoint, last_answered_at,
-    CASE WHEN op_waiting IS NULL THEN timestamp_micros(next_us) END AS next_check_at, op_waiting, op_landed_at, {_WHY.replace("SAID", _SAID)} AS why,
+    CASE WHEN op_waiting IS NULL THEN timestamp_micros(next_us) END AS next_check_at, op_waiting, op_landed_at,
+    {_WHY.replace("SAID", _SAID)} AS why,
     timestamp_micros(:now) AS as_of CONTENT
 FROM known"""
 
@@ -196,7 +198,8 @@ def pending(
     null = none yet), next_check_at (after check_max checks: when it is discarded; up to transaction.check_jitter
     later; null with op_waiting: it is not checked), op_waiting (COMMIT
     or ROLLBACK: the next batch decides it so, as its own op has landed, or it is a message without a transaction; else
-    null), op_landed_at (when that op, or that message, landed), why (a sentence), as_of (TIMESTAMP). With ``bodies`` also tags, keys, properties and body.
+    null), op_landed_at (when that op, or that message, landed), why (a sentence), as_of (TIMESTAMP). With ``bodies``
+    also tags, keys, properties and body.
 
     Reads half twice, first only offsets, and decisions, op, rejected, check_requests and check_answers, without bodies.
     Raises SettingsError if ``as_of`` is not a time or too long ago, or if there are no tables.
@@ -209,7 +212,8 @@ def pending_question(settings: Settings, *, bodies: bool = False) -> Question:
     """The question of `pending`."""
     groups = sorted(name for name, producer in settings.producers.items() if producer.endpoints)
     names = {f"group_{number}": name for number, name in enumerate(groups)}
-    known = f"coalesce(producer_group IN ({', '.join(f':{name}' for name in names)}), FALSE)" if names else "FALSE"
+    known = _one_of(names)
+    unsigned = _one_of([name for name, group in names.items() if settings.producers[group].secret is None])
     content = "".join(f", {name}" for name in CONTENT) if bodies else ""
     rules = settings.transaction
     values: dict[str, Value] = {
@@ -221,8 +225,13 @@ def pending_question(settings: Settings, *, bodies: bool = False) -> Question:
         "most": MOST,
         **names,
     }
-    sql = _PENDING.replace("CONTENT", content).replace("KNOWN_GROUP", known)
+    sql = _PENDING.replace("CONTENT", content).replace("KNOWN_GROUP", known).replace("SIGNED", f"NOT {unsigned}")
     return Question(sql, "born_timestamp, queue_id, queue_offset", values)
+
+
+def _one_of(names: Collection[str]) -> str:
+    """SQL: whether the group is one of these values."""
+    return f"coalesce(producer_group IN ({', '.join(f':{name}' for name in names)}), FALSE)" if names else "FALSE"
 
 
 def _us(duration: timedelta) -> int:

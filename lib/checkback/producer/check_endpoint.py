@@ -103,11 +103,13 @@ class CheckApp:
         # Step 4
         self._verifier.take(headers, body, group)
         # Step 5
-        state = await self._ask(group, check)
-        return answer_json(check, state.value)
+        state, error = await self._ask(group, check)
+        return answer_json(check, state.value, error)
 
-    async def _ask(self, group: str, check: CheckRequest) -> LocalTransactionState:
+    async def _ask(self, group: str, check: CheckRequest) -> tuple[LocalTransactionState, str | None]:
         """What the group's listener says; as in RocketMQ, any error is UNKNOWN, and the next check asks again.
+
+        Also the type of that error, for `check_answers.error`.
 
         A timeout is a 503, so that the check fails over to another endpoint, which may know.
         """
@@ -124,8 +126,11 @@ class CheckApp:
         except asyncio.CancelledError as error:
             said = Outcome(None, error)
         if said.error is not None:
-            return failed(said.error, check.transaction_id, "check_local_transaction")
-        return state_of(said.returned, check.transaction_id)
+            state = failed(said.error, check.transaction_id, "check_local_transaction")
+            return state, f"listener raised {type(said.error).__name__}"
+        state, returned = state_of(said.returned, check.transaction_id), said.returned
+        unfit = returned is not None and not isinstance(returned, LocalTransactionState)
+        return state, f"listener returned {type(returned).__name__}" if unfit else None
 
     async def _said(self, group: str, check: CheckRequest) -> Outcome[LocalTransactionState | None]:
         listener = self._listeners[group]
@@ -160,10 +165,11 @@ def check_app(
 ) -> CheckApp:
     """The check endpoint of one listener, or of group -> listener, to mount in FastAPI or Starlette or serve alone.
 
-    A 200 is always a listener's answer, ``{"transaction_id", "queue_id", "queue_offset", "state"}``. Requests are
-    refused with problem+json: 401 not signed with the secret or more than five minutes off, 403 another group, 409
-    replayed request, 413 over ``max_request`` bytes, 400 not a check, 405, 408, 503 the listener took longer than
-    ``timeout_s``. Checkback records each as NO_ANSWER and checks again.
+    A 200 is always a listener's answer, ``{"transaction_id", "queue_id", "queue_offset", "state"}``, with ``error`` if
+    the listener has raised one: its type. Requests are refused with problem+json: 401 not signed with the secret or
+    more than five minutes off, 403 another group, 409 replayed request, 413 over ``max_request`` bytes, 400 not a
+    check, 405, 408, 503 the listener took longer than ``timeout_s``. Checkback records each as NO_ANSWER and checks
+    again.
 
     ``secret``: that of ``producers.GROUP.secret``, or group -> secret; None accepts unsigned checks: 403 for those of a
     browser, 415 for what is not application/json. It is for loopback only, where CheckServer keeps it; in a server of

@@ -28,7 +28,7 @@ def read_check(body: bytes) -> CheckRequest:
         raise RefusedError(400, "not a check") from None
 
 
-def answer_json(check: CheckRequest, state: str) -> bytes:
+def answer_json(check: CheckRequest, state: str, error: str | None = None) -> bytes:
     """The body of a 200. It names the half message: a proxy may confuse answers, and a transaction may have several."""
     queue_id, queue_offset = check.place
     fields = {
@@ -37,6 +37,8 @@ def answer_json(check: CheckRequest, state: str) -> bytes:
         "queue_offset": queue_offset,
         "state": state,
     }
+    if error is not None:
+        fields["error"] = error
     return json.dumps(fields).encode("ascii")
 
 

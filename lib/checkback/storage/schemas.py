@@ -143,7 +143,7 @@ CHECK_ANSWERS: Columns = (
     *CHECK_REQUESTS[:6],
     _column("endpoint", _STRING, "endpoint that answered, or the last one tried; null = the group has none"),
     _column("outcome", _STRING, "COMMIT, ROLLBACK, UNKNOWN, NO_ANSWER; SKIPPED: overtaken or out of time"),
-    _column("error", _STRING, "why there is no answer"),
+    _column("error", _STRING, "why there is no answer, or why it is UNKNOWN, if it says so"),
     _column("latency_ms", _INT, "from the first try to the outcome"),
     _column("answered_at", _TIME, "when the outcome was known"),
     _column(

@@ -17,20 +17,23 @@ class Group:
     """What is known of a group with pending transactions. Times are ms since the epoch; None = never, or unknown.
 
     ``overdue``: pending beyond their immunity, without an op; ``op_waiting``: those whose op has landed; ``young``: all
-    others. ``due_since``: since when reconcile ought to have checked, discarded or decided. ``endpoints``: number in the settings. Outcomes are those of its
-    last check_interval of checking, as fractions of 1. ``error``: of the last attempted check without an answer;
-    ``held_back``: why the last one was not attempted. ``silent_since``:
-    first NO_ANSWER after the last answer; ``undecided_since``: first UNKNOWN after the last COMMIT or ROLLBACK.
+    others. ``due_since``: since when reconcile ought to have checked, discarded or decided. ``endpoints``: number in
+    the settings; ``signed``: they have a secret. ``said``: the producer's error with its newest UNKNOWN. Outcomes are
+    those of its last check_interval of checking, as fractions of 1. ``error``: of the last attempted check without an
+    answer; ``held_back``: why the last one was not attempted. ``silent_since``: first NO_ANSWER after the last answer;
+    ``undecided_since``: first UNKNOWN after the last COMMIT or ROLLBACK.
     """
 
     overdue: int = 1
     op_waiting: int = 0
     young: int = 0
     endpoints: int = 0
+    signed: bool = True
     requested: bool = False
     outcomes: int = 0
     decided: float = 0.0
     unknown: float = 0.0
+    said: str | None = None
     no_answer: float = 0.0
     skipped: float = 0.0
     any_endpoint: bool = True
@@ -135,9 +138,10 @@ def _of_outcomes(group: Group, now: int) -> str:
             why = NOT_UTF8 if group.error == NOT_UTF8 else "no endpoint is set for the group"
             return f"{why}{_since(group.silent_since, now)}"
         said = no_answer(_error(group))
-        return f"{said}{_since(group.silent_since, now)}{_breaker(group)}{hint(group.error, group.name)}"
+        return f"{said}{_since(group.silent_since, now)}{_breaker(group)}{hint(group.error, group.name, group.signed)}"
     if group.unknown >= 1:
-        return f"answers UNKNOWN{_since(group.undecided_since, now)}"
+        said = f": {group.said}" if group.said else ""
+        return f"answers UNKNOWN{said}{_since(group.undecided_since, now)}"
     if group.decided >= 1:
         return "answers: what is left waits for its next check"
     parts = [

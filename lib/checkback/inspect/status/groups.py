@@ -113,6 +113,8 @@ outcomes AS (
         max_by(error, (answered_at, error)) FILTER (
             WHERE outcome = 'NO_ANSWER' AND answered_at IS NOT NULL) AS last_silence,
         max_by(error, (answered_at, error)) FILTER (
+            WHERE outcome = 'UNKNOWN' AND answered_at IS NOT NULL) AS said,
+        max_by(error, (answered_at, error)) FILTER (
             WHERE outcome = 'SKIPPED' AND answered_at IS NOT NULL) AS skipped_error
     FROM facts GROUP BY producer_group)""".replace("REPEATED", _REPEATED)
 
@@ -133,7 +135,7 @@ SELECT w.producer_group, w.pending, w.overdue, w.op_waiting, w.oldest_born, w.ol
     o.last_error, coalesce(t.endpoints, no_text()) AS endpoints, w.as_of, w.requested, w.due_since,
     timestamp_micros(w.discard_us) AS first_discard,
     CASE WHEN startswith(o.last_silence, '{NOT_TRIED}') THEN o.last_silence END AS held_back,
-    nullif(o.skipped_error, '') AS skipped_error
+    nullif(o.said, '') AS said, nullif(o.skipped_error, '') AS skipped_error
 FROM waiting AS w
 LEFT JOIN outcomes AS o ON o.producer_group = w.producer_group
 LEFT JOIN tried AS t ON t.producer_group = w.producer_group"""
@@ -146,13 +148,13 @@ def stuck_groups(spark: SparkSession, settings: Settings, as_of: datetime | str 
     reconcile does not run.
 
     Columns: producer_group; pending, overdue (beyond their immunity, without an op), op_waiting (their op has landed,
-    and no batch has read it) BIGINT; oldest_born TIMESTAMP and oldest_age_s DOUBLE (of both); last_answer (newest COMMIT, ROLLBACK or
-    UNKNOWN of a check), last_answer_at and last_answer_endpoint (which gave it), silent_since (first NO_ANSWER
-    after that; null = it answers), undecided_since (first UNKNOWN after its last COMMIT or ROLLBACK); of its last
-    check_interval of checking: outcomes BIGINT, and as fractions of 1 decided_share, unknown_share,
-    no_answer_share, skipped_share DOUBLE (null = none), endpoints ARRAY<STRING> (all that were tried); last_error
-    (of the newest failed attempt); first_discard TIMESTAMP (when the first one has had transaction.check_max checks and
-    is discarded, if no op comes; null = all have an op, or checks that reach nobody do not count); why (a sentence),
+    and no batch has read it) BIGINT; oldest_born TIMESTAMP and oldest_age_s DOUBLE (of both); last_answer (newest
+    COMMIT, ROLLBACK or UNKNOWN of a check), last_answer_at and last_answer_endpoint (which gave it), silent_since
+    (first NO_ANSWER after that; null = it answers), undecided_since (first UNKNOWN after its last COMMIT or ROLLBACK);
+    of its last check_interval of checking: outcomes BIGINT, and as fractions of 1 decided_share, unknown_share,
+    no_answer_share, skipped_share DOUBLE (null = none), endpoints ARRAY<STRING> (all that were tried); last_error (of
+    the newest failed attempt); first_discard TIMESTAMP (when the first one has had transaction.check_max checks and is
+    discarded, if no op comes; null = all have an op, or checks that reach nobody do not count); why (a sentence),
     as_of.
 
     One row per group. Costs as much as `pending`, plus a second scan of check_answers. Raises as `pending`.
@@ -238,14 +240,16 @@ def _sayer(settings: Settings, view: View, found: Progress | None) -> Callable[[
         next_run_by=None if schedule is None else schedule.next_by,
     )
     endpoints = {name: len(producer.endpoints) for name, producer in settings.producers.items()}
+    unsigned = {name for name, producer in settings.producers.items() if producer.secret is None}
 
     def say(row: Mapping[str, Any]) -> tuple[str, bool]:
         facts: dict[str, Any] = {name: row[f"{name}_share"] or 0.0 for name in _SHARES}
-        same = ("overdue", "op_waiting", "requested", "outcomes", "held_back", "skipped_error", *_TIMES)
+        same = ("overdue", "op_waiting", "requested", "outcomes", "held_back", "said", "skipped_error", *_TIMES)
         group = Group(
             **facts | {name: row[name] for name in same},
             young=row["pending"] - row["overdue"] - row["op_waiting"],
             endpoints=endpoints.get(row["producer_group"], 0),
+            signed=row["producer_group"] not in unsigned,
             any_endpoint=bool(row["endpoints"]),
             error=row["last_error"],
             name=row["producer_group"],
