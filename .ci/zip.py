@@ -5,6 +5,7 @@ Usage: zip.py PACKAGE_FOLDER ZIP_FILE
 
 from __future__ import annotations
 
+import os
 import sys
 import zipfile
 from pathlib import Path
@@ -14,7 +15,10 @@ _TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def pack(package: Path, target: Path) -> None:
-    """Writes the package, at the top of the ZIP file, with its Python files and py.typed."""
+    """Writes the package, at the top of the ZIP file, with its Python files, py.typed, and the commit's file."""
+    sys.path.insert(0, os.fspath(package.parent))
+    from checkback.build import FILE, commit
+
     target.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(target, "w") as archive:
         for file in sorted(package.rglob("*")):
@@ -23,6 +27,9 @@ def pack(package: Path, target: Path) -> None:
                 entry.compress_type = zipfile.ZIP_DEFLATED
                 entry.external_attr = 0o644 << 16
                 archive.writestr(entry, file.read_bytes())
+        entry = zipfile.ZipInfo(f"{package.name}/{FILE}", _TIME)
+        entry.external_attr = 0o644 << 16
+        archive.writestr(entry, commit())
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from checkback import __version__
+from checkback.build import commit
 from checkback.cli import main
 from checkback.commands import MODULES, application, names
 from checkback.settings import Settings, flatten
@@ -154,7 +156,8 @@ def test_full_disk_is_told_with_what_helps() -> None:
 
 def test_version(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
-    assert capfd.readouterr().out == f"checkback {__version__}\n"
+    assert capfd.readouterr().out == f"checkback {__version__} (commit {commit()})\n"
+    assert re.fullmatch("[0-9a-f]{12}|unknown", commit())
 
 
 def test_config_show_has_every_setting_its_value_and_origin(

@@ -87,7 +87,7 @@ class Stepper:
     @property
     def pending(self) -> int:
         """Transactions that are pending."""
-        return self._counter.count.pending
+        return sum(number for number, _ in self._counter.count.by_group().values())
 
     def step(self, land: Callable[[], object], published: int, pending: int = 0, scheduled: int = 0) -> float:
         """Seconds from letting the query go until what ``land`` has landed is decided; landing is not counted.

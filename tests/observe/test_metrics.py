@@ -20,13 +20,14 @@ from checkback.errors import SettingsError
 from checkback.observe.lag import Lag
 from checkback.observe.metrics import Metrics
 from checkback.observe.observer import Observer
-from checkback.observe.pending import PendingCount
-from checkback.reconcile.records.actions import QUEUED, SEGMENT, Actions
+from checkback.observe.pending import PendingCount, names_by_hash
+from checkback.reconcile.records.actions import GROUP, QUEUED, SEGMENT, Actions
 from checkback.reconcile.records.records import Action
 from checkback.storage.schemas import arrow_schema
 
 _CONF = Path(__file__).parents[2] / "conf"
 _NOW = 1_000.0
+_OTHERS = "checkback_{}{{producer_group=other}}"
 _KINDS = (Action.COMMIT, Action.COMMIT, Action.ROLLBACK, Action.DISCARD, Action.CHECK, Action.REJECT_OP, Action.LATE_OP)
 
 
@@ -34,7 +35,7 @@ class _Application:
     """An observer whose metrics are served."""
 
     def __init__(self, folder: Path) -> None:
-        pending = PendingCount()
+        pending = PendingCount(("orders",))
         self.metrics = Metrics(Lag({"half": str(folder)}), pending, ("orders",), lambda: _NOW)
         self.observer = Observer(self.metrics, pending)
 
@@ -76,7 +77,8 @@ def test_decisions_checks_and_what_is_pending(application: _Application) -> None
     application.publish((0, 0, 0, 0), kinds=(Action.COMMIT,))
     found = application.scrape()
     assert {
-        state: found[f"checkback_decisions_total{{state={state}}}"] for state in ("COMMIT", "ROLLBACK", "DISCARD")
+        state: found[f"checkback_decisions_total{{producer_group=other,state={state}}}"]
+        for state in ("COMMIT", "ROLLBACK", "DISCARD")
     } == {
         "COMMIT": 3,
         "ROLLBACK": 1,
@@ -84,10 +86,10 @@ def test_decisions_checks_and_what_is_pending(application: _Application) -> None
     }
     assert found["checkback_check_requests_total"] == 1
     assert found["checkback_rejected_total{table=op}"] == 1
-    assert (found["checkback_pending"], found["checkback_oldest_pending_seconds"]) == (2, 100)
+    assert (found[_OTHERS.format("pending")], found[_OTHERS.format("oldest_pending_seconds")]) == (2, 100)
     application.publish((0, 7, 0, 0), kinds=())
     found = application.scrape()
-    assert (found["checkback_pending"], found["checkback_oldest_pending_seconds"]) == (0, 0)
+    assert (found[_OTHERS.format("pending")], found[_OTHERS.format("oldest_pending_seconds")]) == (0, 0)
 
 
 def test_scheduled_messages(application: _Application) -> None:
@@ -99,9 +101,12 @@ def test_scheduled_messages(application: _Application) -> None:
     application.observer.published(Actions(records, 10_000), 1, told)
     found = application.scrape()
     assert found["checkback_scheduled"] == 5
-    assert (found["checkback_pending"], found["checkback_oldest_pending_seconds"]) == (1, 100)
+    assert (found[_OTHERS.format("pending")], found[_OTHERS.format("oldest_pending_seconds")]) == (1, 100)
     assert (found["checkback_deliveries_total"], found["checkback_delivery_lateness_seconds"]) == (2, 3)
-    states = {state: found[f"checkback_decisions_total{{state={state}}}"] for state in ("COMMIT", "CANCEL")}
+    states = {
+        state: found[f"checkback_decisions_total{{producer_group=other,state={state}}}"]
+        for state in ("COMMIT", "CANCEL")
+    }
     assert states == {"COMMIT": 1, "CANCEL": 1}
 
 
@@ -112,6 +117,23 @@ def test_groups_that_are_not_configured_are_one_label(application: _Application)
     assert found["checkback_checks_total{outcome=COMMIT,producer_group=orders}"] == 1
     assert found["checkback_checks_total{outcome=NO_ANSWER,producer_group=other}"] == 2
     assert not [name for name in found if "x1" in name]
+
+
+def test_pending_and_decisions_are_told_by_group(application: _Application) -> None:
+    """By the hashes of both kinds that a checkpoint may name groups by; a delivery does not tell what is pending."""
+    new, old = (hash_ for hash_, name in names_by_hash(("orders",)).items())
+    records = np.zeros(3, QUEUED)
+    records["action"], records["group"] = Action.DISCARD, (new, old, 7)
+    groups = np.array([(0, 0, new, 2, 400_000), (0, 0, 7, 1, 300_000), (0, 1, old, 3, 200_000)], GROUP)
+    told = np.array([(0, 0, 4, 0, 100_000, -1, 0), (0, 1, 3, 1, 200_000, -1, 0)], SEGMENT)
+    application.observer.published(Actions(records, 5, groups), 1, told)
+    application.observer.published(Actions(records[:0], 6), 2, np.array([(0, 1, 3, 0, 200_000, -1, 0)], SEGMENT))
+    found = application.scrape()
+    discards = "checkback_decisions_total{{producer_group={},state=DISCARD}}"
+    assert (found[discards.format("orders")], found[discards.format("other")]) == (2, 1)
+    assert (found["checkback_pending{producer_group=orders}"], found[_OTHERS.format("pending")]) == (5, 2)
+    age = "checkback_oldest_pending_seconds{producer_group=orders}"
+    assert (found[age], found[_OTHERS.format("oldest_pending_seconds")]) == (800, 900)
 
 
 def test_batches_and_state(application: _Application) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from checkback.observe.batch import OTHER
 from checkback.observe.pending import PendingCount
 from checkback.reconcile.records.actions import AS_BEFORE, SEGMENT
 
@@ -27,6 +28,6 @@ def test_the_last_word_of_each_segment_counts(batches: list[list[tuple[int, int,
             if pending != AS_BEFORE
         }
     there = [(pending, oldest) for pending, oldest, _ in last.values() if pending]
-    assert found.pending == sum(pending for pending, _ in there)
-    assert found.oldest == min((oldest for _, oldest in there), default=None)
+    oldest = min((oldest for _, oldest in there), default=None)
+    assert found.by_group() == {OTHER: (sum(pending for pending, _ in there), oldest)}
     assert found.scheduled == sum(scheduled for _, _, scheduled in last.values())

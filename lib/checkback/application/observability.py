@@ -6,14 +6,12 @@ import logging
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from checkback.errors import CheckbackError, missing_module, reason
 from checkback.observe.lag import Lag
 from checkback.observe.listener import listening
 from checkback.observe.observer import Observer
 from checkback.observe.pending import PendingCount
-from checkback.reconcile.records.actions import SEGMENT
+from checkback.reconcile.records.actions import Actions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,10 +37,8 @@ def _seed(spark: SparkSession, settings: Settings, pending: PendingCount) -> Non
     except Exception as error:  # noqa: BLE001 - metrics are best effort: a failure must not stop the application
         _log.warning("what is pending is not known before its segments' next batch: %s", reason(error))
         return
-    segments = np.zeros(told.num_rows, SEGMENT)
-    for name in told.column_names:
-        segments[name] = told.column(name).to_numpy()
-    pending.update(segments)
+    actions, segments = Actions.of(told)
+    pending.update(segments, actions.pending)
 
 
 @contextmanager
@@ -51,7 +47,7 @@ def observed(spark: SparkSession, settings: Settings, tables: Tables) -> Iterato
 
     Raises SettingsError if the port is in use or prometheus-client is missing.
     """
-    pending = PendingCount()
+    pending = PendingCount(tuple(settings.producers))
     with ExitStack() as stack:
         metrics = None
         if settings.metrics.port is not None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from checkback import __version__
+from checkback.build import commit
 from checkback.errors import SettingsError
 from checkback.observe.logs import set_up
 from checkback.settings.loading import SECRETS_OF_OTHERS, Loaded, load
@@ -125,7 +126,7 @@ def load_for_tables(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(f"checkback {__version__}")
+        print(f"checkback {__version__} (commit {commit()})")
         raise typer.Exit
 
 

@@ -11,6 +11,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from checkback import __version__
+from checkback.build import commit
 from checkback.consumer.group.lag_reader import LagReader
 from checkback.consumer.process_queues import warn
 from checkback.consumer.storage import consumer_tables
@@ -82,7 +84,8 @@ class ConsumerMetrics(Collector):
     def names() -> set[str]:
         """The names of all series."""
         counters = {f"checkback_consumer_{name}_total" for name in _COUNTERS}
-        return counters | {f"checkback_consumer_{name}" for name in (*_GAUGES, *_BY_TOPIC, *_HELD, *_LAG)}
+        names = "build_info", *_GAUGES, *_BY_TOPIC, *_HELD, *_LAG
+        return counters | {f"checkback_consumer_{name}" for name in names}
 
     def describe(self) -> Iterable[Metric]:
         """The families without samples."""
@@ -94,6 +97,7 @@ class ConsumerMetrics(Collector):
         consumer, group = self._consumer, self._consumer.group
         for name, value in [("messages", consumer.consumed), ("failures", consumer.failed)]:
             found[name].add_metric([group], value)
+        found["build_info"].add_metric([group, __version__, commit()], 1)
         found["dead_letters"].add_metric([group], consumer.dead)
         found["in_hand_messages"].add_metric([group], consumer.in_hand)
         found["differing_members"].add_metric([group], consumer.differing_members)
@@ -128,6 +132,9 @@ class ConsumerMetrics(Collector):
             found[name] = CounterMetricFamily(f"checkback_consumer_{name}", says, labels=["group"])
         for name, says in _GAUGES.items():
             found[name] = GaugeMetricFamily(f"checkback_consumer_{name}", says, labels=["group"])
+        labels = ["group", "version", "commit"]
+        about = "1; version and commit are the labels"
+        found["build_info"] = GaugeMetricFamily("checkback_consumer_build_info", about, labels=labels)
         for name, says in (_BY_TOPIC | _LAG).items():
             found[name] = GaugeMetricFamily(f"checkback_consumer_{name}", says, labels=["group", "topic"])
         for name, says in _HELD.items():

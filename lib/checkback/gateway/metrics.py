@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from checkback import __version__
+from checkback.build import commit
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -20,6 +23,11 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        labels = ["version", "commit"]
+        about = Gauge(
+            "checkback_gateway_build_info", "1; version and commit are the labels", labels, registry=self.registry
+        )
+        about.labels(__version__, commit()).set(1)
         self._requests = Counter(
             "checkback_gateway_requests", "Requests answered", ["route", "status"], registry=self.registry
         )

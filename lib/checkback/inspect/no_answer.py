@@ -42,8 +42,8 @@ def no_answer(error: str | None) -> str:
 def hint(error: str | None, group: str | None, signed: bool = True) -> str:
     """What to look at, to be appended; may be empty. ``signed``: the group has a secret."""
     if error == _UNSIGNED:
-        asked, end = _SIGNED if signed else _SECRETLESS
-        return f": {asked} (producers.{group or ''}.secret){end}"
+        said, end = _SIGNED if signed else _SECRETLESS
+        return f": {said} (producers.{group or ''}.secret){end}"
     asked = _HINTS.get(error or "")
     return "" if asked is None else f": {asked[0]} (producers.{group or ''}.{asked[1]})?"
 

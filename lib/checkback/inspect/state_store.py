@@ -13,6 +13,8 @@ from checkback.errors import StateError
 from checkback.inspect.versions.table_versions import FixedTables
 from checkback.inspect.versions.view import View
 from checkback.reconcile.checkpoint_owner import NAME
+from checkback.reconcile.records.action_records import pending_by_group
+from checkback.reconcile.records.actions import ACTIONS_SCHEMA, pack
 from checkback.reconcile.state.next_deliveries import load
 from checkback.reconcile.state.packed_events import parse_key
 from checkback.reconcile.state.processor import NEXT_NAME, STATE_NAME
@@ -37,6 +39,7 @@ _COUNTED = pa.schema(
         ("pending", pa.int32()),
         ("scheduled", pa.int32()),
         ("oldest", pa.int64()),
+        ("block", pa.binary()),
     ]
 )
 #: of the state source: for a state variable that a checkpoint does not have
@@ -80,7 +83,8 @@ def state_segments(spark: SparkSession, settings: Settings) -> DataFrame:
     """The segments in the state store after the last completed batch.
 
     Columns: queue_id INT, segment BIGINT, pending INT, scheduled INT, oldest BIGINT (born_timestamp of the oldest
-    pending half message, ms; 0 = none). Raises as `state_pending`.
+    pending half message, ms; 0 = none), block BINARY (the same, and by group, as `actions.ACTIONS_SCHEMA`). Raises as
+    `state_pending`.
     """
     view = View.of(spark, settings)
     batch_id, size = _fixed(view)[1].batch_id, settings.reconcile.segment_size
@@ -99,11 +103,14 @@ def state_segments(spark: SparkSession, settings: Settings) -> DataFrame:
             for segment, block, value in zip(*columns, strict=True):
                 queue_id, base = parse_key(segment, size)
                 found, _ = load(block, lambda: value, base, size)  # noqa: B023 - called at once
-                rows.append((queue_id, base // size, len(found.pending), len(found.scheduled), found.oldest))
+                counts = queue_id, base // size, len(found.pending), len(found.scheduled), found.oldest
+                rows.append((*counts, pack((*counts, 0, 0), pending_by_group(found.pending))))
             yield pa.RecordBatch.from_pylist([dict(zip(_COUNTED.names, row, strict=True)) for row in rows], _COUNTED)
 
     both = blocks.join(beside, on="segment", how="left")
-    return both.mapInArrow(counted, "queue_id INT, segment BIGINT, pending INT, scheduled INT, oldest BIGINT")
+    return both.mapInArrow(
+        counted, f"queue_id INT, segment BIGINT, pending INT, scheduled INT, oldest BIGINT, {ACTIONS_SCHEMA}"
+    )
 
 
 def state_differences(spark: SparkSession, settings: Settings) -> DataFrame:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from checkback.reconcile.records.records import Action
 from checkback.storage.valid_texts import valid_texts
 
@@ -30,6 +32,10 @@ _NAMES = {
 }
 
 
+#: the actions of each state of a decision
+_STATES = {name.upper(): _NAMES[name] for name in ("commit", "rollback", "discard", "cancel")}
+
+
 def counts(actions: Actions) -> dict[str, int]:
     """Actions of a batch of `reconcile`, by the names of _NAMES.
 
@@ -37,6 +43,16 @@ def counts(actions: Actions) -> dict[str, int]:
     its content.
     """
     return {name: actions.count(*kinds) for name, kinds in _NAMES.items()}
+
+
+def decisions(actions: Actions, names: Mapping[int, str]) -> dict[tuple[str, str], int]:
+    """Number of decisions of a batch by (state, group); ``names``: of the groups by hash, others are OTHER."""
+    found = Counter[tuple[str, str]]()
+    for state, kinds in _STATES.items():
+        groups = actions.only(*kinds).records["group"]
+        for group, number in zip(*(part.tolist() for part in np.unique(groups, return_counts=True)), strict=True):
+            found[state, names.get(group, OTHER)] += number
+    return dict(found)
 
 
 def lateness(actions: Actions) -> float:

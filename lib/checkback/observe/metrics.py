@@ -7,24 +7,56 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from checkback import __version__
+from checkback.build import commit
 from checkback.check.wire import COMMIT, NO_ANSWER, ROLLBACK, UNKNOWN
-from checkback.observe.batch import OTHER
+from checkback.observe.batch import OTHER, counts, decisions, lateness
 from checkback.observe.metrics_server import served
+from checkback.observe.pending import names_by_hash
 from checkback.storage.schemas import SOURCES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from contextlib import AbstractContextManager
 
     from checkback.observe.lag import Lag
     from checkback.observe.pending import PendingCount
     from checkback.observe.progress import Progress
+    from checkback.reconcile.records.actions import Actions
 
 _BATCH_SECONDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0)
 _OUTCOMES = (COMMIT, ROLLBACK, UNKNOWN, NO_ANSWER, "SKIPPED")
 _STATES = ("COMMIT", "ROLLBACK", "DISCARD", "CANCEL")
+
+
+class _Pending(Collector):
+    """What is pending by group, counted once a scrape; ``clock``: seconds since the epoch."""
+
+    def __init__(self, pending: PendingCount, clock: Callable[[], float]) -> None:
+        self._pending, self._clock = pending, clock
+
+    def describe(self) -> Iterable[Metric]:
+        """The families without samples."""
+        return self._families()
+
+    def collect(self) -> Iterable[Metric]:
+        """The families as of now."""
+        number, age = self._families()
+        for group, (count, oldest) in self._pending.by_group().items():
+            number.add_metric([group], count)
+            age.add_metric([group], 0.0 if oldest is None else self._clock() - oldest / 1000)
+        return number, age
+
+    @staticmethod
+    def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
+        labels = ["producer_group"]
+        return (
+            GaugeMetricFamily("checkback_pending", "Half messages without a decision", labels=labels),
+            GaugeMetricFamily("checkback_oldest_pending_seconds", "Age of the oldest of them; 0 = none", labels=labels),
+        )
 
 
 class Metrics:
@@ -40,7 +72,8 @@ class Metrics:
         self._groups = frozenset(groups)
         self._clock = clock
         self._backlog = backlog
-        self._decisions = self._counter("decisions", "Transactions decided", "state")
+        self._names = names_by_hash(groups)
+        self._decisions = self._counter("decisions", "Transactions decided", "state", "producer_group")
         self._deliveries = self._counter("deliveries", "Scheduled messages published")
         self._lateness = self._gauge("delivery_lateness_seconds", "From deliver_at to the last batch that delivered")
         self._requests = self._counter("check_requests", "Checks that came due")
@@ -60,22 +93,20 @@ class Metrics:
         self._failures = self._counter("query_failures", "Queries that ended with an error", "query")
         self._segments = self._gauge("state_segments", "Rows in the state store: one or two a segment")
         self._state = self._gauge("state_bytes", "Size of the state store, in memory and on disk")
-        self._gauge("build_info", "1; the version is the label", "version").labels(__version__).set(1)
-        self._gauge("pending", "Half messages without a decision").set_function(lambda: pending.pending)
+        about = self._gauge("build_info", "1; version and commit are the labels", "version", "commit")
+        about.labels(__version__, commit()).set(1)
+        self.registry.register(_Pending(pending, clock))
         self._gauge("scheduled", "Messages that wait for their deliver_at").set_function(lambda: pending.scheduled)
-        self._gauge("oldest_pending_seconds", "Age of the oldest of them; 0 = none").set_function(
-            lambda: 0.0 if pending.oldest is None else self._clock() - pending.oldest / 1000
-        )
         self._unpublished = self._gauge("unpublished", "Committed messages that wait for their topic's table")
         lag = self._gauge("lag_seconds", "Age of the oldest commit that no batch has read; 0 = none", "table")
         for source in backlog.sources:
             lag.labels(source).set_function(partial(self._lag, source))
-        for state in _STATES:  # rate() needs the initial 0
-            self._decisions.labels(state)
         for query in SOURCES:
             self._running.labels(query).set(0)
             self._failures.labels(query)
-        for group in (*groups, OTHER):
+        for group in (*groups, OTHER):  # rate() needs the initial 0
+            for state in _STATES:
+                self._decisions.labels(state, group)
             for outcome in _OUTCOMES:
                 self._checks.labels(outcome, group)
 
@@ -88,16 +119,17 @@ class Metrics:
     def _gauge(self, name: str, says: str, *labels: str) -> Gauge:
         return Gauge(f"checkback_{name}", says, labels, registry=self.registry)
 
-    def published(self, counts: Mapping[str, int], lateness: float = 0.0) -> None:
-        """A batch's tables are committed; ``counts`` and ``lateness`` as in `batch`."""
-        for state in _STATES:
-            self._decisions.labels(state).inc(counts.get(state.lower(), 0))
-        if counts.get("deliver"):
-            self._deliveries.inc(counts["deliver"])
-            self._lateness.set(lateness)
-        self._requests.inc(counts.get("check", 0))
-        self._rejected.labels("op").inc(counts.get("rejected_op", 0))
-        self._rejected.labels("half").inc(counts.get("rejected_half", 0))
+    def published(self, actions: Actions) -> None:
+        """A batch's tables are committed."""
+        found = counts(actions)
+        for (state, group), number in decisions(actions, self._names).items():
+            self._decisions.labels(state, group).inc(number)
+        if found["deliver"]:
+            self._deliveries.inc(found["deliver"])
+            self._lateness.set(lateness(actions))
+        self._requests.inc(found["check"])
+        self._rejected.labels("op").inc(found["rejected_op"])
+        self._rejected.labels("half").inc(found["rejected_half"])
 
     def waiting(self, rows: int) -> None:
         """Number of committed messages that wait for their topic's table."""

@@ -40,9 +40,9 @@ class Observer:
         """A batch of `reconcile` is committed. ``segments``: SEGMENT records of those it touched."""
         with _harmless("batch_published"):
             counts = batches.counts(actions)
-            self._pending.update(segments)
+            self._pending.update(segments, actions.pending)
             if self._metrics is not None:
-                self._metrics.published(counts, batches.lateness(actions))
+                self._metrics.published(actions)
             if any(counts.values()):
                 event("batch_published", batch_id=batch_id, batch_time=actions.batch_time, **counts)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,8 @@ SEGMENT = np.dtype(
 )
 #: pending and scheduled of a deferred segment: unchanged
 AS_BEFORE = -1
+#: Of the last PENDING actions of a segment: number of a group's pending half messages, and born time of the oldest (ms)
+GROUP = np.dtype([("queue_id", "<i4"), ("segment", "<i8"), ("group", "<i8"), ("pending", "<i4"), ("oldest", "<i8")])
 #: an ACTION and its half queue
 QUEUED = np.dtype([("queue_id", "<i4"), *ACTION.descr])
 
@@ -72,10 +74,11 @@ def _without_copies(actions: Records) -> Records:
 
 @dataclass(frozen=True)
 class Actions:
-    """QUEUED records in any order, and the batch's time (ms)."""
+    """QUEUED records in any order, and the batch's time (ms); GROUP records of the segments with a block."""
 
     records: Records
     batch_time: int
+    pending: Records = field(default_factory=lambda: np.empty(0, GROUP))
 
     @classmethod
     def of(cls, rows: pa.Table) -> tuple[Actions, Records]:
@@ -91,7 +94,13 @@ class Actions:
             for name in ACTION.names or ():
                 part[name] = block[name]
             begin += len(block)
-        return cls(records, int(segments["batch_time"].max(initial=0))), segments
+        batch_time = int(segments["batch_time"].max(initial=0))
+        told_of = records["action"] == Action.PENDING
+        pending = np.empty(int(told_of.sum()), GROUP)
+        pending["segment"] = np.repeat(segments["segment"], [*map(len, blocks)])[told_of]
+        for name, field_ in (("queue_id",) * 2, ("group",) * 2, ("pending", "check_times"), ("oldest", "due")):
+            pending[name] = records[field_][told_of]
+        return cls(records[~told_of], batch_time, pending), segments
 
     @cached_property
     def counts(self) -> dict[Action, int]:

@@ -53,6 +53,7 @@ class Action(IntEnum):
     SCHEDULE = 7
     DELIVER = 8
     CANCEL = 9
+    PENDING = 10  # nothing is done: how many half messages of a group are pending in the segment, for the metrics
 
 
 class Reason(IntEnum):
@@ -141,7 +142,8 @@ EARLY = np.dtype(
 )
 #: One action. check_times: of a CHECK its number, of a decision the checks that counted before it. detail: Source of a
 #: COMMIT, SCHEDULE, ROLLBACK or CANCEL, Reason of a DISCARD or REJECT_OP. due: time of delivery, of SCHEDULE, DELIVER
-#: and CANCEL. offset, store, group and transaction identify its row in `half`, or in `op` for REJECT_OP and LATE_OP.
+#: and CANCEL. PENDING: check_times is how many, due the oldest one's born time. offset, store, group and transaction
+#: identify its row in `half`, or in `op` for REJECT_OP and LATE_OP.
 ACTION = np.dtype(
     [
         ("action", "<i4"),

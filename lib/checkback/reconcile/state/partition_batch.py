@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pandas as pd
 
+from checkback.reconcile.records.action_records import pending_by_group
 from checkback.reconcile.records.actions import AS_BEFORE, pack
 from checkback.reconcile.records.records import ACTION, EVENT, Action
 from checkback.reconcile.segment import Segment, decide
@@ -221,7 +222,8 @@ class PartitionBatch:
             self._keep(segment, Timers(due, delivery), timers, fired)
             wake = AT_ONCE if due_put_off or delivery_put_off else _first(due, delivery)
         counts = len(segment.pending), len(segment.scheduled), segment.oldest
-        yield self._frame((queue_id, base // self._size, *counts, wake, now), actions)
+        told = np.concatenate([actions, pending_by_group(segment.pending)])
+        yield self._frame((queue_id, base // self._size, *counts, wake, now), told)
 
     def _count(self, actions: Records, turns: _Turns) -> None:
         kind = actions["action"]
