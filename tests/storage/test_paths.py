@@ -9,7 +9,7 @@ import pytest
 
 from checkback.errors import SettingsError
 from checkback.settings import Settings
-from checkback.storage.files.paths import local_path, storage_check
+from checkback.storage.files.paths import for_spark, local_path, storage_check
 
 
 def test_storage_check_makes_the_folders(tmp_path: Path) -> None:
@@ -56,7 +56,9 @@ def test_tables_in_a_catalog_need_no_folder(tmp_path: Path) -> None:
     ],
 )
 def test_local_path(place: str, path: str | None) -> None:
+    """Spark gets it with its scheme, and any other place as it is."""
     assert local_path(place) == path
+    assert for_spark(place) == (place if path is None else f"file://{path}")
 
 
 def test_local_path_of_a_relative_one_is_absolute() -> None:

@@ -27,6 +27,7 @@ from checkback.check.wire import COMMIT, NO_ANSWER, ROLLBACK, SKIPPED, nobody_of
 from checkback.check.worker import CheckWorker
 from checkback.spark.connect import parallelism, query_id
 from checkback.storage.checkpoints.seen_commits import SeenCommits
+from checkback.storage.files.paths import for_spark
 from checkback.storage.queue_owners import log_of_half, operators_queues
 from checkback.storage.row_texts import COUNTED, NOT_UTF8
 from checkback.storage.schemas import arrow_schema
@@ -74,7 +75,7 @@ def check_query(
     writer = (
         tables.stream(spark, "check_requests", maxBytesPerTrigger=_BATCH_BYTES, **begin["check_requests"])
         .writeStream.queryName(NAME)
-        .option("checkpointLocation", tables.checkpoint(NAME))
+        .option("checkpointLocation", for_spark(tables.checkpoint(NAME)))
     )
     batches = (dispatch or CheckBatches)(tables, settings, parallelism(spark))
     batches.observer = observer

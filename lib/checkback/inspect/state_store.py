@@ -20,6 +20,7 @@ from checkback.reconcile.state.packed_events import parse_key
 from checkback.reconcile.state.processor import NEXT_NAME, STATE_NAME
 from checkback.reconcile.state.registered_timers import registered_timers
 from checkback.reconcile.state.state_codec import NO_TIMER, decode
+from checkback.storage.files.paths import for_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -155,7 +156,7 @@ def _variable(spark: SparkSession, view: View, batch_id: int, name: str) -> Data
     """A state variable of the segments after a batch: segment STRING, block BINARY."""
     _ = spark.streams.active  # creates the StateStoreCoordinator, which the state source needs
     options = {"batchId": str(batch_id), "stateVarName": name}
-    rows = spark.read.format("statestore").options(**options).load(view.tables.checkpoint(NAME))
+    rows = spark.read.format("statestore").options(**options).load(for_spark(view.tables.checkpoint(NAME)))
     return rows.select(F.col("key.*"), F.col("value.block")).toDF("segment", "block")
 
 

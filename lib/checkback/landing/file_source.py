@@ -19,7 +19,7 @@ from checkback.landing.chunked_reader import LINES_SCHEMA, File, fault_of, reade
 from checkback.landing.file_listing import HIDDEN, SparkListing
 from checkback.landing.hadoop_glob import matching
 from checkback.messages.limits import LINE_MAX
-from checkback.storage.files.paths import local_path
+from checkback.storage.files.paths import for_spark, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -52,7 +52,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 class Source:
     """The source of lines: ``path`` as given, ``full``: absolute, ``pattern``: for Spark.
 
-    ``local``: on this machine, for Hadoop as well. ``base``: nothing outside of it is read: the folder, for a glob the
+    ``local``: on this machine. ``base``: nothing outside of it is read: the folder, for a glob the
     one above its first special character, for a file its real path.
     """
 
@@ -115,7 +115,8 @@ class Source:
             F.current_timestamp().alias("store_timestamp"),
         ]
         if listing is not None:
-            files = spark.readStream.format("binaryFile").schema(_BINARY_FILE).options(**_OPTIONS).load(listing.folder)
+            reader = spark.readStream.format("binaryFile").schema(_BINARY_FILE).options(**_OPTIONS)
+            files = reader.load(for_spark(listing.folder))
             return files.select(*place, F.col("_metadata.file_size").alias("file_size"))
         text = F.col("value")
         # Binary, because Arrow refuses text that is not UTF-8. Oversized lines (a binary file) are truncated here.
@@ -177,9 +178,9 @@ def _status(spark: SparkSession, path: str, full: str) -> tuple[Any, bool]:
     context = spark.sparkContext
     jvm: Any = context._jvm
     try:
-        place = jvm.org.apache.hadoop.fs.Path(full)
+        place = jvm.org.apache.hadoop.fs.Path(for_spark(full))
         files = place.getFileSystem(context._jsc.hadoopConfiguration())
-        local = str(files.getUri().getScheme()) == "file" and local_path(full) is not None
+        local = local_path(full) is not None
         return (files.getFileStatus(place) if files.exists(place) else None), local
     except Exception as error:
         raise SettingsError(one_line(error), where=path, fix="check the path and the rights to read it") from error

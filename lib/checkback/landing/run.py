@@ -15,6 +15,7 @@ from checkback.storage.checkpoints.checkpoint_facts import fit
 from checkback.storage.checkpoints.checkpoint_fit import misfit
 from checkback.storage.checkpoints.seen_commits import SeenCommits
 from checkback.storage.crash_recovery import recover_query
+from checkback.storage.files.paths import for_spark
 from checkback.storage.queue_owners import ANY_TOPIC, Queues
 from checkback.storage.tables import Tables
 
@@ -123,7 +124,7 @@ def _landing(tables: Tables, kind: Kind, inlet: LandingStream, queues: Queues, m
 
 def _writer(inlet: LandingStream, tables: Tables) -> DataStreamWriter:
     writer = inlet.rows.writeStream.queryName(inlet.query)
-    return writer.option("checkpointLocation", tables.checkpoint(inlet.query))
+    return writer.option("checkpointLocation", for_spark(tables.checkpoint(inlet.query)))
 
 
 def _interval(trigger: timedelta) -> str:

@@ -15,6 +15,7 @@ from checkback.reconcile.publish.publisher import BatchListener, Publisher
 from checkback.reconcile.records.actions import ACTIONS_SCHEMA
 from checkback.reconcile.state.packed_events import EVENT_COLUMNS, PACKED_SCHEMA, packer
 from checkback.reconcile.state.processor import SegmentProcessor
+from checkback.storage.files.paths import for_spark
 from checkback.storage.starting_versions import first_read
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def reconcile_query(
         actions(stream("half"), stream("op"), stream("ticks"), settings.reconcile.segment_size, decided, restored)
         .writeStream.queryName(NAME)
         .outputMode("update")
-        .option("checkpointLocation", tables.checkpoint(NAME))
+        .option("checkpointLocation", for_spark(tables.checkpoint(NAME)))
     )
     versions = None if restored is None else restored.versions
     publisher = Publisher(tables, settings.reconcile.segment_size, decided, observer, wakes, versions)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from checkback.errors import StorageError, reason
 from checkback.storage.catalog_names import table_name
 from checkback.storage.files.object_store import canonical
-from checkback.storage.files.paths import local_path
+from checkback.storage.files.paths import for_spark, local_path
 from checkback.storage.log import spark_log
 from checkback.storage.own_failure import own_failure
 from checkback.storage.schemas import TOPIC_PREFIX
@@ -53,7 +53,7 @@ def register(spark: SparkSession, schema: str, places: Mapping[str, str]) -> Non
             continue
         try:
             with _told(f"{schema}.{table}"):
-                spark_log.register(spark, f"{place}.{spark_log.quoted(table)}", location)
+                spark_log.register(spark, f"{place}.{spark_log.quoted(table)}", for_spark(location))
         except Exception as error:  # Spark's own, if the table's log is damaged
             if not name.startswith(TOPIC_PREFIX):
                 raise

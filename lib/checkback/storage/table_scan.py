@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 from checkback.errors import StorageError
 from checkback.storage.dataframes import frame, union
+from checkback.storage.files.paths import for_spark
 from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema
 from checkback.storage.spark_schemas import TOPIC, schema_of
 
@@ -84,4 +85,4 @@ def _few_files(tables: Tables, name: str, version: int | None) -> list[str] | No
 
 def _scan(spark: SparkSession, schema: StructType, files: list[str]) -> DataFrame:
     # No partition discovery: a parent folder may contain "=".
-    return spark.read.schema(schema).option("recursiveFileLookup", "true").parquet(*files)
+    return spark.read.schema(schema).option("recursiveFileLookup", "true").parquet(*map(for_spark, files))

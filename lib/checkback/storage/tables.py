@@ -14,9 +14,10 @@ from checkback.storage.catalog_names import TOPIC_PROPERTY, is_plain, whose_fold
 from checkback.storage.catalog_topics import topics_of
 from checkback.storage.files import filesystem, table_files
 from checkback.storage.files.object_store import concurrently, is_registered, options_of, register
-from checkback.storage.files.paths import local_path
+from checkback.storage.files.paths import for_spark, local_path
 from checkback.storage.log import spark_log
 from checkback.storage.log.delta_log import AlteredError, DeltaLog
+from checkback.storage.log.spark_log import CatalogName
 from checkback.storage.log.torn_commits import refuse_torn
 from checkback.storage.lru_cache import LruCache
 from checkback.storage.parquet.parquet_files import FILES_SCHEMA, FileWriter, files_of, to_files
@@ -152,11 +153,11 @@ class Tables(TableLocations):
 
         place = self._sound(name)
         if version is None:
-            rows = spark.read.table(place) if self.catalog else spark.read.format("delta").load(place)
+            rows = spark.read.table(place) if self.catalog else spark.read.format("delta").load(for_spark(place))
         elif self.catalog:
             rows = spark.sql(f"SELECT * FROM {place} VERSION AS OF {version}")  # noqa: S608 - a quoted name, a number
         else:
-            rows = spark.read.format("delta").option("versionAsOf", version).load(place)
+            rows = spark.read.format("delta").option("versionAsOf", version).load(for_spark(place))
         return own_columns(rows, name)
 
     def committed_version(self, spark: SparkSession, name: str) -> int:
@@ -216,7 +217,7 @@ class Tables(TableLocations):
 
         place = self._sound(name)
         reader = spark.readStream.format("delta").options(**options)
-        return own_columns(reader.table(place) if self.catalog else reader.load(place), name)
+        return own_columns(reader.table(place) if self.catalog else reader.load(for_spark(place)), name)
 
     def append(
         self,
@@ -337,7 +338,7 @@ class Tables(TableLocations):
         except AlteredError:
             from checkback.storage.spark_schemas import schema_of
 
-            paths = [f"{self.location(name)}/{file.path}" for file in files]
+            paths = [for_spark(f"{self.location(name)}/{file.path}") for file in files]
             self._append_by_spark(spark.read.schema(schema_of(name)).parquet(*paths), name, app, version)
         return True
 
@@ -364,7 +365,10 @@ class Tables(TableLocations):
         self._spark_writer.append(rows, self._spark_table(name), app, version)
 
     def _spark_table(self, name: str) -> SparkTable:
-        return SparkTable(name, self._place(name), self.sync, (lambda: self.log(name)) if self.readable else None)
+        place = self._place(name)
+        if not isinstance(place, CatalogName):
+            place = for_spark(place)
+        return SparkTable(name, place, self.sync, (lambda: self.log(name)) if self.readable else None)
 
     def mark(self, spark: SparkSession, name: str) -> None:
         """Commit a new version without rows."""

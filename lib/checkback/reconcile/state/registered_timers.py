@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 from checkback.reconcile.checkpoint_owner import NAME
 from checkback.reconcile.state.packed_events import parse_key
 from checkback.storage.checkpoints.checkpoint import last_done
+from checkback.storage.files.paths import for_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +24,7 @@ def registered_timers(spark: SparkSession, place: str, batch_id: int) -> DataFra
     # The state source needs the StateStoreCoordinator, which the first access to spark.streams creates.
     _ = spark.streams.active
     options = {"batchId": str(batch_id), "readRegisteredTimers": "true"}
-    timers = spark.read.format("statestore").options(**options).load(place)
+    timers = spark.read.format("statestore").options(**options).load(for_spark(place))
     return timers.select(F.col("key.*"), F.col("expiration_timestamp_ms")).toDF("segment", "timer")
 
 

@@ -32,6 +32,15 @@ def local_path(place: str) -> str | None:
     return None if path.startswith(_MOUNTS) else path
 
 
+def for_spark(place: str) -> str:
+    """A place as Spark gets it: of a local folder a URI. Hadoop looks for a bare path in ``fs.defaultFS``, as HDFS.
+
+    Nothing is escaped in it: Hadoop's Path takes it as it is.
+    """
+    path = local_path(place)
+    return place if path is None else f"file://{path}"
+
+
 def storage_check(settings: Settings, origins: Mapping[str, str] | None = None) -> None:
     """Create the local folders of tables and checkpoints and check, before Spark starts, that they are writable.
 
