@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import tempfile
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
 
     from checkback.settings import Settings
 
+#: what a file system lacks that takes no commit in a folder (`log_store`), and the fix
+NO_LINKS = "the file system has no hard links, by which commits are made"
+NO_LINKS_FIX = "choose a folder on one that has, as ext4, XFS or NFS, or set storage.writer: spark"
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 #: object stores mounted as paths
 _MOUNTS = ("/Volumes/", "/dbfs/")
 
@@ -55,9 +60,19 @@ def storage_check(settings: Settings, origins: Mapping[str, str] | None = None) 
         try:
             os.makedirs(path, exist_ok=True)
             # Write a file instead of checking permissions, which say nothing for root and on network mounts.
-            with tempfile.TemporaryFile(dir=path):
-                pass
+            with tempfile.NamedTemporaryFile(dir=path, prefix=".checkback-") as file:
+                if key == "storage.root" and settings.storage.writer != "spark":
+                    os.link(file.name, f"{file.name}.link")
+                    os.remove(f"{file.name}.link")
         except OSError as error:
             where = f"{key} ({origins[key]})" if origins and key in origins else key
             what = f"cannot write in {path}: {error.strerror}"
-            raise SettingsError(what, where, "choose a folder that this user can create and write") from error
+            fix = "choose a folder that this user can create and write"
+            if lacks_links(error):
+                what, fix = f"{path}: {NO_LINKS}", NO_LINKS_FIX
+            raise SettingsError(what, where, fix) from error
+
+
+def lacks_links(error: OSError) -> bool:
+    """True if the file system has no hard links: this is its answer to one, which has two names."""
+    return error.filename2 is not None and error.errno in _NO_LINKS

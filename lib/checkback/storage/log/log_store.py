@@ -19,6 +19,7 @@ from checkback.storage.files import table_files
 from checkback.storage.files.fsync import flush_file, flush_folder
 from checkback.storage.files.log_files import commit_file
 from checkback.storage.files.object_store import create, is_registered
+from checkback.storage.files.paths import NO_LINKS, NO_LINKS_FIX, lacks_links
 from checkback.storage.log.delta_errors import unreadable
 
 if TYPE_CHECKING:
@@ -72,8 +73,10 @@ def write_commit(place: str, version: int, actions: Sequence[Action], sync: bool
             return _put(path, content, attempt)
         return _link(path, content, sync)
     except OSError as error:
-        fix = NO_SPACE_FIX if NO_SPACE in str(error) else ""
-        raise StorageError(f"the commit failed: {error.strerror or error}", path, fix) from error
+        why, fix = error.strerror or str(error), NO_SPACE_FIX if NO_SPACE in str(error) else ""
+        if lacks_links(error):
+            why, fix = NO_LINKS, NO_LINKS_FIX
+        raise StorageError(f"the commit failed: {why}", path, fix) from error
 
 
 def _link(path: str, content: bytes, sync: bool) -> Mark | None:
