@@ -44,13 +44,12 @@ notebook: install ## inspect the tables in Jupyter (notebooks/); runs the demo f
 	  || { echo 'No tables yet: the demonstration makes some, in less than three minutes'; $(PY) -m checkback.demo.bank; }
 	@$(PY) -m jupyterlab notebooks
 
-# In memory, if there is room: much of the tests' time would be waiting for the disk. Of those that passed nothing is kept.
-test test-fast: TMPDIR := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4194304 { print $$6 }')
+# In memory, if there is room for files and programs: much of the tests' time would be waiting for the disk. Of those that
+# passed nothing is kept.
+test test-fast: TMPDIR := $(shell grep -qs ' /dev/shm .*noexec' /proc/mounts || df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4194304 { print $$6 }')
 test test-fast: PYTEST := $(PY) -m pytest -q -n 3 --dist loadfile -o tmp_path_retention_policy=failed
 
-# The JVMs that tests start take half of the CPU time with the archive, which other installations may have displaced.
 test: install ## all tests, in three processes
-	@$(PY) -m checkback.application.prefetch
 	@TMPDIR=$(or $(TMPDIR),/tmp) $(PYTEST) --no-loadscope-reorder
 
 test-fast: install ## the short tests, without Spark and processes of their own; a quarter of hypothesis' examples

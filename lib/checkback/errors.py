@@ -14,11 +14,13 @@ import unicodedata
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 #: the OS's message for a full disk, and the fix
 NO_SPACE = "No space left on device"
 NO_SPACE_FIX = "make room on the disk, then run again: nothing is lost"
+#: a line of a JVM's output that names an error, not one of a stack's frames
+_NAMES_ERROR = re.compile(r"^(?!\s*at ).*(Error|Exception)\b")
 #: modules that the extra `spark` brings
 _OF_SPARK = {"delta", "pandas", "py4j", "pyspark"}
 
@@ -127,6 +129,13 @@ def reason(error: BaseException) -> str:
     if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
         return lines[1].removeprefix(": ")
     return lines[0] if lines else type(error).__name__
+
+
+def root_cause(lines: Iterable[str]) -> str | None:
+    """The last cause in Java's stack traces, else the first line that names an error; None if no line does."""
+    found = [line.strip() for line in lines if _NAMES_ERROR.search(line)]
+    causes = [line for line in found if line.startswith("Caused by: ")]
+    return re.sub('^Caused by: |^Exception in thread "[^"]*" ', "", (causes[-1:] or found[:1])[0]) if found else None
 
 
 #: errors of the operating system that concern the machine

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from checkback.spark.hadoop_defaults import _SITES, on_class_path
-from checkback.spark.jars import CLASS_PATH, cache, of_spark
+from checkback.spark.jars import CLASS_PATH, of_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,10 +68,7 @@ def test_what_is_configured_on_the_machine_is_read(tmp_path: Path) -> None:
     assert on_class_path({CLASS_PATH: "/own"}, {})[CLASS_PATH].endswith(".jar:/own")
 
 
-def test_without_spark_or_a_cache_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache().parent.mkdir()
-    cache().write_text("no folder")
-    assert on_class_path({"a": "b"}) == {"a": "b"}
+def test_without_spark_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     assert on_class_path({"a": "b"}) == {"a": "b"}
 

@@ -1,4 +1,7 @@
-"""JARs that Ivy found once are named on the class path; an archive of classes belongs to one class path."""
+"""JARs that Ivy found once are named on the class path; an archive of classes belongs to one class path.
+
+What `make install` fetched is for all users of the installation.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pyspark
@@ -18,27 +22,53 @@ from checkback.spark import class_data_archive, jars
 from checkback.spark.jvm import java_check, quick_start, with_class_path
 from checkback.spark.session import SHORT, spark_settings
 
+#: where Ivy has what earlier starts fetched
+_IVY = str(jars.folder() / "ivy")
 _CONF = {jars.PACKAGES: "org.x:one:1", "spark.master": "local[2]"}
 
 
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(jars, "installation", lambda: tmp_path / "installation")
 
 
 def _remembered(tmp_path: Path, conf: dict[str, str], *names: str) -> list[str]:
-    """JARs, and a start that has written them down."""
+    """JARs, and the record of a fetch."""
     found = [tmp_path / f"{name}.jar" for name in names or ("one", "two")]
     for jar in found:
         jar.write_bytes(b"")
-    file = jars._file(conf)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps([str(jar) for jar in found]))
+    (jars.folder() / jars._name(conf)).write_text(json.dumps([str(jar) for jar in found]))
     return [str(jar) for jar in found]
 
 
-def test_the_first_start_leaves_it_to_ivy() -> None:
+def test_packages_that_were_not_fetched_stay_packages() -> None:
     assert jars.on_class_path(_CONF) == _CONF
+
+
+def test_what_the_installation_has_is_for_all_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who may not write there reads it, and has the rest in a cache; without a home that is a temporary folder."""
+    jars.installation().mkdir()
+    found = _remembered(tmp_path, _CONF)
+    assert list(jars.installation().glob("jars-*.json"))
+    monkeypatch.setattr(os, "access", lambda *asked: asked != (jars.installation(), os.W_OK))
+    assert jars.folder() == tmp_path / "cache" / "checkback"
+    assert jars.on_class_path(_CONF)[jars.CLASS_PATH] == ":".join(found)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/none")
+    assert jars.folder().parent == Path(tempfile.gettempdir())
+    assert jars.folder().stat().st_mode & 0o077 == 0
+    assert jars.on_class_path(_CONF)[jars.CLASS_PATH] == ":".join(found)
+
+
+def test_a_temporary_folder_of_somebody_else_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its JARs would be that user's code, run as this one."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    theirs = tmp_path / f"checkback-cache-{os.getuid()}"
+    theirs.mkdir()
+    theirs.chmod(0o777)
+    assert jars._temporary.__wrapped__() != theirs
+    theirs.chmod(0o700)
+    assert jars._temporary.__wrapped__() == theirs
 
 
 def test_later_starts_name_the_jars_and_keep_what_the_user_has_there(tmp_path: Path) -> None:
@@ -74,7 +104,7 @@ def test_other_packages_are_asked_for_anew(tmp_path: Path, other: dict[str, str]
 @pytest.mark.parametrize("broken", ['["/nowhere.jar"]', "[1]", "{}", "[", ""])
 def test_what_is_not_there_or_not_readable_is_asked_for_anew(tmp_path: Path, broken: str) -> None:
     _remembered(tmp_path, _CONF)
-    jars._file(_CONF).write_text(broken)
+    (jars.folder() / jars._name(_CONF)).write_text(broken)
     assert jars.on_class_path(_CONF) == _CONF
 
 
@@ -93,12 +123,10 @@ def test_an_archive_belongs_to_its_jars(tmp_path: Path) -> None:
     assert file is not None
     assert class_data_archive.with_archive(conf, java) == conf, "there is none yet"
     file.write_bytes(b"")
-    os.utime(file, (1, 1))
     options = class_data_archive.with_archive({**conf, class_data_archive.OPTIONS: "-Xmx1g"}, java)[
         class_data_archive.OPTIONS
     ]
     assert options.startswith(f"-Xmx1g -XX:SharedArchiveFile={file} ")
-    assert file.stat().st_mtime > 1, "those used last are kept"
     own = {**conf, class_data_archive.OPTIONS: "-XX:SharedArchiveFile=/own.jsa"}
     assert class_data_archive.with_archive(own, java) == own
     os.utime(found[0], (1, 1))
@@ -115,13 +143,16 @@ def test_a_linked_environment_has_the_same_archive(tmp_path: Path, monkeypatch: 
 
 
 def test_prefetch_starts_nothing_for_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`make test` begins with it: in a cache that other installations share, the archive may be gone."""
+    """Nor looks into the cache of the user who installs: what is there is not for others."""
     settings = spark_settings(Settings())
+    jars.installation().mkdir()
+    monkeypatch.setattr(jars, "installation", lambda: tmp_path / "share" / "checkback")
+    jars.installation().mkdir(parents=True)
     _remembered(tmp_path, settings)
     file = class_data_archive.archive_of(with_class_path(settings), java_check())
     assert file is not None
     file.write_bytes(b"")
-    monkeypatch.setattr(prefetch, "open_session", pytest.fail)
+    monkeypatch.setattr(prefetch, "fetch_packages", pytest.fail)
     prefetch.prefetch()
     assert file.read_bytes() == b""
 
@@ -138,19 +169,25 @@ with running_session(Settings.model_validate({"storage": {"root": sys.argv[1]}})
 
 
 @pytest.mark.spark
-def test_a_start_tells_the_next_one_which_jars_there_are(tmp_path: Path) -> None:
-    """Delta works either way, a class-path start has no JARs to hand out, and only a short one compiles little."""
+def test_the_first_start_fetches_what_later_ones_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Into the cache, by Ivy, in a JVM of its own: each start has the JARs on its class path."""
+    (tmp_path / "venv").mkdir()
+    monkeypatch.setenv("CHECKBACK__SPARK", json.dumps({"spark.jars.ivy": _IVY}))
+    look = f"import sys; sys.prefix = {str(tmp_path / 'venv')!r}\n{_LOOK}"
 
     def start(number: int) -> list[str]:
-        run = [sys.executable, "-c", _LOOK, str(tmp_path / str(number))]
+        run = [sys.executable, "-c", look, str(tmp_path / str(number))]
         done = subprocess.run(run, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout.split(maxsplit=2)
 
-    path, by_ivy, _ = start(0)
-    assert (path.count(".jar"), "hadoop-defaults-" in path) == (1, True)
-    assert "delta-spark" in by_ivy
-    path, by_ivy, options = start(1)
-    assert "delta-spark" in path
+    first = start(0)
+    path, by_ivy, options = first
+    assert f"{_IVY}/jars/io.delta_delta-spark" in path
+    assert "hadoop-defaults-" in path
     assert by_ivy == "None"
     assert SHORT[class_data_archive.OPTIONS] in options
+    (record,) = (tmp_path / "cache" / "checkback").glob("jars-*.json")
+    fetched = record.stat()
+    assert start(1) == first
+    assert record.stat() == fetched

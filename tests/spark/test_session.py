@@ -18,7 +18,7 @@ import pytest
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from checkback.errors import reason
+from checkback.errors import reason, root_cause
 from checkback.settings import Settings
 from checkback.spark.jars import DELTA_PACKAGE
 from checkback.spark.jvm import worker_python
@@ -31,6 +31,7 @@ from checkback.spark.session import (
     running_session,
     spark_settings,
 )
+from checkback.spark.shutdown import failure
 from checkback.spark.stderr import HeldStderr
 from checkback.storage.dataframes import frame
 
@@ -216,6 +217,39 @@ def test_reason_of_a_java_error_is_the_java_exception(spark: SparkSession) -> No
     with pytest.raises(Exception, match="calling") as caught:
         context._jvm.java.util.Optional.empty().get()
     assert reason(caught.value) == "java.util.NoSuchElementException: No value present"
+
+
+@pytest.mark.parametrize(
+    ("lines", "cause"),
+    [
+        ([], None),
+        (["Using Spark's default log4j profile", "\tat java.lang.Exception.fillInStackTrace(Exception.java:1)"], None),
+        (
+            ['Exception in thread "main" java.io.IOException: Invalid UID', "\tat a.b(C.java:1)"],
+            "java.io.IOException: Invalid UID",
+        ),
+        (
+            [
+                "java.lang.ExceptionInInitializerError",
+                "Caused by: a.BException: b",
+                "\t... 2 more",
+                "Caused by: c.DError: e",
+            ],
+            "c.DError: e",
+        ),
+    ],
+)
+def test_root_cause_is_the_last_one_of_a_stack_trace(lines: list[str], cause: str | None) -> None:
+    assert root_cause(lines) == cause
+
+
+def test_package_that_workers_lack_is_told() -> None:
+    """After a worker's traceback. Workers on this machine run this Python; those of a cluster PYSPARK_PYTHON."""
+    trace = "Error from python worker:\n  Traceback (most recent call last):\n  No module named 'numpy'\n"
+    assert str(failure("reconcile", RuntimeError(f"[STREAM_FAILED] Query terminated\n{trace}PYTHONPATH was:"))) == (
+        "query reconcile: No module named 'numpy'; name a Python that has the packages of constraints.txt in "
+        "PYSPARK_PYTHON or spark.pyspark.python"
+    )
 
 
 # Starts

@@ -1,4 +1,7 @@
-"""`make install`: downloads Delta's JARs and creates the class-data archive (CDS), for faster later starts."""
+"""`make install`: fetches Delta's JARs and creates the class-data archive (CDS), for faster later starts.
+
+Both are in the installation, where all its users find them.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ from checkback.inspect import pending
 from checkback.settings import Settings
 from checkback.spark import jars
 from checkback.spark.class_data_archive import OPTIONS, SILENT, archive_of
-from checkback.spark.jvm import java_check, with_class_path
-from checkback.spark.session import SHORT, open_session, running_session, spark_settings
+from checkback.spark.jvm import fetch_packages, java_check, with_class_path
+from checkback.spark.session import SHORT, running_session, spark_settings
 from checkback.storage.schemas import SCHEMAS, arrow_schema
 from checkback.storage.tables import Tables
 
@@ -28,21 +31,22 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PATIENCE_S = 300
-#: number of archives kept, those used last: one per Checkback installation
-_KEPT = 3
 
 _log = logging.getLogger(__name__)
 
 
 def prefetch() -> None:
-    """Download Delta's JARs and create the class-data archive ahead of the first start (`make install`).
+    """Fetch Delta's JARs and create the class-data archive ahead of the first start (`make install`).
 
-    Starts no Spark for what is already there.
+    Starts no JVM for what the installation has.
     """
-    settings = Settings()
-    if jars.PACKAGES in with_class_path(spark_settings(settings)):
-        open_session(settings, "checkback-prefetch").stop()
-    file = archive_of(with_class_path(spark_settings(settings)), java_check())
+    java = java_check()
+    jars.installation().mkdir(parents=True, exist_ok=True)
+    os.environ["XDG_CACHE_HOME"] = str(jars.installation().parent)  # what this user has is not for the others
+    conf = spark_settings(Settings())
+    if jars.PACKAGES in with_class_path(conf):
+        fetch_packages(conf)
+    file = archive_of(with_class_path(conf), java)
     if file is not None:
         make_archive(file)
 
@@ -64,8 +68,9 @@ def make_archive(file: Path) -> bool:
     except (OSError, subprocess.SubprocessError) as error:
         _log.warning("starts will take longer: no class-data archive was written: %s", error)
         return False
-    for old in sorted(jars.cache().glob("classes-*.jsa"), key=os.path.getmtime)[:-_KEPT]:
-        old.unlink(missing_ok=True)
+    for old in file.parent.glob("classes-*.jsa"):
+        if old != file:  # of JARs, or a Java, that the installation had before
+            old.unlink(missing_ok=True)
     return True
 
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from checkback.spark.jars import CLASS_PATH, PACKAGES, cache, of_spark
+from checkback.spark.jars import CLASS_PATH, PACKAGES, kept, of_spark
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,8 +25,6 @@ def with_archive(conf: Mapping[str, str], java: str) -> dict[str, str]:
     file, options = archive_of(conf, java), conf.get(OPTIONS, "")
     if file is None or not file.is_file() or "SharedArchive" in options or "ArchiveClassesAtExit" in options:
         return dict(conf)
-    with suppress(OSError):
-        os.utime(file)  # `prefetch` keeps those that were used last
     return {**conf, OPTIONS: f"{options} -XX:SharedArchiveFile={file} {SILENT}".strip()}
 
 
@@ -44,5 +41,5 @@ def archive_of(conf: Mapping[str, str], java: str) -> Path | None:
         known = [(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files]
     except OSError:
         return None
-    file = cache() / f"classes-{hashlib.sha256(repr(known).encode()).hexdigest()[:16]}.jsa"
+    file = kept(f"classes-{hashlib.sha256(repr(known).encode()).hexdigest()[:16]}.jsa")
     return None if " " in str(file) else file  # JVM options are one space-separated string

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from checkback.spark.jars import CLASS_PATH, cache, of_spark
+from checkback.spark.jars import CLASS_PATH, kept, of_spark
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,7 +58,7 @@ def _jar(empty: tuple[str, ...]) -> Path | None:
         (source,) = of_spark().glob("hadoop-client-api-*.jar")
         about = source.stat()
         key = repr((str(source), about.st_size, about.st_mtime_ns, empty))
-        file = cache() / f"hadoop-defaults-{hashlib.sha256(key.encode()).hexdigest()[:16]}.jar"
+        file = kept(f"hadoop-defaults-{hashlib.sha256(key.encode()).hexdigest()[:16]}.jar")
         if not file.is_file():
             file.parent.mkdir(parents=True, exist_ok=True)
             new = file.with_name(f"{file.name}.{os.getpid()}")

@@ -1,7 +1,10 @@
-"""The JARs of a local session: Ivy fetches them once, later starts put them on the JVM's class path.
+"""The JARs of a local session: Ivy fetches them once, and every start puts them on the JVM's class path.
 
 With ``spark.jars.packages`` every start would resolve them with Ivy, copy them, and load their classes with Spark's own
 class loader, which a class-data archive (`class_data_archive`) does not cover.
+
+`make install` keeps them in the installation, for all its users. What is fetched later, with a first start, goes into
+the user's cache, unless the user may write in the installation.
 
 Delta's are in front of Spark's JARs, those of other packages (of object stores, Kafka, the user) behind them: the JVM
 takes an archive whose class path is a prefix of its own, and so each start has the same one.
@@ -11,33 +14,66 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
+import stat
+import sys
 import tempfile
+from contextlib import suppress
+from functools import cache as cache_of_process
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from checkback.storage.files.paths import local_path
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pyspark.sql import SparkSession
+    from collections.abc import Iterator, Mapping
 
 DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
+#: name of Spark's Kafka source among packages and JARs (`land --kafka` only)
+KAFKA_SOURCE = "spark-sql-kafka-0-10"
 PACKAGES, CLASS_PATH = "spark.jars.packages", "spark.driver.extraClassPath"
 #: environment of Spark's launcher: the end of the class path (`AbstractCommandBuilder.buildClassPath`)
 _END = "SPARK_DIST_CLASSPATH"
 
-_log = logging.getLogger(__name__)
+
+def installation() -> Path:
+    """The folder of what all users of this installation share; `prefetch` makes it."""
+    return Path(sys.prefix, "share", "checkback")
 
 
-def cache() -> Path:
-    """The cache folder (XDG Base Directory Specification); a temporary one if there is no home directory."""
+def places() -> Iterator[Path]:
+    """Where JARs may be: in the installation, the user's cache (XDG Base Directory), a temporary folder."""
+    yield installation()
     given, home = os.environ.get("XDG_CACHE_HOME", ""), os.path.expanduser("~")
-    if os.path.isabs(given):
-        return Path(given) / "checkback"
-    return Path(home, ".cache", "checkback") if os.path.isabs(home) else Path(tempfile.gettempdir(), "checkback-cache")
+    cache = Path(given) if os.path.isabs(given) else Path(home, ".cache")
+    if cache.is_absolute():
+        yield cache / "checkback"
+    yield _temporary()
+
+
+@cache_of_process
+def _temporary() -> Path:
+    """A folder that outlives the process, unless another user made it: its JARs would be that user's code."""
+    folder = Path(tempfile.gettempdir(), f"checkback-cache-{os.getuid()}")
+    with suppress(OSError):
+        folder.mkdir(mode=0o700)
+    about = folder.lstat()
+    ours = stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and not about.st_mode & 0o022
+    return folder if ours else Path(tempfile.mkdtemp(prefix="checkback-cache-"))
+
+
+def folder() -> Path:
+    """The first of the places in which this user may write. The installation's folder is not made here."""
+    for place in places():
+        with suppress(OSError):
+            if place != installation():
+                place.mkdir(parents=True, exist_ok=True)
+            if os.access(place, os.W_OK):
+                return place
+    return _temporary()
+
+
+def kept(name: str) -> Path:
+    """The file of this name in the first place that has it; if none has, where it is to be written."""
+    return next((place / name for place in places() if (place / name).is_file()), folder() / name)
 
 
 def of_spark() -> Path:
@@ -49,7 +85,7 @@ def of_spark() -> Path:
 
 
 def on_class_path(conf: Mapping[str, str]) -> dict[str, str]:
-    """The settings with the packages' JARs, as recorded by an earlier start, on the class path; see `at_end`, too.
+    """The settings with the packages' JARs, once `fetch` has recorded them, on the class path; see `at_end`, too.
 
     Unchanged if none were recorded, or one of the JARs is missing.
     """
@@ -77,39 +113,41 @@ def _parts(conf: Mapping[str, str]) -> tuple[list[str], list[str]]:
     return delta, [jar for jar in found if jar not in delta]
 
 
-def remember(conf: Mapping[str, str], spark: SparkSession) -> None:
-    """Record the JARs that Ivy resolved for the packages of these settings."""
-    if PACKAGES not in conf:
-        return
-    own = {jar for jar in conf.get("spark.jars", "").split(",") if jar}
-    named = (spark.sparkContext.getConf().get("spark.jars") or "").split(",")
-    found = [local_path(jar) for jar in named if jar and jar not in own]
-    if not found or None in found:
-        return
-    file = _file(conf)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        new = file.with_name(f"{file.name}.{os.getpid()}")
-        new.write_text(json.dumps(found), encoding="utf-8")
-        new.replace(file)
-    except OSError as error:
-        _log.debug("the next start asks Ivy again: %s", error)
+def fetch(conf: Mapping[str, str], jvm: Any) -> None:
+    """Fetch the packages of these settings by Ivy, as ``spark-submit --packages`` does, and record their JARs.
+
+    ``jvm``: the Py4J view of a JVM started with the other settings. Raises Py4J's errors.
+    """
+    spark = jvm.org.apache.spark.SparkConf()  # has Spark's own file of settings, too
+    found = jvm.org.apache.spark.util.DependencyUtils.resolveMavenDependencies(
+        True,
+        conf.get("spark.jars.excludes", ""),
+        conf[PACKAGES],
+        spark.get("spark.jars.repositories", ""),
+        spark.get("spark.jars.ivy", str(folder() / "ivy")),
+        jvm.scala.Option.apply(spark.get("spark.jars.ivySettings", None)),
+    )
+    file = folder() / _name(conf)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    new = file.with_name(f"{file.name}.{os.getpid()}")
+    new.write_text(json.dumps([str(found.apply(place)) for place in range(found.size())]), encoding="utf-8")
+    new.replace(file)
 
 
 def _known(conf: Mapping[str, str]) -> list[str]:
-    """The JARs recorded by an earlier start; empty unless all exist."""
-    try:
-        found = json.loads(_file(conf).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return []
-    usable = isinstance(found, list) and all(isinstance(jar, str) and os.path.isfile(jar) for jar in found)
-    return found if usable else []
+    """The JARs recorded by `fetch`; empty unless all exist."""
+    for place in places():
+        with suppress(OSError, ValueError):
+            found = json.loads((place / _name(conf)).read_text(encoding="utf-8"))
+            if isinstance(found, list) and all(isinstance(jar, str) and os.path.isfile(jar) for jar in found):
+                return found
+    return []
 
 
-def _file(conf: Mapping[str, str]) -> Path:
-    """The file that records the JARs of these settings. Its name is a hash of everything that affects resolution."""
+def _name(conf: Mapping[str, str]) -> str:
+    """The name of the file that records the JARs of these settings: a hash of everything that affects resolution."""
     from pyspark import __version__ as spark_version
 
     asked = {key: value for key, value in conf.items() if key.startswith("spark.jars")}
     key = json.dumps([spark_version, asked], sort_keys=True)
-    return cache() / f"jars-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+    return f"jars-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from checkback.errors import CheckbackError, SettingsError, reason
+from checkback.errors import CheckbackError, SettingsError, reason, root_cause
+from checkback.spark.stderr import HeldStderr
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from checkback.spark.stderr import HeldStderr
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 OLDEST_JAVA = 17
+_OPTIONS, _SOCKETS = "spark.driver.extraJavaOptions", "spark.python.unix.domain.socket"
+_TMPDIR = "java.io.tmpdir"
+#: bytes of a folder's path that leave room for a socket's name, 43, below 104 (macOS; Linux: 108)
+_LONGEST = 60
 
 
 def java_check(environ: Mapping[str, str] = os.environ) -> str:
@@ -45,15 +51,23 @@ def java_check(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def quick_start(conf: Mapping[str, str], java: str) -> tuple[dict[str, str], dict[str, str]]:
-    """The settings for a JVM started here, with the JARs and archive that earlier starts and `prefetch` cached.
+    """The settings for a JVM started here, with the packages' JARs and the class-data archive, if there is one.
 
-    And what its environment has for them.
+    And what its environment has for them. Raises CheckbackError if the JARs cannot be fetched.
     """
     from checkback.spark import class_data_archive, jars
 
-    if re.match(r"local(\[|$)", conf.get("spark.master", "local")) is None:
-        return dict(conf), {}  # separate executors do not have our class path
+    conf = {**conf, **_sockets(conf)}
+    if not _is_local(conf):
+        return conf, {}  # separate executors do not have our class path
+    if jars.PACKAGES in jars.on_class_path(conf):
+        fetch_packages(conf)
     return class_data_archive.with_archive(with_class_path(conf), java), jars.at_end(conf)
+
+
+def _is_local(conf: Mapping[str, str]) -> bool:
+    """True if the executor is in the driver's JVM."""
+    return re.match(r"local(\[|$)", conf.get("spark.master", "local")) is not None
 
 
 def with_class_path(conf: Mapping[str, str]) -> dict[str, str]:
@@ -73,6 +87,65 @@ def names_locale(environ: Mapping[str, str], python: str) -> dict[str, str]:
     if python.lower() != "utf-8" or re.search(r"utf-?8", locale, re.IGNORECASE):
         return {}
     return {"LC_ALL": "C.UTF-8"}
+
+
+def nameless_user() -> int | None:
+    """This process's user id if the machine has no name for it, as in most pods; else None.
+
+    Hadoop's client needs a name (javax.security.auth's UnixLoginModule), unless it is told who has logged in.
+    """
+    try:
+        import pwd
+
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        return os.getuid()
+    except ImportError:  # not on Windows
+        pass
+    return None
+
+
+def _with_places(conf: Mapping[str, str]) -> dict[str, str]:
+    """The settings with Python's places for temporary files and, without a user's name, home; the user's own count."""
+    places = {} if _has_own_tmpdir(conf) else {_TMPDIR: tempfile.gettempdir()}
+    if nameless_user() is not None:
+        places["user.home"] = os.environ.get("HOME") or tempfile.gettempdir()
+    ours = [shlex.quote(f"-D{name}={place}") for name, place in places.items()]
+    return {**conf, _OPTIONS: " ".join([*ours, conf.get(_OPTIONS, "")]).strip()}
+
+
+def _sockets(conf: Mapping[str, str]) -> dict[str, str]:
+    """The setting without Unix domain sockets where their paths would be too long for the system."""
+    folder = conf.get(f"{_SOCKETS}.dir", tempfile.gettempdir())
+    return {f"{_SOCKETS}.enabled": "false"} if len(os.fsencode(folder)) > _LONGEST else {}
+
+
+def _has_own_tmpdir(conf: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> bool:
+    given = (conf.get(_OPTIONS), conf.get("spark.driver.defaultJavaOptions"), environ.get("JAVA_TOOL_OPTIONS"))
+    return any(_TMPDIR in options for options in given if options)
+
+
+def native_code_check(conf: Mapping[str, str]) -> None:
+    """Raise SettingsError if Spark's native libraries cannot be loaded from the folder for temporary files.
+
+    Snappy, Zstandard and RocksDB are unpacked there.
+    """
+    folder = tempfile.gettempdir()
+    if _has_own_tmpdir(conf) or not hasattr(os, "statvfs"):
+        return
+    if os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0):
+        what = f"{folder} is mounted noexec, and Spark loads native libraries from there"
+        raise SettingsError(what, "TMPDIR", "name a folder on another mount in TMPDIR, or mount it with exec")
+
+
+def _address(conf: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment that names the address of a local session if the machine's name has none."""
+    if _is_local(conf) and not environ.get("SPARK_LOCAL_IP"):
+        try:
+            socket.getaddrinfo(socket.gethostname(), None)
+        except OSError:
+            return {"SPARK_LOCAL_IP": "127.0.0.1"}
+    return {}
 
 
 @contextmanager
@@ -104,20 +177,54 @@ def worker_python(master: str) -> dict[str, str]:
     return {"PYSPARK_PYTHON": sys.executable}
 
 
-def start_jvm(conf: Mapping[str, str], environment: Mapping[str, str], held: HeldStderr, kafka: bool) -> None:
+def fetch_packages(conf: Mapping[str, str]) -> None:
+    """Fetch the packages' JARs, in a JVM of its own. Raises CheckbackError.
+
+    Not in the JVM that then needs them: with packages Spark wants to know the user's name before we can say it.
+    """
+    from checkback.spark import jars
+
+    others = {key: value for key, value in conf.items() if key not in (jars.PACKAGES, "spark.jars")}
+    with HeldStderr() as held:
+        gateway = _launched(others, {}, held)
+        try:
+            jars.fetch(conf, gateway.jvm)
+        except Exception as error:
+            raise _failed(conf, str(error).splitlines(), error) from error
+        finally:
+            gateway.shutdown()
+            gateway.proc.stdin.close()  # the JVM then exits
+            gateway.proc.wait()
+            held.join()
+
+
+def start_jvm(conf: Mapping[str, str], environment: Mapping[str, str], held: HeldStderr) -> None:
     """Start the JVM of this process, with more in its environment, without Ivy's and Spark's output.
 
-    ``kafka``: its packages include Spark's Kafka source. Raises CheckbackError if the JVM does not start, or JARs
-    cannot be fetched.
+    Raises CheckbackError if the JVM does not start, or JARs cannot be fetched.
     """
-    from pyspark import SparkConf, SparkContext, java_gateway
+    from pyspark import SparkContext
+
+    # Spark's workers would run PYSPARK_PYTHON, or the first python3 on PATH, which may lack the packages. Here they run
+    # this Python, whatever the machine has set for other programs.
+    if _is_local(conf) or "PYSPARK_PYTHON" not in os.environ:
+        os.environ |= worker_python(conf.get("spark.master", "local"))
+    gateway = _launched(conf, environment, held)
+    uid = nameless_user()
+    if uid is not None:
+        users = gateway.jvm.org.apache.hadoop.security.UserGroupInformation
+        users.setLoginUser(users.createRemoteUser(os.environ.get("HADOOP_USER_NAME", str(uid))))
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+def _launched(conf: Mapping[str, str], environment: Mapping[str, str], held: HeldStderr) -> Any:
+    """The Py4J gateway of a new JVM. Raises CheckbackError."""
+    from pyspark import SparkConf, java_gateway
 
     from checkback.spark.launch_settings import ARGUMENTS, launch_settings
 
-    # By default Spark's workers run the first python3 on PATH, which may lack the packages.
-    if "PYSPARK_PYTHON" not in os.environ:
-        os.environ |= worker_python(conf.get("spark.master", "local"))
     launch: Callable[..., Any] = java_gateway.launch_gateway
+    native_code_check(conf)
     try:
         # Its stdout, too: ours is for a command's output.
         told: dict[str, Any] = {"stdout": held.fileno(), "stderr": held.fileno()}
@@ -125,24 +232,31 @@ def start_jvm(conf: Mapping[str, str], environment: Mapping[str, str], held: Hel
             told["process_group"] = 0
         locale = names_locale(os.environ, sys.getfilesystemencoding())
         with (
-            launch_settings(conf, os.environ) as (shown, arguments),
-            _environment({**environment, **locale, ARGUMENTS: arguments}),
+            launch_settings(_with_places(conf), os.environ) as (shown, arguments),
+            _environment({**environment, **locale, **_address(conf), ARGUMENTS: arguments}),
         ):
-            gateway = launch(SparkConf().setAll(list(shown.items())), told)
+            return launch(SparkConf().setAll(list(shown.items())), told)
     except Exception as error:
-        lines = held.lines()
-        if any("unresolved dependency" in line or "download failed" in line for line in lines):
-            whose, own = (
-                ("Delta Lake's and Kafka's", ", or Kafka's own JARs in spark.jars") if kafka else ("Delta Lake's", "")
-            )
-            raise CheckbackError(
-                f"{whose} JARs could not be fetched",
-                conf.get("spark.jars.packages", ""),
-                f"connect to Maven Central once, or name a mirror in spark.jars.repositories{own}",
-            ) from error
-        why = next((line for line in lines if re.search(r"(Error|Exception)\b", line)), reason(error))
-        raise CheckbackError(f"Spark did not start: {why}", fix="check Java and the spark settings") from error
-    SparkContext._ensure_initialized(gateway=gateway)
+        raise _failed(conf, held.lines(), error) from error
+
+
+def _failed(conf: Mapping[str, str], lines: Sequence[str], error: Exception) -> CheckbackError:
+    """The error of a JVM that did not start, or did not find JARs; ``lines``: what it printed."""
+    from checkback.spark import jars
+
+    packages = conf.get(jars.PACKAGES, "")
+    if any("unresolved dependency" in line or "download failed" in line for line in lines):
+        whose, own = ("Delta Lake's", "")
+        if jars.KAFKA_SOURCE in packages:
+            whose, own = "Delta Lake's and Kafka's", ", or Kafka's own JARs in spark.jars"
+        return CheckbackError(
+            f"{whose} JARs could not be fetched",
+            packages,
+            f"connect to Maven Central once, or name a mirror in spark.jars.repositories{own}",
+        )
+    why = root_cause(lines) or reason(error)
+    fix = "give this user id an entry in /etc/passwd" if "Invalid UID" in why else "check Java and the spark settings"
+    return CheckbackError(f"Spark did not start: {why}", fix=fix)
 
 
 if __name__ == "__main__":

@@ -14,10 +14,18 @@ from threading import RLock
 from typing import TYPE_CHECKING
 
 import checkback
-from checkback.errors import CheckbackError, SettingsError, lost_connection, missing_module, reason, server_lost
+from checkback.errors import (
+    CheckbackError,
+    SettingsError,
+    lost_connection,
+    missing_module,
+    reason,
+    root_cause,
+    server_lost,
+)
 from checkback.spark.connect import check_server, connected, is_lost, server_of, without_secrets
 from checkback.spark.hadoop_settings import EXCLUDED, FILE_MANAGER, hadoop_settings, packages_for
-from checkback.spark.jars import DELTA_PACKAGE
+from checkback.spark.jars import DELTA_PACKAGE, KAFKA_SOURCE
 from checkback.spark.jvm import java_check, quick_start, start_jvm
 from checkback.spark.stderr import HeldStderr
 from checkback.storage.dataframes import is_connect
@@ -30,8 +38,6 @@ if TYPE_CHECKING:
 
     from checkback.settings import Settings, Storage
 
-#: Name of Spark's Kafka source among packages and JARs (`land --kafka` only).
-KAFKA_SOURCE = "spark-sql-kafka-0-10"
 _EXCLUDES = "spark.jars.excludes"
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 
@@ -200,7 +206,7 @@ def open_session(settings: Settings, app: str = "checkback", kafka: bool = False
     except ImportError as error:
         raise missing_module(error, "spark") from error
 
-    from checkback.spark import jars, s3a_classes
+    from checkback.spark import s3a_classes
 
     running, server = _running(settings), server_of(settings)
     if running is None and server is not None:
@@ -210,16 +216,15 @@ def open_session(settings: Settings, app: str = "checkback", kafka: bool = False
     if running is not None:
         return _adapted(running, settings)
 
-    conf, started = spark_settings(settings, kafka, short), False
+    conf = spark_settings(settings, kafka, short)
     with contextlib.ExitStack() as stack:
         if under_spark_submit():
             _require_delta_jars()
             given = SparkConf().get("spark.sql.extensions", "") or ""
             conf["spark.sql.extensions"] = _joined(conf["spark.sql.extensions"], given)
         elif SparkContext._gateway is None:
-            (conf, environment), started = quick_start(conf, java_check()), True
-            fetches_kafka = KAFKA_SOURCE in conf.get("spark.jars.packages", "")
-            start_jvm(conf, environment, stack.enter_context(HeldStderr(_CHATTER)), fetches_kafka)
+            conf, environment = quick_start(conf, java_check())
+            start_jvm(conf, environment, stack.enter_context(HeldStderr(_CHATTER)))
             s3a_classes.load(conf, *_places(settings.storage))
         builder = SparkSession.builder.appName(app)
         for key, value in conf.items():
@@ -227,11 +232,10 @@ def open_session(settings: Settings, app: str = "checkback", kafka: bool = False
         try:
             spark = builder.getOrCreate()
         except Exception as error:
-            raise CheckbackError(f"Spark did not start: {reason(error)}", fix="check the spark settings") from error
+            why = root_cause(str(error).splitlines()) or reason(error)
+            raise CheckbackError(f"Spark did not start: {why}", fix="check the spark settings") from error
         _show_workers_the_package(spark)
         _hush()
-        if started:
-            jars.remember(conf, spark)
         return spark
 
 

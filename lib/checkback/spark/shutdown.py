@@ -8,6 +8,7 @@ is told in its middle that no further one is to begin. A query that is in none i
 from __future__ import annotations
 
 import logging
+import re
 import signal
 import threading
 import time
@@ -42,10 +43,13 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 #: Polling interval for signals and for the failure of one of several queries.
 _PATIENCE_S = 0.2
 _POLL_S = 0.05
+#: what Python says in a worker that lacks a package
+NO_MODULE = "No module named"
 #: Fixes for a failed batch, by Spark's error condition.
 _FIXES = {
     "[FAILED_READ_FILE": "run again: the batch is taken up again; if the file is missing or damaged, put it back first",
     NO_SPACE: NO_SPACE_FIX,
+    NO_MODULE: "name a Python that has the packages of constraints.txt in PYSPARK_PYTHON or spark.pyspark.python",
     "[CANNOT_WRITE_STATE_STORE": "check that the checkpoint's disk has space and is writable, then run again",
     "[DELTA_SCHEMA_CHANGED": "a table that it reads was altered, as by a new column: run again, and it goes on",
     "[DELTA_STREAMING_SCHEMA_MISMATCH": "a table that it reads was altered, as by a new column: run again",
@@ -228,8 +232,11 @@ def failure(query: str | None, error: BaseException) -> CheckbackError:
     if isinstance(error, CheckbackError):
         return error
     what = one_line(error).removesuffix(":")
-    if NO_SPACE not in what and any(NO_SPACE in text for text in (*causes(error), str(error))):
+    whole = "\n".join([*causes(error), str(error)])
+    if NO_SPACE not in what and NO_SPACE in whole:
         what = f"{NO_SPACE}: {what}"  # Spark's first line only names the operation
+    elif missing := re.search(rf"{NO_MODULE}.*", whole):  # after a worker's traceback
+        what = missing[0]
     fix = next((fix for condition, fix in _FIXES.items() if condition in what), "")
     return CheckbackError(what, where=f"query {query}" if query else "", fix=fix)
 
