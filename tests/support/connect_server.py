@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pyspark
 
 from checkback.settings import Settings
+from checkback.spark import jars
 from checkback.spark.session import spark_settings
 from crash.process import PATIENCE_S, TOO_SLOW
 from support.jvm import SHORT_LIVED
@@ -41,6 +42,7 @@ class Server:
         names: Sequence[str] = ("spark.jars.packages", "spark.jars.excludes", "spark.sql.extensions")
         names = () if properties else (*names, "spark.sql.catalog.spark_catalog")
         conf = {name: conf[name] for name in ("spark.master", *names)}
+        conf |= {} if properties else {"spark.jars.ivy": str(jars.folder() / "ivy")}  # which has Delta
         conf |= {
             **(more or {}),
             "spark.connect.grpc.binding.port": str(port),

@@ -40,12 +40,16 @@ def installation() -> Path:
 
 
 def places() -> Iterator[Path]:
-    """Where JARs may be: in the installation, the user's cache (XDG Base Directory), a temporary folder."""
+    """Where JARs may be: in the installation, the user's cache (XDG Base Directory), a temporary folder without one."""
     yield installation()
     given, home = os.environ.get("XDG_CACHE_HOME", ""), os.path.expanduser("~")
-    cache = Path(given) if os.path.isabs(given) else Path(home, ".cache")
+    cache = (Path(given) if os.path.isabs(given) else Path(home, ".cache")) / "checkback"
     if cache.is_absolute():
-        yield cache / "checkback"
+        with suppress(OSError):
+            cache.mkdir(parents=True, exist_ok=True)
+        yield cache
+        if os.access(cache, os.W_OK):
+            return
     yield _temporary()
 
 
@@ -62,18 +66,13 @@ def _temporary() -> Path:
 
 def folder() -> Path:
     """The first of the places in which this user may write. The installation's folder is not made here."""
-    for place in places():
-        with suppress(OSError):
-            if place != installation():
-                place.mkdir(parents=True, exist_ok=True)
-            if os.access(place, os.W_OK):
-                return place
-    return _temporary()
+    return next(place for place in places() if place.is_dir() and os.access(place, os.W_OK))
 
 
 def kept(name: str) -> Path:
     """The file of this name in the first place that has it; if none has, where it is to be written."""
-    return next((place / name for place in places() if (place / name).is_file()), folder() / name)
+    found = next((place / name for place in places() if (place / name).is_file()), None)
+    return found or folder() / name
 
 
 def of_spark() -> Path:
@@ -119,16 +118,20 @@ def fetch(conf: Mapping[str, str], jvm: Any) -> None:
     ``jvm``: the Py4J view of a JVM started with the other settings. Raises Py4J's errors.
     """
     spark = jvm.org.apache.spark.SparkConf()  # has Spark's own file of settings, too
-    found = jvm.org.apache.spark.util.DependencyUtils.resolveMavenDependencies(
-        True,
-        conf.get("spark.jars.excludes", ""),
-        conf[PACKAGES],
-        spark.get("spark.jars.repositories", ""),
-        spark.get("spark.jars.ivy", str(folder() / "ivy")),
-        jvm.scala.Option.apply(spark.get("spark.jars.ivySettings", None)),
-    )
     file = folder() / _name(conf)
-    file.parent.mkdir(parents=True, exist_ok=True)
+    with (file.parent / "lock").open("w") as lock:
+        with suppress(ImportError):  # not on Windows
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX)  # two that fetch at once spoil Ivy's cache for both
+        found = jvm.org.apache.spark.util.DependencyUtils.resolveMavenDependencies(
+            True,
+            conf.get("spark.jars.excludes", ""),
+            conf[PACKAGES],
+            spark.get("spark.jars.repositories", ""),
+            spark.get("spark.jars.ivy", str(file.parent / "ivy")),
+            jvm.scala.Option.apply(spark.get("spark.jars.ivySettings", None)),
+        )
     new = file.with_name(f"{file.name}.{os.getpid()}")
     new.write_text(json.dumps([str(found.apply(place)) for place in range(found.size())]), encoding="utf-8")
     new.replace(file)
