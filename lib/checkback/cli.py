@@ -133,7 +133,9 @@ def _failed(message: str, code: int, arguments: list[str]) -> int:
         for line in traceback.format_exc().splitlines():
             print(printable(line), file=sys.stderr)
     sys.stdout.flush()
-    print(f"{PROGRAM}: {printable(message)}", file=sys.stderr)
+    logs = sys.modules.get("checkback.observe.logs")  # not there yet: the settings have not been read
+    if logs is None or not logs.failed(printable(message), code):
+        print(f"{PROGRAM}: {printable(message)}", file=sys.stderr)
     return code
 
 

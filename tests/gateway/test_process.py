@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -45,6 +47,24 @@ def test_closed_terminal_stops_it_as_sigterm(tmp_path: Path) -> None:
         gateway.process.send_signal(signal.SIGHUP)
         assert gateway.post("/v1/half", half("t-1")).json()["queue_offset"] == 1
         assert gateway.stop() == (0, "")
+
+
+def test_json_is_all_that_it_says(tmp_path: Path) -> None:
+    """Also where it listens, and a request that is not HTTP."""
+    command = [sys.executable, "-m", "checkback", "gateway", "--port", "0", "--set", f"storage.root={tmp_path}"]
+    command += ["--set", "log.format=json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        begun = json.loads(process.stderr.readline())
+        assert (begun["event"], begun["queues"]) == ("gateway_started", [0])
+        host, _, port = begun["url"].removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as client:
+            client.sendall(b"\0\r\n\r\n")
+            client.recv(1)
+        process.terminate()
+        said, errors = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, said) == (0, "")
+    assert all(json.loads(line) for line in errors.splitlines())
 
 
 def test_goes_on_where_it_stopped(tmp_path: Path) -> None:

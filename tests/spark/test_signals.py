@@ -18,10 +18,11 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="subprocess.Popen has no process_group")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_signal_to_the_group_leaves_spark_to_the_command(tmp_path: Path, number: int) -> None:
+@pytest.mark.parametrize(("number", "spark"), [(signal.SIGTERM, "FATAL"), (signal.SIGHUP, "INFO")])
+def test_signal_to_the_group_leaves_spark_to_the_command(tmp_path: Path, number: int, spark: str) -> None:
+    """All that is said meanwhile is JSON, also by Spark."""
     command = [sys.executable, "-m", "checkback", "reconcile", "--set", f"storage.root={tmp_path}"]
-    command += ["--set", "log.format=json"]
+    command += ["--set", "log.format=json", "--set", f"spark.spark.log.level={spark}"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stderr is not None
         lines: list[str] = []
@@ -30,4 +31,6 @@ def test_signal_to_the_group_leaves_spark_to_the_command(tmp_path: Path, number:
         os.killpg(process.pid, number)
         lines += process.stderr.readlines()
     assert process.returncode == 0
-    assert [event for event in map(json.loads, lines) if event["level"] != "info"] == []
+    own = [event for event in map(json.loads, lines) if event.get("logger") != "spark"]
+    assert [event for event in own if event["level"] != "info"] == []
+    assert (len(own) < len(lines)) == (spark == "INFO")

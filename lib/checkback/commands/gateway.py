@@ -10,6 +10,7 @@ import typer
 from checkback.commands.no_pandas import no_pandas
 from checkback.commands.options import Config, Debug, Overrides, app, prepared
 from checkback.errors import missing_module
+from checkback.observe.logs import started
 from checkback.storage.files.paths import storage_check
 
 
@@ -43,4 +44,5 @@ def gateway(
     except ModuleNotFoundError as error:
         raise missing_module(error, "gateway", "checkback gateway") from error
 
-    serve(loaded.settings, take_over)
+    form = loaded.settings.log.format
+    serve(loaded.settings, lambda url, queues: started(form, "gateway", url, queues=queues), take_over)

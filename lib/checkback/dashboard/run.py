@@ -16,6 +16,7 @@ from checkback.errors import SettingsError
 from checkback.gateway.http.listening_socket import listening
 from checkback.gateway.http.open_files import connections_within
 from checkback.gateway.http.protocol import limited
+from checkback.observe.logs import started
 from checkback.urls import LOOPBACK, in_url
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def serve(settings: Settings) -> None:
         host, port = sock.getsockname()[:2]
         for number in HANDLED_SIGNALS:  # uvicorn listens to them only while it serves, and re-raises them afterwards
             signal.signal(number, server.handle_exit)
-        print(f"checkback dashboard: http://{in_url(host)}:{port}", flush=True)
+        started(settings.log.format, "dashboard", f"http://{in_url(host)}:{port}")
         server.run(sockets=[sock])
     if server.interrupted:
         raise KeyboardInterrupt

@@ -27,7 +27,7 @@ from checkback.gateway.tables import tables_of
 from checkback.urls import in_url, is_loopback
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from checkback.settings import Gateway, Settings
 
@@ -37,10 +37,11 @@ T = TypeVar("T")
 _log = logging.getLogger("checkback.gateway")
 
 
-def serve(settings: Settings, take_over: bool = False) -> None:
+def serve(settings: Settings, started: Callable[[str, list[int]], object], take_over: bool = False) -> None:
     """Serve until SIGTERM or SIGINT, then commit and answer accepted requests.
 
-    ``take_over``: claim queues even if another gateway's journal may have messages for them.
+    ``started``: is called with the URL and the queues when it listens. ``take_over``: claim queues even if another
+    gateway's journal may have messages for them.
 
     Raises SettingsError, StorageError, and FencedError if another gateway has taken over a queue.
     """
@@ -54,7 +55,7 @@ def serve(settings: Settings, take_over: bool = False) -> None:
         )
     # Before the queues are claimed: a second start on the same port must not fence the first.
     with listening(gateway.host, gateway.port, "gateway") as sock, _Stop() as stop:
-        error = _run(_serve(settings, sock, take_over, stop))
+        error = _run(_serve(settings, sock, started, take_over, stop))
     if error is not None:
         raise error
 
@@ -67,7 +68,13 @@ def _run(main: Coroutine[Any, Any, T]) -> T:
     return uvloop.run(main)
 
 
-async def _serve(settings: Settings, sock: socket.socket, take_over: bool, by_signal: _Stop) -> CheckbackError | None:
+async def _serve(
+    settings: Settings,
+    sock: socket.socket,
+    started: Callable[[str, list[int]], object],
+    take_over: bool,
+    by_signal: _Stop,
+) -> CheckbackError | None:
     failure: CheckbackError | None = None
     metrics = Metrics()
 
@@ -100,10 +107,7 @@ async def _serve(settings: Settings, sock: socket.socket, take_over: bool, by_si
     host, port = sock.getsockname()[:2]
     if service.recovered:
         _log.info("%d messages that the journal had are in the tables now", service.recovered)
-    print(
-        f"checkback gateway: http://{in_url(host)}:{port}, queues {', '.join(map(str, service.cache.queues))}",
-        flush=True,
-    )
+    started(f"http://{in_url(host)}:{port}", list(service.cache.queues))
     await server.serve(sockets=[sock])
     service.close()
     await asyncio.wait([commits])

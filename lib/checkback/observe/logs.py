@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import sys
-from datetime import datetime, timezone
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 from checkback.errors import printable
+from checkback.spark.stderr import json_head, json_line
 
 #: the logger of events, a child of the package's
 EVENTS = logging.getLogger("checkback.events")
@@ -29,8 +30,7 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record as one line."""
-        at = datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds")
-        line: dict[str, Any] = {"time": at.replace("+00:00", "Z"), "level": record.levelname.lower()}
+        line: dict[str, Any] = json_head(record.levelname.lower(), record.created)
         fields = getattr(record, _FIELDS, None)
         if fields is None:
             line |= {"event": "message", "logger": record.name, "message": record.getMessage()}
@@ -54,12 +54,56 @@ class TextFormatter(logging.Formatter):
         return "\n".join(lines)
 
 
+class JsonStderr(io.TextIOBase):
+    """In place of sys.stderr: each line that anybody prints there is a JSON object on ``stream``."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self._begun = ""
+
+    def write(self, text: str) -> int:
+        """Print the lines that ``text`` ends."""
+        *lines, self._begun = f"{self._begun}{text}".split("\n")
+        for line in lines:
+            if line.strip():
+                self.stream.write(f"{json_line(line, 'stderr')}\n")
+        return len(text)
+
+    def flush(self) -> None:
+        """As the stream's; a line without an end ends here."""
+        if self._begun:
+            self.write("\n")
+        self.stream.flush()
+
+    def fileno(self) -> int:
+        """As the stream's."""
+        return self.stream.fileno()
+
+
+def started(form: Literal["text", "json"], server: str, url: str, **fields: Any) -> None:
+    """Say that a server listens at ``url``: a line on stdout, in JSON the event SERVER_started, with the ``fields``."""
+    if form == "json":
+        event(f"{server}_started", url=url, **fields)
+        return
+    more = "".join(f", {name} {', '.join(map(str, values))}" for name, values in fields.items())
+    print(f"checkback {server}: {url}{more}", flush=True)
+
+
+def failed(message: str, code: int) -> bool:
+    """Log the error that ends the command as the event `failed`; False: the log is not JSON."""
+    if isinstance(sys.stderr, JsonStderr):
+        event("failed", logging.ERROR, error=message, exit_code=code)
+    return isinstance(sys.stderr, JsonStderr)
+
+
 def set_up(form: Literal["text", "json"], level: str | None, debug: bool) -> None:
     """Log to stderr, from ``level`` on; by default from warning as text, from info as JSON.
 
-    ``debug`` (--debug) enables debug output of Checkback's own loggers.
+    In JSON everything else on stderr is JSON, too. ``debug`` (--debug) enables debug output of Checkback's own loggers.
     """
-    handler = logging.StreamHandler(sys.stderr)
+    stream = sys.stderr.stream if isinstance(sys.stderr, JsonStderr) else sys.stderr
+    sys.stderr = JsonStderr(stream) if form == "json" else stream
+    handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]

@@ -224,7 +224,8 @@ def open_session(settings: Settings, app: str = "checkback", kafka: bool = False
             conf["spark.sql.extensions"] = _joined(conf["spark.sql.extensions"], given)
         elif SparkContext._gateway is None:
             conf, environment = quick_start(conf, java_check())
-            start_jvm(conf, environment, stack.enter_context(HeldStderr(_CHATTER)))
+            held = HeldStderr(_CHATTER, as_json=settings.log.format == "json")
+            start_jvm(conf, environment, stack.enter_context(held))
             s3a_classes.load(conf, *_places(settings.storage))
         builder = SparkSession.builder.appName(app)
         for key, value in conf.items():
