@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import re
 import shlex
 import shutil
@@ -79,17 +80,55 @@ def test_service_is_what_systemd_takes(file: Path, tmp_path: Path) -> None:
     assert (run.returncode, run.stderr) == (0, "")
 
 
-def test_cron_starts_scheduled_runs() -> None:
+def _jobs() -> dict[str, str]:
+    """The lines of cron without their times and their user, by Checkback's command."""
     lines = [line for line in CRON.read_text("utf-8").splitlines() if line and not line.startswith("#")]
-    settings = [line for line in lines if re.fullmatch(r"[A-Z]+=\S+", line)]
-    (job,) = (line for line in lines if line not in settings)
-    times = _TIMES.match(job)
-    assert times is not None
-    user, command = job[times.end() :].split(maxsplit=1)
-    assert user == "checkback"
-    assert taken(command)["available_now"] is True
-    assert "%" not in command, "cron makes it a new line"
+    found = {}
+    for line in lines:
+        if re.fullmatch(r"[A-Z]+=\S+", line):
+            continue
+        times = _TIMES.match(line)
+        assert times is not None
+        user, command = line[times.end() :].split(maxsplit=1)
+        assert user == "checkback"
+        found[next(word for word in shlex.split(command) if word in names())] = command
+    return found
+
+
+def test_cron_starts_scheduled_runs() -> None:
+    jobs = _jobs()
+    assert list(jobs) == ["reconcile", "maintain", "audit"]
+    assert taken(jobs["reconcile"])["available_now"] is True
+    for command in jobs.values():
+        assert taken(command)["config"] == Path("/etc/checkback/checkback.yml")
+        assert "%" not in command, "cron makes it a new line"
+        assert " /tmp/" not in command, "anybody may make a file there first"
     assert CRON.read_bytes().endswith(b"\n"), "cron passes over a last line without its end"
+
+
+@pytest.mark.parametrize("code", [0, 1, 2])
+@pytest.mark.parametrize("name", ["reconcile", "maintain", "audit"])
+def test_line_of_cron_has_the_exit_code_of_its_command(name: str, code: int, tmp_path: Path) -> None:
+    """It says what the command says of an error, and nothing if there is none."""
+    program = tmp_path / ".venv/bin/checkback"
+    program.parent.mkdir(parents=True)
+    said = "" if name == "reconcile" and not code else "echo half: 30 files are 1"
+    program.write_text(f"#!/bin/sh\n{said}\nexit {code}\n")
+    program.chmod(0o755)
+    line = _jobs()[name].replace("/opt/checkback", str(tmp_path))
+    run = subprocess.run(
+        ["/bin/sh", "-c", line], capture_output=True, text=True, check=False, env={"HOME": str(tmp_path)}
+    )
+    assert run.returncode == code
+    assert run.stdout == ("half: 30 files are 1\n" if code else "")
+
+
+def test_run_of_cron_that_takes_longer_is_not_overtaken(tmp_path: Path) -> None:
+    with (tmp_path / "reconcile.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        line = _jobs()["reconcile"].replace("/opt/checkback", str(tmp_path))
+        run = subprocess.run(["/bin/sh", "-c", line], capture_output=True, check=False, env={"HOME": str(tmp_path)})
+    assert (run.returncode, run.stdout + run.stderr) == (0, b"")
 
 
 def test_commands_in_the_docs_are_taken() -> None:

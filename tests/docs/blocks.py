@@ -44,15 +44,16 @@ class Block:
         """Its lines without comments; one that ends with a backslash goes on, and so does an open quote."""
         found, open_line = [], ""
         for line in self.text.splitlines():
-            open_line += line
+            open_line += _COMMENT.sub("", line)  # which may have an apostrophe
             if open_line.endswith("\\"):
                 open_line = open_line[:-1]
             elif open_line.count("'") % 2:
                 open_line += "\n"
             else:
-                if text := _COMMENT.sub("", open_line).strip():
+                if text := open_line.strip():
                     found.append(text)
                 open_line = ""
+        assert not open_line, f"{self}: a quote stays open"
         return found
 
 

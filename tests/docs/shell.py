@@ -125,6 +125,10 @@ def check_submit(call: Call) -> None:
         word = next(words)
         assert next(words) == ZIP
     assert (ROOT / word).is_file(), word
+    if word not in call.arguments:  # not in the project's folder, where its Python is the first on PATH
+        assert "spark.pyspark.python=/opt/checkback/.venv/bin/python" in call.arguments, (
+            "another Python has no packages"
+        )
     options = list(words)
     if options != ["--help"]:
         parse([Path(word).stem, *options])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import subprocess
-from datetime import datetime, timezone
+from datetime import datetime, time, timedelta, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest.mock import patch
 
 import fastapi
 import httpx
@@ -33,6 +35,7 @@ from docs.blocks import ROOT, Block, blocks
 from docs.shell import SECRET, Call, check_checkback
 from gateway.process import PATIENCE_S, Gateway, half, rows
 from operate.fixtures import Lakehouse
+from support.standalone_cluster import Submitted, package, python_without_checkback
 from what_if.lake import write
 from what_if.test_replay import LATE, LATE_TIMES
 
@@ -311,13 +314,32 @@ def test_config(call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     assert "transaction.timeout" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("call", _commands("resolve", "resume"), ids=_id)
+_ANSWERS = ("audit", "decisions", "discarded", "lineage", "maintain", "outages", "pending", "scheduled", "status")
+_NO_CATALOG = [call for call in _commands(*_ANSWERS, "stuck", "unpublished") if "catalog" not in str(call.arguments)]
+
+
+@pytest.mark.parametrize("call", _NO_CATALOG, ids=_id)
+def test_answers(call: Call, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On tables with the transaction or key that it names, which is pending. The day is nearly over."""
+    lake = Lakehouse(tmp_path, datetime.now(timezone.utc))
+    arguments = [f"{tmp_path}" if word == "data/bank/data" else word for word in call.arguments]
+    named = next((word for word in call.arguments[1:] if not word.startswith("-")), "order-4711")
+    lake.half(12, named, keys=named)
+    evening = datetime.combine(datetime.now(timezone.utc), time.max, timezone.utc)
+    with patch("checkback.inspect.versions.as_of._now", return_value=evening):
+        assert main([*arguments, "--set", f"storage.root={tmp_path}"]) == 0
+    assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("call", _commands("resolve", "resume", "cancel"), ids=_id)
 def test_operator(call: Call, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """On a transaction that is as it must be: pending, or discarded. With --yes it is done, else shown."""
+    """On a transaction that is as it must be: pending, discarded, or scheduled. With --yes it is done, else shown."""
     lake, transaction = Lakehouse(tmp_path, datetime.now(timezone.utc)), call.arguments[1]
     place = lake.half(12, transaction)
     if call.arguments[0] == "resume":
         lake.decide(place, "DISCARD", "checkback")
+    if call.arguments[0] == "cancel":
+        lake.decide(place, "COMMIT", "producer", datetime.now(timezone.utc) + timedelta(hours=1))
     assert main([*call.arguments, "--set", f"storage.root={tmp_path}"]) == 0
     assert ("Resumed 1 message" if transaction == "--all" else transaction) in capsys.readouterr().out
     assert len(lake.rows("operations")) == call.arguments.count("--yes")
@@ -343,3 +365,30 @@ def test_consumer_commands(call: Call, tmp_path: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr().out or "--json" in run
     retries = [each.retries for each in read_group(lake.tables, "credits").state.queues.values() if each.retries]
     assert len(retries) == call.arguments.count("--yes")
+
+
+@pytest.mark.spark
+def test_first_command_of_cluster_mode_runs_the_python_that_it_names(tmp_path: Path) -> None:
+    """Another one, without the packages, is the first on PATH. What it fetches tests/cluster has."""
+    package()
+    path, nothing = tmp_path / "bin", tmp_path / "nothing.conf"
+    path.mkdir()
+    nothing.touch()
+    for name in ("python", "python3"):
+        (path / name).write_text("#!/bin/sh\nexit 9\n")
+        (path / name).chmod(0o755)
+    [call, _] = [
+        call for block, call in _calls("spark-submit", "docs/deploy-cluster.md") if block.heading == "Cluster mode"
+    ]
+    here = {
+        "/opt/checkback/.venv/bin/python": str(python_without_checkback(tmp_path / "python")),
+        "/opt/checkback/conf/spark-s3.conf": str(nothing),
+        "/opt/checkback/ivy": str(tmp_path / "ivy"),
+        "/opt/checkback": str(ROOT),
+    }
+    words = "\0".join(call.arguments)
+    for printed, instead in here.items():
+        words = words.replace(printed, instead)
+    with Submitted(tmp_path / "log", words.split("\0"), {"PATH": f"{path}:{os.environ['PATH']}"}) as submitted:
+        submitted.until(lambda: "Usage: " in submitted.said())
+        assert submitted.process.wait(PATIENCE_S) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,7 +38,6 @@ from docs.shell import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 LANGUAGES = {"", "json", "mermaid", "python", "sh", "sql", "yaml"}
 #: a folder of the checkpoint, and attributes of a check in Python
@@ -49,6 +49,52 @@ _CHECKS: dict[str, Callable[[Call], object]] = {
     "spark-submit": check_submit,
     **dict.fromkeys(SYSTEM, check_system),
     "curl": lambda _: None,  # it is run: test_http.py
+}
+#: the test that runs a command of the pages: in docs/ and cluster/ as it is printed, elsewhere what it calls
+RUN = {
+    "checkback audit": "docs/test_run.py::test_answers",
+    "checkback cancel": "docs/test_run.py::test_operator",
+    "checkback config": "docs/test_run.py::test_config",
+    "checkback consume": "docs/test_run.py::test_consumer_commands",
+    "checkback consumers": "docs/test_run.py::test_consumer_commands",
+    "checkback discarded": "docs/test_run.py::test_answers",
+    "checkback dashboard": "dashboard/test_run.py::test_ctrl_c_ends_it_with_130_and_without_a_word",
+    "checkback decisions": "docs/test_run.py::test_answers",
+    "checkback gateway": "docs/test_run.py::test_curl",
+    "checkback land": "landing/test_file_query.py::test_trace_lands_once_and_fits_the_tables",
+    "checkback lineage": "docs/test_run.py::test_answers",
+    "checkback maintain": "docs/test_run.py::test_answers",
+    "checkback outages": "docs/test_run.py::test_answers",
+    "checkback pending": "docs/test_run.py::test_answers",
+    "checkback rebuild": "application/test_rebuild.py::test_rebuilt_after_a_batch_that_broke_off",
+    "checkback reconcile": "spark/test_signals.py::test_signal_to_the_group_leaves_spark_to_the_command",
+    "checkback reconsume": "docs/test_run.py::test_consumer_commands",
+    "checkback resolve": "docs/test_run.py::test_operator",
+    "checkback resume": "docs/test_run.py::test_operator",
+    "checkback scheduled": "docs/test_run.py::test_answers",
+    "checkback status": "docs/test_run.py::test_answers",
+    "checkback stuck": "docs/test_run.py::test_answers",
+    "checkback unpublished": "docs/test_run.py::test_answers",
+    "checkback what-if": "docs/test_run.py::test_what_if",
+    "curl": "docs/test_run.py::test_curl",
+    "make run": "demo/test_bank.py::test_books_balance_after_a_run_with_kills",
+    "spark-submit reconcile": "cluster/test_cluster.py::test_driver_is_killed_and_one_on_a_worker_goes_on",
+}
+#: why no test runs a command of the pages as it stands there
+NOT_RUN = {
+    "export": "the variables of the lines that follow",
+    "install": "root's folders of the machine",
+    "make notebook": "a server for the browser; its notebooks are run by tests/notebooks",
+    "make simulate": "minutes of random histories; tests/simulator runs some",
+    "make test": "all tests",
+    "make test-crash": "minutes of kill -9 under load; tests/crash runs a round",
+    "make test-power": "minutes of power cuts; tests/power runs a few",
+    "python": "changes of the code that the tests must notice, for an hour",
+    "source": "the shell's own",
+    "spark-submit audit": "fetches packages; its options are taken, and the job differs from reconcile's in its name",
+    "spark-submit land": "needs a broker; landing/test_kafka_query.py runs what it calls",
+    "systemctl": "root's services of the machine",
+    "useradd": "root's users of the machine",
 }
 
 
@@ -77,6 +123,24 @@ def test_line_of_shell_would_be_taken(block: Block) -> None:
         program = call.program
         assert program in _CHECKS, f"{line}: nobody knows {program}; mark the block: <!-- not run: REASON -->"
         _CHECKS[program](call)
+
+
+def _named(call: Call) -> str:
+    """A call by its program and, of one that has several, its command."""
+    several = call.program in ("checkback", "make", "spark-submit")
+    jobs = (Path(word).stem for word in call.arguments if "jobs/" in word)
+    word = next(jobs, "") if call.program == "spark-submit" else call.arguments[0]
+    return f"{call.program} {word}" if several else call.program
+
+
+def test_every_command_of_the_pages_is_run_or_says_why_not() -> None:
+    """Its options are taken, besides (`test_line_of_shell_would_be_taken`)."""
+    named = {_named(Call.of(line)) for block in blocks("sh") for line in block.lines()}
+    assert named == RUN.keys() | NOT_RUN.keys()
+    assert not RUN.keys() & NOT_RUN.keys()
+    for place in RUN.values():
+        file, _, test = place.partition("::")
+        assert f"def {test}(" in (ROOT / "tests" / file).read_text(encoding="utf-8"), place
 
 
 def test_line_in_plain_text_would_be_taken() -> None:
