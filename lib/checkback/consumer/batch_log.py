@@ -155,9 +155,7 @@ class BatchLog:
         found: list[ListedBatch] = []
         with reading(self.place, but=(FileNotFoundError,)):
             for source in table_files.sources(files):
-                read = pq.read_table(
-                    source, columns=_SCHEMA.names, partitioning=None, coerce_int96_timestamp_unit="us"
-                )
+                read = pq.read_table(source, columns=_SCHEMA.names, partitioning=None, coerce_int96_timestamp_unit="us")
                 found += _listed(python_values(in_schema(read, _SCHEMA)))
         return found
 
