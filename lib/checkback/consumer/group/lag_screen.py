@@ -26,7 +26,7 @@ MEMBERS = ("member", "joined", "queues", "topics", "last error")
 def facts_of(group: GroupLag, now: int) -> ConsumerFacts:
     """What `status` says of a group."""
     if group.written_at is None:
-        return ConsumerFacts(group.group, None, None, None, None, None, group.damaged, None, None, None)
+        return ConsumerFacts(group.group, None, None, None, None, None, group.damaged, None, None, held_queues=None)
     living, heard_s = len(group.living), (now - group.written_at) / 1000
     seconds = None if group.seconds is None else round(group.seconds, 3)
     counts = living, group.messages, seconds, group.retries, group.dead_letters
