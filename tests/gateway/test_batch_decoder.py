@@ -50,7 +50,9 @@ CHANGES = st.fixed_dictionaries(
     },
 )
 #: seldom, as one ends all of a message
-SELDOM = st.sampled_from([{}] * 9 + [{"else": [1]}, {"tag": None}, {"committed": True}, {"\ud800": 1}, {"é" * 50: 1}])
+SELDOM: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
+    [{}] * 9 + [{"else": [1]}, {"tag": None}, {"committed": True}, {"\ud800": 1}, {"é" * 50: 1}]
+)
 
 
 def slowly(name: str, body: bytes) -> Any:

@@ -44,6 +44,12 @@ class NoZone(tzinfo):
     def utcoffset(self, _: datetime | None, /) -> None:
         return None
 
+    def dst(self, _: datetime | None, /) -> None:
+        return None
+
+    def tzname(self, _: datetime | None, /) -> None:
+        return None
+
 
 @given(MESSAGES, TEXT)
 @example({"topic": "payments", "body": b"x" * (BODY_MAX + 1)}, "t")
