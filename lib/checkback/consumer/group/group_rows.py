@@ -44,7 +44,7 @@ def from_rows(rows: pa.Table) -> GroupState:
             about = row["counter"], joined, frozenset[str](), row["reason"], row["session_ms"]
             members[row["member"]] = Member(row["member"], *about)
         elif row["kind"] == "SUBSCRIPTION":
-            topics.setdefault(row["member"], {})[row["topic"]] = row.get("selector")
+            topics.setdefault(row["member"], {})[row["topic"]] = row["selector"]
         elif row["kind"] == "QUEUE":
             part = None if row["batch_id"] is None else _message(row)
             position = Position(dict(row["consumed"]), part, _ms(row["settled_at"]), _times(row))
@@ -52,8 +52,8 @@ def from_rows(rows: pa.Table) -> GroupState:
             state = QueueState(position, (), (), row["dead_letters"], row["member"], row["counter"], **ids)
             queues[MessageQueue(row["topic"], row["queue_id"])] = state
         elif row["kind"] == "RETRY":
-            retry = Retry(_message(row), row["reconsume_times"], _ms(row["due_at"]) or 0, row["reason"])
-            retry = retry._replace(held_since=_ms(row.get("held_since")))
+            due_at, held_since = _ms(row["due_at"]) or 0, _ms(row["held_since"])
+            retry = Retry(_message(row), row["reconsume_times"], due_at, row["reason"], held_since)
             retries.setdefault(MessageQueue(row["topic"], row["queue_id"]), []).append(retry)
         elif row["kind"] == "DEAD_LETTER":
             letter = DeadLetter(_message(row), row["reconsume_times"], _ms(row["due_at"]) or 0, row["reason"])

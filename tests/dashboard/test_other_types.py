@@ -1,0 +1,115 @@
+"""Tables that another writer has rewritten: every page, every command, the gateway and consumers read them."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING
+
+import pytest
+import requests
+from deltalake import DeltaTable
+
+from checkback.cli import main
+from checkback.consumer import MessageSelector, PushConsumer
+from checkback.storage.schemas import GROUP_PREFIX, SCHEMAS
+from consumer.heard import Heard
+from dashboard.extreme_times import build
+from dashboard.test_extreme_times import PAGES
+from dashboard.visitors import client
+from gateway.process import Gateway
+from support.inspect_times import append
+from support.other_types import KINDS, rewrite
+from support.stories import Transaction
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.slow
+
+TABLES = (*SCHEMAS, "topics/payments", "topics/invoices", f"{GROUP_PREFIX}ledger")
+BY_DELTA_RS = "DELETE by delta-rs"
+#: what that takes out of the tables of which tables.md allows it
+DELETED = {
+    "check_answers": "queue_id = 6",
+    "discarded": "queue_offset = 2",
+    "rejected": "reason LIKE '% 5/0'",
+    "dead_letters": "half_queue_offset = 0",
+    "unpublished": "half_queue_offset = 1",
+    "topics/payments": "half_queue_offset = 2",
+}
+COMMANDS = (
+    *("status --json", "pending --json", "stuck", "scheduled", "unpublished --json", "decisions", "discarded --csv"),
+    *("consumers", "consumers ledger --json", "lineage tx-5-0", "lineage --key key", "audit --json", "what-if"),
+    *("consume payments", "outages", "reconsume ledger --all --actor ann --reason why"),
+    "resolve tx-6-0 --commit --actor ann --reason why --queue-id 6 --queue-offset 0",
+    "resume tx-7-0 --actor ann --reason why",
+)
+
+
+@pytest.fixture(scope="module")
+def evening_lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows in each table, as Checkback writes them."""
+    root = tmp_path_factory.mktemp("lake")
+    build(root, 1_767_225_600_000_000)
+    given_up = Transaction(7, 0, datetime.now(timezone.utc) - timedelta(hours=1))
+    for name, row in [*given_up.given_up(), given_up.rejected_half()]:
+        append(root, name, [row])
+    return root
+
+
+#: How, and the folder: one whose name is a pattern is read through delta-rs, as an object store is. Delta has no
+#: nanoseconds: Spark and DuckDB do not read them as its times.
+CASES = [
+    *((how, "lake") for how in (BY_DELTA_RS, *KINDS) if how != "nanoseconds"),
+    *((how, "lake[1]") for how in (BY_DELTA_RS, "view")),
+]
+
+
+@pytest.fixture(scope="module", params=CASES, ids=" in ".join)
+def rewritten(request: pytest.FixtureRequest, evening_lake: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, rewritten."""
+    how, folder = request.param
+    root = shutil.copytree(evening_lake, tmp_path_factory.mktemp("rewritten") / "lake")
+    for name in TABLES:
+        table = DeltaTable(f"{root}/{name}")
+        if how in KINDS:
+            rewrite(f"{root}/{name}", how)
+        elif name in DELETED:
+            assert table.delete(DELETED[name])["num_deleted_rows"], name
+        else:
+            table.optimize.compact()
+    return root.rename(root.with_name(folder))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_answers(rewritten: Path, command: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """0; 1: the audit has found something. None is refused: what is asked for is there."""
+    code = main([*command.split(), "--set", f"storage.root={rewritten}"])
+    out, err = capfd.readouterr()
+    assert (code in (0, 1), out != "") == (True, True), err
+
+
+def test_every_page_answers(rewritten: Path) -> None:
+    browser = client(rewritten)
+    for path in PAGES:
+        answer = browser.get(path)
+        assert answer.status_code == 200, (path, answer.text)
+        assert "cannot be read" not in answer.text, path
+
+
+def test_a_gateway_starts_and_knows_its_transactions(rewritten: Path) -> None:
+    """And stores an op to one."""
+    with Gateway(rewritten) as gateway:
+        found = requests.get(f"{gateway.url}/v1/transactions/tx-5-0?producer_group=orders", timeout=30)
+        assert found.status_code == 200, found.text
+        assert found.json()["state"] == "COMMIT"
+
+
+def test_messages_are_consumed(rewritten: Path) -> None:
+    """By a new group, and by one whose state was rewritten: it has been given all queues' owners anew."""
+    for group in ("fresh", "ledger"):
+        heard = Heard()
+        consumer = PushConsumer(group, str(rewritten), heard, session=2.0)
+        with consumer.subscribe("payments", MessageSelector.by_sql("TAGS IS NULL")).start():
+            heard.wait(lambda heard: {0, 1, 3, 4, 5} <= set(heard.offsets))
