@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from pyspark.errors import StreamingQueryException
 
 from check.servers import SHORT, Received, Server, Wire, late, reply, says
 from check.started import start_check
+from checkback.check.checkpoint_reset import renew
 from checkback.check.query import CheckBatches, check_query, decisive_ops
 from checkback.check.superseded import superseding_rows
 from checkback.demo.producer import ExampleProducer
@@ -285,6 +287,31 @@ def test_checkpoint_lost_answered_checks_are_not_asked_again(bench: Bench, produ
         (2, "ROLLBACK"),
     }
     assert producer.checks_by_transaction == {"c": 2, "r": 1}
+
+
+@pytest.mark.parametrize("by_spark", [False, True])
+def test_answers_deleted_then_the_query_goes_on_and_asks_nobody_again(
+    bench: Bench, producer: ExampleProducer, by_spark: bool
+) -> None:
+    """Some of a file's rows, then all of a file."""
+    config = settings(orders={"endpoints": producer.endpoints, "secret": SECRET})
+
+    def delete(where: str) -> None:
+        if by_spark:
+            bench.spark.sql(f"DELETE FROM delta.`{bench.root}/check_answers` WHERE {where}")  # noqa: S608
+        else:
+            DeltaTable(str(bench.root / "check_answers")).delete(where)
+        assert renew(bench.spark, bench.tables) is None
+
+    bench.request((1, "orders", "c", 1), (2, "orders", "u", 1))
+    bench.run(config)
+    delete("transaction_id = 'c'")
+    bench.request((2, "orders", "u", 2))
+    bench.run(config)
+    delete("check_times = 2")
+    bench.run(config)
+    assert producer.checks_by_transaction == {"c": 1, "u": 2}
+    assert bench.answers() == {"u": ("UNKNOWN", None)}
 
 
 def test_body_is_sent_to_groups_that_want_it(bench: Bench) -> None:

@@ -30,7 +30,8 @@ Checkback only appends rows. Never update them: they record what happened. `half
 `operations` and `batches` are `delta.appendOnly`: Delta rejects UPDATE and DELETE, but not delta-rs's RESTORE: if it
 removes rows of `half` or `op`, `reconcile` and `land` stop ([faults.md](faults.md)). For the other tables, each section
 states the effect of deleting rows. In local folders delete with delta-rs (`DeltaTable(path).delete("...")`), or while
-nothing else runs: Spark's commits there are safe within one JVM only.
+nothing else runs: Spark's commits there are safe within one JVM only. The Arrow types of the files that remain do not
+matter (delta-rs rewrites text as views): Checkback reads text, binary, maps and times of any of them.
 
 You may add columns: `ALTER TABLE ... ADD COLUMN`, nullable, without a default, a constraint or an expression, of any
 name and of a type that needs no table feature: Checkback does not read them. It leaves them null, and in local folders
@@ -122,7 +123,7 @@ ABOUT = {
         "the check query (in `reconcile`)",
         "the check query, `pending`, `status`, `lineage`, notebooks",
         "Old rows (`answered_at`) may be deleted. History (`lineage`, `check_outcomes`) then shows less; no decision "
-        "depends on it.",
+        "depends on it, and checks go on.",
     ),
     "rejected": _About(
         "a rejected input, and the reason.",

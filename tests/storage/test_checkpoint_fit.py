@@ -168,3 +168,22 @@ def test_rows_that_a_restore_takes_away_are_missed(tmp_path: Path, restored: boo
     else:
         assert replaced(None, tables, "land-op") is None
         running.keep(None, {"op": 4})
+
+
+def test_rows_that_may_be_deleted_are_not_missed(tmp_path: Path) -> None:
+    """Of `check_answers`; another table in its place is."""
+    tables = Tables(root=str(tmp_path), by_files=True)
+    tables.create(cast("Any", None), "check_answers")
+    for offset in range(2):
+        rows = pa.Table.from_pylist([{"queue_id": 1, "queue_offset": offset}], arrow_schema("check_answers"))
+        tables.append_arrow(cast("Any", None), rows, "check_answers")
+    running = SeenCommits(tables, "check", "start again")
+    running.keep(None, {"check_answers": 2})
+    table = DeltaTable(tables.location("check_answers"))
+    table.delete("queue_offset = 0")
+    running.keep_newest(None, "check_answers")
+    table.restore(1)
+    running.keep_newest(None, "check_answers")
+    assert replaced(None, tables, "check") is None
+    _commit(tables, "check_answers", 4).write_text("another")
+    assert "the table check_answers was put back" in (replaced(None, tables, "check") or "")

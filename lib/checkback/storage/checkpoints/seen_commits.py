@@ -19,6 +19,7 @@ from checkback.storage.files.log_files import commit_file, versions
 from checkback.storage.files.object_store import concurrently
 from checkback.storage.log.delta_errors import commit_unreadable
 from checkback.storage.own_failure import reading
+from checkback.storage.schemas import properties_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -164,7 +165,8 @@ def _lost(
 ) -> str | None:
     """How a table differs from the record; None if none does. A commit None matches any.
 
-    ``upto``: by table, the last version to search for removed rows; None = the newest.
+    Of append-only tables also whether rows were removed. ``upto``: by table, the last version to search for removed
+    rows; None = the newest.
     """
     for name, (version, commit) in noted.items():
         place = commits.place(name)
@@ -173,6 +175,8 @@ def _lost(
         found = commits.hash_of(name, version)
         if (version > max(versions(place), default=-1)) if found is None else (commit not in (found, None)):
             return f"the table {name} was put back to an older state: it lacks a commit that the checkpoint has seen"
+        if "delta.appendOnly" not in properties_of(name):  # rows of such a table may be deleted (docs/tables.md)
+            continue
         later = versions(place, version + 1) if upto is None else range(version + 1, upto.get(name, version) + 1)
         removing = commits.removing(name, later)
         if removing:
