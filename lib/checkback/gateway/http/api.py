@@ -151,36 +151,39 @@ def _messages() -> APIRouter:
     """
     router = APIRouter(prefix="/v1", tags=["messages"])
 
-    @router.post("/half", responses=_responses(models.Stored, _STORED, 403, 409, 422))
+    @router.post("/half", operation_id="sendHalf", responses=_responses(models.Stored, _STORED, 403, 409, 422))
     async def half(message: Annotated[models.HalfMessage, _example(_HALF)]) -> None:
         """Send a half message. Idempotent: a retry gets the same offset, and the message is stored once."""
 
     @router.post(
         "/halves",
+        operation_id="sendHalves",
         responses=_responses(models.StoredResults, {"results": [{"status": 200, **_STORED}]}, 422),
         openapi_extra=_arrow(arrow_decoder.HALF),
     )
     async def halves(batch: Annotated[models.Halves, _example({"messages": [_HALF]})]) -> None:
         """Send several half messages. Each has its own result, in order; the batch is not atomic."""
 
-    @router.post("/message", responses=_responses(models.Stored, _STORED, 403, 409, 422))
+    @router.post("/message", operation_id="sendMessage", responses=_responses(models.Stored, _STORED, 403, 409, 422))
     async def message(message: Annotated[models.HalfMessage, _example(_HALF)]) -> None:
         """Send a message without a transaction: it is committed as it is stored. Idempotent, as a half message is."""
 
     @router.post(
         "/messages",
+        operation_id="sendMessages",
         responses=_responses(models.StoredResults, {"results": [{"status": 200, **_STORED}]}, 422),
         openapi_extra=_arrow(arrow_decoder.HALF),
     )
     async def messages(batch: Annotated[models.Halves, _example({"messages": [_HALF]})]) -> None:
         """Send several messages without a transaction. Each has its own result, in order; the batch is not atomic."""
 
-    @router.post("/op", responses=_responses(models.Ended, _ENDED, 403, 404, 409, 422))
+    @router.post("/op", operation_id="endTransaction", responses=_responses(models.Ended, _ENDED, 403, 404, 409, 422))
     async def op(message: Annotated[models.Op, _example(_OP)]) -> None:
         """End a transaction. The first op stands."""
 
     @router.post(
         "/ops",
+        operation_id="endTransactions",
         responses=_responses(models.EndedResults, {"results": [{"status": 200, **_ENDED}]}, 422),
         openapi_extra=_arrow(arrow_decoder.OP),
     )
@@ -197,6 +200,7 @@ def _questions(service: GatewayService, metrics: Metrics) -> APIRouter:
 
     @router.get(
         "/v1/transactions/{transaction_id:text}",
+        operation_id="getTransaction",
         tags=["transactions"],
         responses=_responses(models.Transaction, described, 403, 404, 422),
     )
@@ -211,12 +215,17 @@ def _questions(service: GatewayService, metrics: Metrics) -> APIRouter:
             return _answer(groups)
         return _answer(await service.questions.transaction(transaction_id, producer_group, groups))
 
-    @router.get("/healthz", tags=["operation"], responses={200: {"model": models.Health}})
+    @router.get("/healthz", operation_id="getHealth", tags=["operation"], responses={200: {"model": models.Health}})
     async def healthz() -> Response:
         """Liveness: is the process alive?"""
         return Answer({"status": "ok"})
 
-    @router.get("/readyz", tags=["operation"], responses=_responses(models.Health, {"status": "ok"}))
+    @router.get(
+        "/readyz",
+        operation_id="getReadiness",
+        tags=["operation"],
+        responses=_responses(models.Health, {"status": "ok"}),
+    )
     async def readyz() -> Response:
         """Readiness: does the gateway accept messages?"""
         problem = service.unready()
@@ -226,7 +235,7 @@ def _questions(service: GatewayService, metrics: Metrics) -> APIRouter:
         behind = {} if journal is None else {"journal_messages": journal.rows, "behind_seconds": behind_s(journal)}
         return Answer({"status": "ok", **behind})
 
-    @router.get("/metrics", tags=["operation"], response_class=Response)
+    @router.get("/metrics", operation_id="getMetrics", tags=["operation"], response_class=Response)
     async def prometheus() -> Response:
         """Metrics in the Prometheus text format."""
         return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -247,6 +256,9 @@ def _describe(app: FastAPI, tokens: bool) -> None:
         schemas.pop("HTTPValidationError", None)
         schemas.pop("ValidationError", None)
         schemas["Problem"] = models.Problem.model_json_schema()
+        for model in schemas.values():  # generators take a member with a default for one that is always there
+            for member in model.get("properties", {}).values():
+                member.pop("default", None)
         if tokens:
             components["securitySchemes"] = {
                 "token": HTTPBearer().model.model_dump(exclude_none=True, mode="json", by_alias=True)
