@@ -7,8 +7,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from checkback.reconcile.records.action_records import MOST_GROUPS, pending_by_group
 from checkback.reconcile.records.actions import Actions, pack
-from checkback.reconcile.records.records import ACTION, Action
+from checkback.reconcile.records.records import ACTION, PENDING, Action
 from reconcile.messages import action, actions
 
 
@@ -30,6 +31,17 @@ def test_blocks_of_all_segments_become_one_array() -> None:
     assert found.counts == {Action.CHECK: 3}
     assert not found.need_bodies
     assert segments.tolist() == [(1, 0, 7, 2, 3, 4, 9), (2, 0, 7, 2, 3, 4, 9)]
+
+
+def test_what_is_pending_by_group_is_no_action() -> None:
+    """The groups with most, and the born time of the oldest of each."""
+    pending = np.zeros(MOST_GROUPS + 3, PENDING)
+    pending["group"], pending["born"] = [7, 7, 8, 8, *range(100, 99 + MOST_GROUPS)], range(50, 53 + MOST_GROUPS)
+    mine = np.concatenate([np.zeros(1, ACTION), pending_by_group(pending)])
+    found, _ = Actions.of(_rows(_block(2, 4), pack((1, 3, 7, 2, 3, 4, 9), mine)))
+    assert len(found.records) == 2
+    assert found.pending.tolist()[:3] == [(1, 3, 7, 2, 50), (1, 3, 8, 2, 52), (1, 3, 100, 1, 54)]
+    assert len(found.pending) == MOST_GROUPS
 
 
 def test_copies_of_a_refusal_are_one() -> None:

@@ -97,7 +97,7 @@ class Actions:
         batch_time = int(segments["batch_time"].max(initial=0))
         told_of = records["action"] == Action.PENDING
         pending = np.empty(int(told_of.sum()), GROUP)
-        pending["segment"] = np.repeat(segments["segment"], [*map(len, blocks)])[told_of]
+        pending["segment"] = np.repeat(segments["segment"], np.array([*map(len, blocks)], np.int64))[told_of]
         for name, field_ in (("queue_id",) * 2, ("group",) * 2, ("pending", "check_times"), ("oldest", "due")):
             pending[name] = records[field_][told_of]
         return cls(records[~told_of], batch_time, pending), segments
