@@ -66,6 +66,7 @@ def test_what_a_consumer_does_is_counted(lake: Published) -> None:
         ("dead_letters_total", ""): 0,
         ("in_hand_messages", ""): 0,
         ("differing_members", ""): 0,
+        ("build_info", ""): 1,
     }
     with consumer:
         done = {
@@ -73,6 +74,7 @@ def test_what_a_consumer_does_is_counted(lake: Published) -> None:
             ("failures_total", ""): 3.0,
             ("dead_letters_total", ""): 3.0,
             ("in_hand_messages", ""): 0.0,
+            ("build_info", ""): 1.0,
             ("owned_queues", "pay"): 64.0,
             ("settled_timestamp_seconds", "pay"): lake.time / 1000,
         }
@@ -125,6 +127,7 @@ def test_without_storage_there_is_no_lag(lake: Published) -> None:
         "dead_letters_total",
         "in_hand_messages",
         "differing_members",
+        "build_info",
     }
 
 

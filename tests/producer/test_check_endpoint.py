@@ -34,23 +34,23 @@ from producer.serving import serving
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("said", "told", "error"),
     [
-        (COMMIT, "COMMIT"),
-        (LocalTransactionState.ROLLBACK, "ROLLBACK"),
-        (LocalTransactionState.UNKNOWN, "UNKNOWN"),
-        (None, "UNKNOWN"),
-        (RuntimeError("secret"), "UNKNOWN"),
-        ("COMMIT", "UNKNOWN"),
-        (True, "UNKNOWN"),
+        (COMMIT, "COMMIT", None),
+        (LocalTransactionState.ROLLBACK, "ROLLBACK", None),
+        (LocalTransactionState.UNKNOWN, "UNKNOWN", None),
+        (None, "UNKNOWN", None),
+        (RuntimeError("secret"), "UNKNOWN", "listener raised RuntimeError"),
+        ("COMMIT", "UNKNOWN", "listener returned str"),
+        (True, "UNKNOWN", "listener returned bool"),
     ],
 )
-def test_client_is_told_what_the_listener_says(kind: str, said: Any, told: str) -> None:
+def test_client_is_told_what_the_listener_says(kind: str, said: Any, told: str, error: str | None) -> None:
     listener = Listener(said)
     own = listener if kind == "sync" else AsyncListener(listener)
     with CheckServer(check_app({"orders": own}, secret=SECRET)) as server:
         answer = ask(server.url)
-    assert (answer.outcome, answer.error) == (told, None)
+    assert (answer.outcome, answer.error) == (told, error)
     assert listener.checks == [request()]
 
 
