@@ -12,6 +12,8 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from checkback.consumer.storage import consumer_tables
+from consumer.published import Published
 from crash.books import rows
 from crash_consumer.consuming import ENDED, STARTED, consume
 from crash_consumer.journals import Fate, Journals, published
@@ -208,6 +210,8 @@ def run_round(folder: str, kind: Kind, random: Random, seconds: float) -> tuple[
     group = Group(folder, kind, random)
     ledger = f"{folder}/ledger"
     open(ledger, "w", encoding="utf-8").close()
+    # The members may be faster than the publisher, and refuse a root without tables.
+    Published(consumer_tables(group.lake)[0]).log("batches")
     publisher = _CONTEXT.Process(target=publish, args=(group.lake, ledger, random.randrange(1 << 30)), daemon=True)
     publisher.start()
     try:
