@@ -29,7 +29,7 @@ _VALUES: dict[pa.DataType, tuple[Any, Any]] = {
     pa.string(): ("a", "z" * 40),
     pa.binary(): (b"", b"\xff" * 40),
     pa.bool_(): (False, True),
-    pa.timestamp("us", "UTC"): tuple(datetime(2026, 1, 1, 0, 0, second, tzinfo=timezone.utc) for second in (1, 2)),
+    pa.timestamp("us", "UTC"): (datetime(2026, 1, 1, tzinfo=timezone.utc), datetime(2026, 1, 2, tzinfo=timezone.utc)),
 }
 
 

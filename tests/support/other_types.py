@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -63,8 +64,9 @@ def rewrite(place: str, kind: str) -> None:
         rows = pq.ParquetFile(f"{place}/{file['path']}").read()
         path = f"part-{uuid.uuid4()}.snappy.parquet"
         pq.write_table(pa.table(_converted(rows, kind)), f"{place}/{path}", row_group_size=2)
+        told = json.dumps({"numRecords": rows.num_rows})
         actions.append(RemoveAction(file["path"], False, 0))
-        actions.append(AddAction(path, os.path.getsize(f"{place}/{path}"), {}, 0, False, None))
+        actions.append(AddAction(path, os.path.getsize(f"{place}/{path}"), {}, 0, False, told))
     table.create_write_transaction(actions, "append", table.schema())
 
 
