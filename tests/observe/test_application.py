@@ -90,8 +90,9 @@ def test_application_tells_what_it_does(
     ended = [(fields["query"], fields["failed"]) for fields in heard.of("query_ended")]
     assert sorted(ended) == [("check", False), ("reconcile", False)]
     lines = scraped[0].splitlines()
-    assert f'checkback_decisions_total{{state="COMMIT"}} {states["COMMIT"]:.1f}' in lines
-    assert f"checkback_pending {states['DISCARD']:.1f}" in lines
+    # No group is in the settings.
+    assert f'checkback_decisions_total{{producer_group="other",state="COMMIT"}} {states["COMMIT"]:.1f}' in lines
+    assert f'checkback_pending{{producer_group="other"}} {states["DISCARD"]:.1f}' in lines
     assert 'checkback_lag_seconds{table="half"} 0.0' in lines
     with pytest.raises(requests.ConnectionError):
         requests.get(f"http://127.0.0.1:{port}/metrics", timeout=10)
