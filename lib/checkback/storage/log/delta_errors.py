@@ -39,7 +39,7 @@ def unreadable(place: str, error: BaseException) -> StorageError:
 def forgotten(place: str, table: str) -> StorageError:
     """The error for a table that may have dropped what an application has committed. ``table``: its name in SQL."""
     fix = f"ALTER TABLE {table} UNSET TBLPROPERTIES ('{FORGETS}')"
-    return StorageError(f"{FORGETS} is set: nobody can tell what was committed", place, fix)
+    return StorageError(f"{FORGETS} is set: nobody can tell what was committed", place.removeprefix("file://"), fix)
 
 
 def read_fix(error: BaseException, damaged: str) -> str:

@@ -25,6 +25,7 @@ from checkback.storage.files.fsync import LogFlush
 from checkback.storage.files.lease import boot_time
 from checkback.storage.files.log_files import LOG, commit_file
 from checkback.storage.files.object_store import is_registered
+from checkback.storage.files.paths import for_spark
 from checkback.storage.log import compatibility
 from checkback.storage.log.checksum import write_checksum
 from checkback.storage.log.compatibility import declared_schema
@@ -275,7 +276,7 @@ class DeltaLog:
             look_up = self._snapshot().transaction_version if known is None else known.get
             found = {app: look_up(app) for app in apps}
         if None in found.values() and forgets:
-            raise forgotten(self._place, f"delta.`{self._place}`")
+            raise forgotten(self._place, f"delta.`{for_spark(self._place)}`")
         return found
 
     def applications(self) -> Mapping[str, int]:
