@@ -272,7 +272,7 @@ def test_zip_is_the_same_every_time_and_holds_only_the_package(folder: Path) -> 
     assert Path("a.zip").read_bytes() == Path("b.zip").read_bytes()
     names = zipfile.ZipFile("a.zip").namelist()
     assert {"checkback/__init__.py", "checkback/py.typed", "checkback/reconcile/segment.py"} <= set(names)
-    assert all(name.startswith("checkback/") and name.endswith((".py", "py.typed")) for name in names)
+    assert all(name.startswith("checkback/") and name.endswith((".py", "py.typed", "/COMMIT")) for name in names)
 
 
 # pending

@@ -297,7 +297,10 @@ def test_every_python_block_is_run() -> None:
     there = {("docs/producer.md", "A service in one page"), ("docs/delay.md", "Messages without a transaction")}
     # tests/producer/test_docs.py, tests/consumer/test_docs.py
     there |= {("docs/consumer.md", "Consuming a topic"), ("docs/consumer.md", "Exactly once")}
-    there.add(("docs/rocketmq-consumer.md", "A listener moved"))
+    there |= {
+        ("docs/producer.md", "Several messages in one local transaction"),
+        ("docs/rocketmq-consumer.md", "A listener moved"),
+    }
     assert {(block.page, block.heading) for block in blocks("python") if not block.needs_spark} == here | there
 
 

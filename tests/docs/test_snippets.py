@@ -60,6 +60,7 @@ RUN = {
     "checkback discarded": "docs/test_run.py::test_answers",
     "checkback dashboard": "dashboard/test_run.py::test_ctrl_c_ends_it_with_130_and_without_a_word",
     "checkback decisions": "docs/test_run.py::test_answers",
+    "checkback group": "docs/test_run.py::test_consumer_commands",
     "checkback gateway": "docs/test_run.py::test_curl",
     "checkback land": "landing/test_file_query.py::test_trace_lands_once_and_fits_the_tables",
     "checkback lineage": "docs/test_run.py::test_answers",

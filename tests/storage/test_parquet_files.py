@@ -86,16 +86,18 @@ def test_refused_line_that_repeats_itself_stays_small(tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "rejected" / file.path).column("raw").to_pylist() == ["x" * 2**20] * 8
 
 
-def test_column_with_a_null_has_no_statistics(tmp_path: Path) -> None:
-    """Nothing is skipped by what is not known."""
+def test_nulls_of_a_column_are_counted_beside_its_span(tmp_path: Path) -> None:
+    """A reader that does not find a column in the statistics skips the file."""
     rows = _ops(1, 2)
     rows = rows.set_column(0, "queue_id", pa.array([None, 4], pa.int32()))
     with FileWriter(str(tmp_path)) as writer:
         writer.write("op", rows)
         writer.write("op", _ops(7))
         (file,) = writer.close()
-    assert "queue_id" not in json.loads(file.stats)["minValues"]
-    assert json.loads(file.stats)["maxValues"]["half_offset"] == 7
+    statistics = json.loads(file.stats)
+    assert (statistics["minValues"]["queue_id"], statistics["maxValues"]["queue_id"]) == (1, 4)
+    assert statistics["nullCount"] == {"queue_id": 1, "half_offset": 0, "store_timestamp": 0}
+    assert statistics["maxValues"]["half_offset"] == 7
 
 
 @given(sizes=st.lists(st.tuples(st.sampled_from(["op", "rejected", "topics/a"]), st.integers(0, 40)), max_size=12))

@@ -398,7 +398,10 @@ BROKEN: dict[str, tuple[set[str], Story]] = {
         lambda t: [*t.committed()[:-1], t.decision(**_OTHER_GROUP)],
     ),
     "a check too many": ({"check_over_limit"}, lambda t: [t.half(), *t.checks(CHECK_MAX + 1)]),
-    "checked after the decision, by the count": ({"check_after_decision"}, lambda t: [*t.committed(), t.check()]),
+    "checked after the decision, by the count": (
+        {"check_after_decision"},
+        lambda t: [*t.committed(), t.check(), t.check(2, timedelta(seconds=67))],
+    ),
     "checked after the decision, by the batch": (
         {"check_after_decision"},
         lambda t: [*t.committed()[:-1], t.decision(check_times=1), t.check(1, DECIDED - BORN + timedelta(minutes=1))],

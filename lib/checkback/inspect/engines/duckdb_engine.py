@@ -13,7 +13,6 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import pyarrow as pa
-from pyarrow.dataset import FileSystemDataset
 
 from checkback.errors import StorageError
 from checkback.inspect.engines.duckdb_database import Database
@@ -378,6 +377,8 @@ def _with_files(rows: Any) -> Any:
 
 
 def _with_views(dataset: Any) -> Any:
+    from pyarrow.dataset import FileSystemDataset  # imports pandas
+
     schema = pa.schema([each.with_type(_VIEWS.get(each.type, each.type)) for each in dataset.schema])
     return FileSystemDataset(list(dataset.get_fragments()), schema, dataset.format, dataset.filesystem)
 

@@ -18,28 +18,27 @@ _UP = timedelta(microseconds=999)
 
 
 class FileStatistics:
-    """Minimum and maximum by column, while the file is being written."""
+    """Minimum, maximum and number of nulls by column, while the file is being written."""
 
     def __init__(self) -> None:
         self._spans: dict[str, tuple[Any, Any]] = {}
-        self._nulls = False
+        self._nulls: dict[str, int] = {}
 
     def add(self, column: str, values: pa.ChunkedArray) -> None:
         """Include these values."""
-        if values.null_count:
-            self._nulls = True
-        if not self._nulls:
-            found = pc.min_max(values).as_py()
+        self._nulls[column] = self._nulls.get(column, 0) + values.null_count
+        found = pc.min_max(values).as_py()
+        if found["min"] is not None:
             least, most = self._spans.get(column, (found["min"], found["max"]))
             self._spans[column] = min(least, found["min"]), max(most, found["max"])
 
     def json(self, rows: int) -> str:
         """As in the log, for a file of this many rows.
 
-        Of all columns, or of none: not if one has a null, nor empty maps for a table without such columns. deltalake's
-        datasets take a column that the maps lack for one without any value, and skip the file (delta-rs 1.6).
+        Each column is in ``nullCount``: deltalake's datasets (delta-rs 1.6) take one that is missing there, also from
+        empty maps, for a column without any value, and skip the file.
         """
-        if self._nulls or not self._spans:
+        if not self._nulls:
             return json.dumps({"numRecords": rows})
         return json.dumps(
             {
@@ -49,7 +48,7 @@ class FileStatistics:
                     column: _plain(most + _UP if isinstance(most, datetime) else most)
                     for column, (_, most) in self._spans.items()
                 },
-                "nullCount": dict.fromkeys(self._spans, 0),
+                "nullCount": self._nulls,
             }
         )
 
