@@ -169,13 +169,10 @@ def test_folder_without_hard_links(lake: Path) -> None:
 
     told = (
         "the file system has no hard links, by which commits are made; choose a folder on one that has, as ext4, XFS "
-        "or NFS, or set storage.writer: spark\n"
+        "or NFS\n"
     )
     for arguments in (("reconcile", "--available-now"), ("gateway", "--set", "gateway.port=0")):
         refused = run(*arguments)
         assert (refused.returncode, refused.stderr) == (2, f"checkback: storage.root (--set): {lake}: {told}")
     late = run("resolve", "t", "--queue-id=0", "--queue-offset=1", "--commit", "--actor=a", "--reason=r", "--yes")
     assert late.stderr.endswith(f"the commit failed: {told}")
-    by_spark = run("reconcile", "--available-now", "--set", "storage.writer=spark")
-    assert (by_spark.returncode, by_spark.stderr) == (0, "")
-    assert count_of(lake, "topics/topic") == 1

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: what a file system lacks that takes no commit in a folder (`log_store`), and the fix
 NO_LINKS = "the file system has no hard links, by which commits are made"
-NO_LINKS_FIX = "choose a folder on one that has, as ext4, XFS or NFS, or set storage.writer: spark"
+NO_LINKS_FIX = "choose a folder on one that has, as ext4, XFS or NFS"
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 #: object stores mounted as paths
 _MOUNTS = ("/Volumes/", "/dbfs/")
@@ -61,7 +61,7 @@ def storage_check(settings: Settings, origins: Mapping[str, str] | None = None) 
             os.makedirs(path, exist_ok=True)
             # Write a file instead of checking permissions, which say nothing for root and on network mounts.
             with tempfile.NamedTemporaryFile(dir=path, prefix=".checkback-") as file:
-                if key == "storage.root" and settings.storage.writer != "spark":
+                if key == "storage.root":
                     os.link(file.name, f"{file.name}.link")
                     os.remove(f"{file.name}.link")
         except OSError as error:
