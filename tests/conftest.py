@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import signal
 import uuid
 from collections import Counter
 from pathlib import Path
@@ -113,6 +114,14 @@ def logging_as_before() -> Iterator[None]:
     root.handlers[:] = handlers
     root.setLevel(levels[0])
     own.setLevel(levels[1])
+
+
+@pytest.fixture
+def without_nohup() -> Iterator[None]:
+    """Processes that are started hear SIGHUP, also if the tests are run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture(scope="session")

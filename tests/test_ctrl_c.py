@@ -86,6 +86,7 @@ def test_in_the_background_it_stays_ignored() -> None:
     assert _ended(code)[1].splitlines()[1:] == ["True"]
 
 
+@pytest.mark.usefixtures("without_nohup")
 def test_closed_terminal_is_one_sigterm() -> None:
     """The shell and the kernel send SIGHUP; under nohup neither counts."""
     code = (

@@ -66,7 +66,7 @@ def test_producer_is_down_for_longer_than_all_its_checks_then_asked(spark: Spark
         reconcile(spark, settings(tmp_path, server.url), available_now=True)
     assert len(server.received) == 1
     assert rows("check_requests", "check_times") == [(1,)] * 3
-    assert rows("decisions", "state", "source", "check_times") == [("COMMIT", "check", 3)]
+    assert rows("decisions", "state", "source", "check_times") == [("COMMIT", "check", 1)]
     assert rows("topics/payments", "transaction_id") == [("tx-1",)]
     assert rows("rejected", "reason") == []
 

@@ -154,12 +154,13 @@ def test_groups_are_listed_by_name_and_others_are_refused(lake: Published) -> No
     with pytest.raises(SettingsError, match="there is no such consumer group"):
         consumer_lag(lake.tables, START, "credits")
     assert files_of(lake.tables.root) == set()
+    state = GroupState({"m": Member("m", 1, START, frozenset({"payments"}))}, {})
     for name in ("b", "a"):
-        GroupTable(lake.tables, name)
+        GroupTable(lake.tables, name).update(lambda _: state)
     Path(lake.tables.root, "consumer_groups", "not-a-table").mkdir()
     assert group_names(lake.tables) == ["a", "b"]
     assert [each.group for each in consumer_lag(lake.tables, START, "a")] == ["a"]
-    assert read_group(lake.tables, "a").state == GroupState()
+    assert read_group(lake.tables, "a").state == state
     with pytest.raises(SettingsError, match="there are a, b"):
         consumer_lag(lake.tables, START, "../topics")
 

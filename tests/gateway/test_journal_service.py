@@ -484,7 +484,7 @@ def disk_of(place: Path, options: str) -> Iterator[Path]:
         (
             "size=96m",
             lambda disk: (disk / "fill").write_bytes(bytes(64 << 20)),
-            r"on its disk 3\d MiB are free, 64 MiB",
+            r"on its disk 3\d MiB are free, 6\d MiB",
         ),
         (
             "size=96m,nr_inodes=64",

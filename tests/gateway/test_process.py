@@ -31,6 +31,7 @@ def landed(root: Path, name: str) -> list[str]:
     return [row["transaction_id"] for row in rows(root, name)]
 
 
+@pytest.mark.usefixtures("without_nohup")
 def test_closed_terminal_stops_it_as_sigterm(tmp_path: Path) -> None:
     """SIGHUP: what it has accepted is committed. Under nohup it goes on."""
     with Gateway(tmp_path) as gateway:

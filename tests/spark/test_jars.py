@@ -162,7 +162,8 @@ _LOOK = """
 import sys
 from checkback.spark.session import running_session
 from checkback.settings import Settings
-with running_session(Settings.model_validate({"storage": {"root": sys.argv[1]}}), short=True) as spark:
+settings = {"storage": {"root": sys.argv[1]}, "spark": {"spark.jars.ivy": sys.argv[2]}}
+with running_session(Settings.model_validate(settings), short=True) as spark:
     spark.range(3).write.format("delta").save(sys.argv[1] + "/three")
     conf = spark.sparkContext.getConf()
     print(conf.get("spark.driver.extraClassPath"), conf.get("spark.jars"), conf.get("spark.driver.extraJavaOptions"))
@@ -170,14 +171,13 @@ with running_session(Settings.model_validate({"storage": {"root": sys.argv[1]}})
 
 
 @pytest.mark.spark
-def test_the_first_start_fetches_what_later_ones_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_start_fetches_what_later_ones_have(tmp_path: Path) -> None:
     """Into the cache, by Ivy, in a JVM of its own: each start has the JARs on its class path."""
     (tmp_path / "venv").mkdir()
-    monkeypatch.setenv("CHECKBACK__SPARK", json.dumps({"spark.jars.ivy": _IVY}))
     look = f"import sys; sys.prefix = {str(tmp_path / 'venv')!r}\n{_LOOK}"
 
     def start(number: int) -> list[str]:
-        run = [sys.executable, "-c", look, str(tmp_path / str(number))]
+        run = [sys.executable, "-c", look, str(tmp_path / str(number)), _IVY]
         done = subprocess.run(run, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout.split(maxsplit=2)

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="subprocess.Popen has no process_group")
+@pytest.mark.usefixtures("without_nohup")
 @pytest.mark.parametrize(("number", "spark"), [(signal.SIGTERM, "FATAL"), (signal.SIGHUP, "INFO")])
 def test_signal_to_the_group_leaves_spark_to_the_command(tmp_path: Path, number: int, spark: str) -> None:
     """All that is said meanwhile is JSON, also by Spark."""

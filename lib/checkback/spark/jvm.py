@@ -57,9 +57,8 @@ def quick_start(conf: Mapping[str, str], java: str) -> tuple[dict[str, str], dic
     """
     from checkback.spark import class_data_archive, jars
 
-    conf = {**conf, **_sockets(conf)}
     if not _is_local(conf):
-        return conf, {}  # separate executors do not have our class path
+        return dict(conf), {}  # separate executors do not have our class path
     if jars.PACKAGES in jars.on_class_path(conf):
         fetch_packages(conf)
     return class_data_archive.with_archive(with_class_path(conf), java), jars.at_end(conf)
@@ -114,7 +113,7 @@ def _with_places(conf: Mapping[str, str]) -> dict[str, str]:
     return {**conf, _OPTIONS: " ".join([*ours, conf.get(_OPTIONS, "")]).strip()}
 
 
-def _sockets(conf: Mapping[str, str]) -> dict[str, str]:
+def sockets(conf: Mapping[str, str]) -> dict[str, str]:
     """The setting without Unix domain sockets where their paths would be too long for the system."""
     folder = conf.get(f"{_SOCKETS}.dir", tempfile.gettempdir())
     return {f"{_SOCKETS}.enabled": "false"} if len(os.fsencode(folder)) > _LONGEST else {}

@@ -26,7 +26,7 @@ from checkback.errors import (
 from checkback.spark.connect import check_server, connected, is_lost, server_of, without_secrets
 from checkback.spark.hadoop_settings import EXCLUDED, FILE_MANAGER, hadoop_settings, packages_for
 from checkback.spark.jars import DELTA_PACKAGE, KAFKA_SOURCE
-from checkback.spark.jvm import java_check, quick_start, start_jvm
+from checkback.spark.jvm import java_check, quick_start, sockets, start_jvm
 from checkback.spark.stderr import HeldStderr
 from checkback.storage.dataframes import is_connect
 from checkback.storage.files.paths import local_path
@@ -217,6 +217,7 @@ def open_session(settings: Settings, app: str = "checkback", kafka: bool = False
         return _adapted(running, settings)
 
     conf = spark_settings(settings, kafka, short)
+    conf |= sockets(conf)
     with contextlib.ExitStack() as stack:
         if under_spark_submit():
             _require_delta_jars()
