@@ -34,14 +34,14 @@ $(STAMP): constraints.txt pyproject.toml | check
 	@touch $@
 
 run: install ## demo: two services and their databases, killed repeatedly; the accounts must balance; STORE=s3: on an S3 server
-	@$(PY) -m checkback.demo.bank --store $(STORE)
+	@$(PY) -m examples.bank --store $(STORE)
 
 run-trace: install ## demo on the trace of a real broker: checks, decisions, tables
-	@$(PY) -m checkback.demo
+	@$(PY) -m examples.trace
 
 notebook: install ## inspect the tables in Jupyter (notebooks/); runs the demo first if there are none
 	@test -d data/bank/data || env | grep -q '^CHECKBACK__STORAGE__' \
-	  || { echo 'No tables yet: the demonstration makes some, in less than three minutes'; $(PY) -m checkback.demo.bank; }
+	  || { echo 'No tables yet: the demonstration makes some, in less than three minutes'; $(PY) -m examples.bank; }
 	@$(PY) -m jupyterlab notebooks
 
 # In memory, if there is room for files and programs: much of the tests' time would be waiting for the disk. Of those that

@@ -11,7 +11,6 @@ import pytest
 
 from checkback.application.run import reconcile
 from checkback.consumer import PushConsumer
-from checkback.demo.producer import ExampleProducer
 from checkback.errors import CheckbackError
 from checkback.inspect import pending
 from checkback.inspect.answers import Answers
@@ -24,6 +23,7 @@ from checkback.storage.spark_schemas import TOPIC
 from checkback.storage.tables import Tables
 from conftest import TRACE
 from consumer.heard import Heard
+from examples.producer import ExampleProducer
 from support import expected
 from support.lines import land_lines
 from support.pending_columns import COLUMNS

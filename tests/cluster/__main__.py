@@ -13,9 +13,9 @@ from pathlib import Path
 from random import Random
 from time import monotonic, sleep
 
-from checkback.demo.producer import ExampleProducer
 from cluster.lake import ENVIRON, Lake, answers
 from cluster.submit import CLIENT, FOLDER, submit
+from examples.producer import ExampleProducer
 from support.s3_server import BUCKET, options, s3_server
 from support.standalone_cluster import Cluster, Submitted, kill, kill_session, package, wait_for
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from checkback.demo.producer import ExampleProducer
 from checkback.maintain.run import maintain
 from checkback.storage.tables import Tables
 from cluster.lake import ENVIRON, Lake, answers
 from cluster.submit import CLIENT, CLUSTER, submit
 from crash.process import PATIENCE_S
+from examples.producer import ExampleProducer
 from maintain.fixtures import DAY_MS, Quiet
 from support.fault_proxy import fault_proxy, held, hold, release
 from support.s3_server import BUCKET, options, s3_server

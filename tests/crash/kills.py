@@ -11,10 +11,10 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from checkback.demo.producer import ExampleProducer
 from crash.books import Books, audit, cancelled, count, decided, rows
 from crash.fates import HOUR_MS, Lander, answers, ended_by_op, fate
 from crash.process import INTERVAL_S, PATIENCE_S, TIMEOUT_S, Application, Shape, Tuning
+from examples.producer import ExampleProducer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

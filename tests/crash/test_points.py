@@ -13,7 +13,6 @@ import pytest
 from checkback.application.rebuild import rebuild
 from checkback.application.run import reconcile
 from checkback.check.query import CheckBatches
-from checkback.demo.producer import ExampleProducer
 from checkback.errors import CheckbackError, StateError
 from checkback.inspect.answers import Answers
 from checkback.reconcile.publish.publisher import Publisher
@@ -22,6 +21,7 @@ from checkback.storage.spark_writer import SparkTable, SparkWriter
 from checkback.storage.tables import Tables
 from crash.books import audit, cancelled, decided
 from crash.fates import CHECK_MAX, GROUP, HOUR_MS, Lander, answers, fate
+from examples.producer import ExampleProducer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

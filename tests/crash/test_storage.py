@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from checkback.application.run import reconcile
-from checkback.demo.producer import ExampleProducer
 from checkback.errors import CheckbackError
 from checkback.settings import Settings
 from checkback.storage.log.delta_log import DeltaLog
 from crash.books import audit, count, rows
 from crash.fates import CHECK_MAX, GROUP, Lander, answers
+from examples.producer import ExampleProducer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,14 +14,15 @@ from hypothesis import strategies as st
 from sqlalchemy import func, select
 
 from checkback.consumer import ConsumeResult, MessageExt
-from checkback.demo.bank.accounts import ACCOUNT as DEBITED
-from checkback.demo.bank.accounts import Debit, Order
-from checkback.demo.bank.accounts import open_books as open_debits
-from checkback.demo.bank.books import Books
-from checkback.demo.bank.credits import ACCOUNT as CREDITED
-from checkback.demo.bank.credits import ClosedAccountError, credit
-from checkback.demo.bank.credits import open_books as open_credits
-from checkback.demo.bank.plan import (
+from checkback.producer import CheckRequest, LocalTransactionState, Message
+from examples.bank.accounts import ACCOUNT as DEBITED
+from examples.bank.accounts import Debit, Order
+from examples.bank.accounts import open_books as open_debits
+from examples.bank.books import Books
+from examples.bank.credits import ACCOUNT as CREDITED
+from examples.bank.credits import ClosedAccountError, credit
+from examples.bank.credits import open_books as open_credits
+from examples.bank.plan import (
     ACCOUNTS,
     CLOSED_ACCOUNT,
     GROUP,
@@ -33,8 +34,7 @@ from checkback.demo.bank.plan import (
     Transfer,
     transfers,
 )
-from checkback.demo.bank.run import IN_VAIN, run
-from checkback.producer import CheckRequest, LocalTransactionState, Message
+from examples.bank.run import IN_VAIN, run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

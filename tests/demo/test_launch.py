@@ -1,39 +1,30 @@
-"""The examples where a package is missing: one line, as of the commands."""
+"""How the demonstrations name the command, to be typed as it is printed."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-pytestmark = pytest.mark.slow
-
-MISSING = "the Python module {} is missing;"
+from checkback.errors import SettingsError
+from examples.launch import command, make_anew
 
 
-@pytest.mark.parametrize(
-    ("example", "missing", "told"),
-    [
-        ("checkback.demo", "typer", "the Python module typer is missing; install Checkback with its dependencies"),
-        ("checkback.demo", "pyspark", "the Python module pyspark is missing; install checkback[spark]"),
-        ("checkback.demo.bank", "rich", "the Python module rich is missing; install Checkback with its dependencies"),
-        ("checkback.demo.bank", "pyspark", "the Python module pyspark is missing; install checkback[spark]"),
-        # an extra of developers
-        (
-            "checkback.demo.bank --store s3",
-            "moto",
-            "--store s3: the Python module moto is missing; install checkback[dev]",
-        ),
-    ],
-)
-def test_missing_package_is_one_line(tmp_path: Path, example: str, missing: str, told: str) -> None:
-    module, *options = example.split()
-    code = f"import runpy, sys; sys.modules[{missing!r}] = None; runpy.run_module({module!r}, run_name='__main__')"
-    command = [sys.executable, "-c", code, *options, "--root", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (2, f"checkback: {told}\n")
+def test_command_that_is_printed_can_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin")
+    monkeypatch.chdir(tmp_path)
+    assert shutil.which("checkback") is None
+    assert subprocess.run([command(), "--version"], capture_output=True, check=False).returncode == 0
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}/usr/bin")
+    assert command() == "checkback"
+
+
+def test_folder_that_is_a_file_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(SettingsError, match="file: is a file; give another --root"):
+        make_anew(file)

@@ -12,7 +12,7 @@ import requests
 from checkback.check.client import CheckClient, Group
 from checkback.check.fair_scheduler import CheckScheduler
 from checkback.check.wire import CheckRequest
-from checkback.demo.producer import ExampleProducer, read_script, said
+from examples.producer import ExampleProducer, read_script, said
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

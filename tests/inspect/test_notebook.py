@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from checkback.demo.bank.run import settings_of
 from checkback.errors import SettingsError
 from checkback.inspect import notebook_settings
+from examples.bank.run import settings_of
 
 
 @pytest.fixture

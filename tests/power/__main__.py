@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 from random import Random
 
-from checkback.demo.producer import ExampleProducer
 from checkback.inspect.audit.run import audit
 from checkback.settings import Settings
 from checkback.spark.session import running_session
+from examples.producer import ExampleProducer
 from power.disk import Disk, read_journal
 from power.record import compiled, overrides, record, script
 from power.restart import moments, restart

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from checkback.demo.producer import ExampleProducer
+from examples.producer import ExampleProducer
 from gateway.process import Gateway, half, op
 from power.disk import mark
 from support.jvm import SHORT_LIVED
@@ -22,7 +22,7 @@ from support.jvm import SHORT_LIVED
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from checkback.demo.producer import Script
+    from examples.producer import Script
 
 GROUP = "orders"
 #: of a transaction, by its number modulo theirs: the op that its producer sends, and what it says when it is asked

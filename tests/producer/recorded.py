@@ -7,9 +7,9 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from checkback.demo.producer import read_script, said
 from checkback.messages.half import IMMUNITY_PROPERTY
 from checkback.producer import Message
+from examples.producer import read_script, said
 from support.expected import lines
 
 if TYPE_CHECKING:

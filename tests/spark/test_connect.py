@@ -15,7 +15,6 @@ import pytest
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from checkback.application.rebuild import rebuild
-from checkback.demo.producer import ExampleProducer
 from checkback.errors import CheckbackError, SettingsError
 from checkback.landing.file_query import land
 from checkback.settings import Settings
@@ -30,6 +29,7 @@ from checkback.storage.tables import Tables
 from cluster import lake as cluster
 from crash.books import audit, count, decided
 from crash.fates import GROUP, Lander, answers
+from examples.producer import ExampleProducer
 from support.connect_server import Server, environ, until
 from support.s3_server import BUCKET, options, s3_server
 

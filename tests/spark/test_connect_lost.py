@@ -14,11 +14,11 @@ import grpc  # type: ignore[import-untyped]
 import pytest
 from pyspark.sql.connect.client.retries import Retrying
 
-from checkback.demo.producer import ExampleProducer
 from checkback.spark.patience import Patience
 from crash.books import audit, count
 from crash.fates import GROUP, Lander, answers
 from crash.process import PATIENCE_S, TOO_SLOW
+from examples.producer import ExampleProducer
 from support.connect_server import Server, environ, until
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from checkback.demo.producer import read_script, said
+from examples.producer import read_script, said
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,5 +1,5 @@
 """An S3 server for tests: that of the demonstration."""
 
-from checkback.demo.s3_server import BUCKET, ROOT, options, s3_server
+from examples.s3_server import BUCKET, ROOT, options, s3_server
 
 __all__ = ["BUCKET", "ROOT", "options", "s3_server"]

@@ -10,13 +10,13 @@ import pytest
 
 from checkback.application.run import reconcile
 from checkback.cli import main
-from checkback.demo.producer import ExampleProducer
 from checkback.landing.file_query import land
 from checkback.settings import Settings
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.what_if import what_if
 from checkback.what_if.run import replay
 from conftest import TRACE
+from examples.producer import ExampleProducer
 from support import expected
 from support.rows import count_of
 

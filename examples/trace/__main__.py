@@ -1,4 +1,4 @@
-"""`python -m checkback.demo`: lands the bundled trace, answers its checks, and shows the outcome."""
+"""`python -m examples.trace`: lands the bundled trace, answers its checks, and shows the outcome."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from checkback.demo.folder import command, make_anew
-from checkback.demo.producer import ExampleProducer
-from checkback.demo.trace import BUNDLED, Trace
+from examples.launch import command, launch, make_anew
+from examples.producer import ExampleProducer
+from examples.trace.recording import BUNDLED, Trace
 
 if TYPE_CHECKING:
     from checkback.spark.shutdown import GracefulShutdown
@@ -35,11 +35,11 @@ def main(
 
 def _run(console: Console, root: Path, bundled: Trace) -> None:
     from checkback.application.run import reconcile
-    from checkback.demo import report
     from checkback.landing.file_query import land
     from checkback.settings import Settings
     from checkback.spark.session import open_session
     from checkback.storage.tables import Tables
+    from examples.trace import report
 
     make_anew(root)
     secret = "whsec_" + base64.b64encode(secrets.token_bytes(24)).decode()
@@ -82,3 +82,7 @@ def _settings(root: Path, trace: Trace, endpoints: list[str], secret: str) -> di
         "reconcile": {"trigger": "500ms", "partitions": 2},
         "producers": {group: {"endpoints": [NOBODY]} if group == GONE else producer for group in trace.groups()},
     }
+
+
+if __name__ == "__main__":
+    launch(main)

@@ -14,10 +14,10 @@ from typing import Any
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from checkback.demo.bank.plan import ACCOUNTS, OPENING, RECEIPT_DELAY, RECEIPTS
 from checkback.storage.files import table_files
 from checkback.storage.files.object_store import options_of
 from checkback.storage.log.delta_log import DeltaLog
+from examples.bank.plan import ACCOUNTS, OPENING, RECEIPT_DELAY, RECEIPTS
 
 
 @dataclass(frozen=True)

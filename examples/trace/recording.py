@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 #: location of the trace in a checkout
-BUNDLED = Path(__file__).parents[3] / "tests" / "data" / "rocketmq-trace"
+BUNDLED = Path(__file__).parents[2] / "tests" / "data" / "rocketmq-trace"
 
 
 @dataclass(frozen=True)

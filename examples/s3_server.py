@@ -1,6 +1,6 @@
 """An S3 server for the demonstration: moto (an extra of developers), which knows conditional writes.
 
-`python -m checkback.demo.s3_server [PORT]` runs one, which keeps what it is given in memory.
+`python -m examples.s3_server [PORT]` runs one, which keeps what it is given in memory.
 """
 
 from __future__ import annotations

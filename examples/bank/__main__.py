@@ -1,4 +1,4 @@
-"""`python -m checkback.demo.bank`: runs the example, shows its progress, and compares the books."""
+"""`python -m examples.bank`: runs the example, shows its progress, and compares the books."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from checkback.demo.bank.plan import ACCOUNTS, OPENING, RECEIPT_DELAY, Fate, transfers
-from checkback.demo.bank.run import Outcome, run
-from checkback.demo.folder import command, make_anew
 from checkback.errors import missing_module
+from examples.bank.plan import ACCOUNTS, OPENING, RECEIPT_DELAY, Fate, transfers
+from examples.bank.run import Outcome, run
+from examples.launch import command, launch, make_anew
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +67,7 @@ def _place(store: Store) -> Iterator[str | None]:
         yield None
         return
     try:
-        from checkback.demo.s3_server import ROOT, options, s3_server
+        from examples.s3_server import ROOT, options, s3_server
     except ImportError as error:
         raise missing_module(error, "dev", "--store s3") from error
     with s3_server() as port:
@@ -105,3 +105,7 @@ def _show(console: Console, outcome: Outcome, seed: int, count: int) -> None:
         else "[red]The receipts are not right.[/]"
     )
     console.print("[red]The books do not balance.[/]" if books.faults() else "[green]The books balance.[/]")
+
+
+if __name__ == "__main__":
+    launch(main)

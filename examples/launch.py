@@ -1,15 +1,29 @@
-"""The folder of a demonstration."""
+"""How an example starts: its folder, its errors in one line, and the command that it tells people to type."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
-from checkback.errors import SettingsError
+from typer import Typer
+
+from checkback.errors import CheckbackError, SettingsError, printable
 
 _MARK = ".checkback-demo"
+
+
+def launch(main: Callable[..., None]) -> None:
+    """Run ``main`` with the process's arguments, as a Typer command; ends the process."""
+    app = Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(main)
+    try:
+        app()
+    except CheckbackError as error:
+        print(f"checkback: {printable(str(error))}", file=sys.stderr)
+        sys.exit(error.exit_code)
 
 
 def command() -> str:
@@ -19,7 +33,7 @@ def command() -> str:
 
 
 def make_anew(root: Path) -> None:
-    """An empty folder. Raises SettingsError if it is a file, or has content that no demonstration created."""
+    """An empty folder. Raises SettingsError if it is a file, or has content that no example created."""
     if root.is_file():
         raise SettingsError("is a file", where=str(root), fix="give another --root")
     mark = root / _MARK

@@ -1,6 +1,6 @@
 """The credits service: a PushConsumer that credits accounts, each message once. A process that may be killed.
 
-`python -m checkback.demo.bank.credits DATABASE ROOT`. Position and credit are one transaction of its database
+`python -m examples.bank.credits DATABASE ROOT`. Position and credit are one transaction of its database
 (SqlPositions). A message that cannot be credited is tried again, then it is a dead letter.
 """
 
@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 
 from checkback.consumer import ConsumeResult, MessageExt, PushConsumer, SqlPositions
-from checkback.demo.bank.plan import ACCOUNTS, TAG, TOPIC
+from examples.bank.plan import ACCOUNTS, TAG, TOPIC
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,7 +1,7 @@
 """The accounts service: debits accounts in local transactions, and answers checks. A process that may be killed.
 
 Two messages end as the debit does: the transfer, and the debtor's receipt, which is delivered some time later.
-`python -m checkback.demo.bank.accounts DATABASE GATEWAY PORT SEED COUNT`. After a restart it continues with the
+`python -m examples.bank.accounts DATABASE GATEWAY PORT SEED COUNT`. After a restart it continues with the
 transfers that it has not begun; those already begun are resolved by check-backs.
 """
 
@@ -31,18 +31,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from checkback.demo.bank.plan import (
-    ACCOUNTS,
-    GROUP,
-    OPENING,
-    RECEIPT_DELAY,
-    RECEIPTS,
-    TAG,
-    TOPIC,
-    Fate,
-    Transfer,
-    transfers,
-)
 from checkback.producer import (
     Barrier,
     BarrierError,
@@ -55,6 +43,18 @@ from checkback.producer import (
     TransactionProducer,
     TransactionSendResult,
     check_app,
+)
+from examples.bank.plan import (
+    ACCOUNTS,
+    GROUP,
+    OPENING,
+    RECEIPT_DELAY,
+    RECEIPTS,
+    TAG,
+    TOPIC,
+    Fate,
+    Transfer,
+    transfers,
 )
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from checkback.demo.bank import accounts
-from checkback.demo.bank.books import Books
-from checkback.demo.bank.credits import open_books
-from checkback.demo.bank.plan import GROUP
-from checkback.demo.bank.processes import Service, free_port, wait_until_ready
+from examples.bank import accounts
+from examples.bank.books import Books
+from examples.bank.credits import open_books
+from examples.bank.plan import GROUP
+from examples.bank.processes import Service, free_port, wait_until_ready
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,10 +66,10 @@ def run(
     url = f"http://127.0.0.1:{gateway_port}"
     told = [str(root / "accounts.db"), url, str(check_port), str(seed), str(count)]
     gateway = Service("checkback", ["gateway", "--config", str(config)], root / "gateway.log")
-    debits = Service("checkback.demo.bank.accounts", told, root / "accounts.log")
+    debits = Service("examples.bank.accounts", told, root / "accounts.log")
     read = [str(root / "credits.db"), place]
-    credits_ = Service("checkback.demo.bank.credits", read, root / "credits.log")
-    second = Service("checkback.demo.bank.credits", read, root / "credits-2.log")
+    credits_ = Service("examples.bank.credits", read, root / "credits.log")
+    second = Service("examples.bank.credits", read, root / "credits-2.log")
     services = {"gateway": gateway, "accounts": debits, "credits": credits_, "credits-2": second}
 
     tell("starting Spark and the gateway")

@@ -20,6 +20,8 @@ AWAY_S = 3.0
 #: seconds after which it is restarted even if held back
 _AWAY_AT_MOST_S = 60.0
 _START_S = 30.0
+#: from where `-m examples...` finds this package, which is not installed
+_CHECKOUT = Path(__file__).parents[2]
 
 
 def free_port() -> int:
@@ -52,7 +54,12 @@ class Service:
         command = [sys.executable, "-m", self.module, *self.arguments]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own module
-                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env={**os.environ, **self.environment}
+                command,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **self.environment},
+                cwd=_CHECKOUT,
             )
         self._died = None
 

@@ -1,0 +1,1 @@
+"""A bank transfer between two services, each with a database of its own."""

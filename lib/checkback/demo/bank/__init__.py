@@ -1,1 +1,0 @@
-"""A bank transfer between two services, each with a database of its own: `python -m checkback.demo.bank`."""

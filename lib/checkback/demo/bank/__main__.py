@@ -1,6 +1,0 @@
-"""`python -m checkback.demo.bank`: `command`."""
-
-from checkback.demo.launch import launch
-
-if __name__ == "__main__":
-    launch("checkback.demo.bank.command")
