@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 THREADS = 64
 CONNECTIONS = 32
 BATCH = 100
-ARROW_CONNECTIONS = 8
-ARROW_BATCH = 1000
 WARM_UP_S = 30
 SECONDS = 60
 
@@ -29,7 +27,7 @@ SECONDS = 60
 def bench(root: str) -> None:
     """Transactions that become visible in a minute: a service's threads send them one after the other through the SDK.
 
-    Then: producers send batches of 100 as JSON, or of 1,000 as Arrow IPC streams, and commit each.
+    Then: producers send batches of 100, and commit each.
     """
     _measure(
         "end_to_end",
@@ -43,15 +41,6 @@ def bench(root: str) -> None:
         lambda gateway, s: produce_beside(gateway.port, CONNECTIONS, BATCH, s, "producer", ends=True),
         batch=BATCH,
         connections=CONNECTIONS,
-    )
-    _measure(
-        "end_to_end_arrow",
-        f"{root}/arrow",
-        lambda gateway, s: produce_beside(
-            gateway.port, ARROW_CONNECTIONS, ARROW_BATCH, s, "producer", ends=True, arrow=True
-        ),
-        batch=ARROW_BATCH,
-        connections=ARROW_CONNECTIONS,
     )
 
 

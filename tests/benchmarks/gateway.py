@@ -11,18 +11,18 @@ from gateway.process import Gateway
 SECONDS = 10
 WARM_UP = 1
 ROUNDS = 3
-#: figure, connections, half messages a request, as Arrow?
-_LOADS = (("gateway_single", 384, 1, False), ("gateway_batch", 32, 100, False), ("gateway_arrow", 8, 1000, True))
+#: figure, connections, half messages a request
+_LOADS = (("gateway_single", 384, 1), ("gateway_batch", 32, 100))
 
 
 def bench(root: str) -> None:
-    """Rounds of 10 seconds: one half message a request, 100 as JSON, 1,000 as Arrow."""
-    for name, connections, batch, arrow in _LOADS:
+    """Rounds of 10 seconds: one half message a request, then 100."""
+    for name, connections, batch in _LOADS:
         seconds = scaled(SECONDS, least=1)
         rates, p99s = [], []
         with Gateway(f"{root}/{name}", "gateway.remember=1m") as running:
             for number in range(WARM_UP + ROUNDS):
-                load = produce_beside(running.port, connections, batch, seconds, f"round-{number}", arrow=arrow)
+                load = produce_beside(running.port, connections, batch, seconds, f"round-{number}")
                 rates.append(load.acknowledged / load.elapsed)
                 p99s.append(p99(load.seconds) * 1000)
                 say(f"{name}: {rates[-1]:.0f} half messages/s acknowledged, p99 {p99s[-1]:.0f} ms")

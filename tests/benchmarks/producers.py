@@ -16,11 +16,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import TYPE_CHECKING
 
 from benchmarks.processes import GROUP
 
@@ -68,7 +64,6 @@ class _Connection(asyncio.Protocol):
         self._got = b""
         self._sent = 0.0
         self._committing = False
-        self._parts: list[bytes] = []
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._transport = transport
@@ -140,109 +135,14 @@ class _Connection(asyncio.Protocol):
         self._transport.write(f"{head}Content-Length: {len(content)}\r\n\r\n{content}".encode())
 
 
-class _Stream:
-    """A request whose body is an Arrow IPC stream. It is made once; later some columns get other values."""
-
-    def __init__(self, path: str, columns: dict[str, Any], filled: Sequence[str]) -> None:
-        """``filled``: columns to be filled in; their values so far are like nothing else in the stream."""
-        table = pa.table(columns)
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table)
-        content = sink.getvalue().to_pybytes()
-        head = f"POST /v1/{path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n"
-        self.whole = bytearray(f"{head}Content-Type: application/vnd.apache.arrow.stream\r\n\r\n".encode() + content)
-        self._columns = {}
-        for name in filled:
-            values = table[name].chunk(0).buffers()[-1].to_pybytes()
-            begin = self.whole.index(values)
-            self._columns[name] = np.frombuffer(self.whole, np.uint8)[begin : begin + len(values)]
-
-    def fill(self, name: str, values: Any) -> None:
-        """Other values of a column: an array of as many bytes."""
-        self._columns[name][:] = values.reshape(-1).view(np.uint8)
-
-
-class _ArrowConnection(_Connection):
-    """The same with Arrow IPC streams, as a producer that has its messages as columns."""
-
-    def __init__(self, name: str, size: int, ends: bool, load: Load, until: float) -> None:
-        super().__init__(name, size, ends, load, until)
-        bodies = np.frombuffer(os.urandom(size * BODY_BYTES), np.uint8)
-        places = np.arange(size + 1, dtype=np.int32)
-        body = pa.Array.from_buffers(pa.binary(), size, [None, pa.py_buffer(places * BODY_BYTES), pa.py_buffer(bodies)])
-        numbers = pa.array(range(size))
-        topics = pa.array([f"topic_{number}" for number in range(TOPICS)])
-        names = [f"{name}-{'?' * 12}-{row:04d}" for row in range(size)]
-        self._ids = np.frombuffer("".join(names).encode(), np.uint8).reshape(size, -1).copy()
-        self._digits = slice(len(name) + 1, len(name) + 13)
-        unlike = np.frombuffer(os.urandom(8 * size), np.int64)
-        group = {"producer_group": pa.repeat(GROUP, size)}
-        self._halves = _Stream(
-            "halves",
-            group
-            | {
-                "transaction_id": names,
-                "born_timestamp": pa.array(unlike).view(pa.timestamp("ms", "UTC")),
-                "real_topic": topics.take(pc.bit_wise_and(numbers, TOPICS - 1)),
-                "tags": pa.repeat("created", size),
-                "keys": pc.cast(numbers, pa.string()),
-                "properties": pa.MapArray.from_arrays(places, pa.repeat("region", size), pa.repeat("eu", size)),
-                "body": body,
-            },
-            ("transaction_id", "born_timestamp"),
-        )
-        columns = {"transaction_id": names, "queue_id": unlike.astype(np.int32), "half_offset": unlike}
-        self._ops = _Stream("ops", group | columns | {"state": pa.repeat("COMMIT", size)}, tuple(columns))
-
-    def data_received(self, data: bytes) -> None:
-        self._parts.append(data)
-        head, end, first = self._parts[0].partition(b"\r\n\r\n")
-        length = _LENGTH.search(head)
-        got = sum(map(len, self._parts))
-        if not end or length is None or got < len(head) + len(end) + int(length.group(1)):
-            return
-        body, self._parts = first + b"".join(self._parts[1:]), []
-        if not head.startswith(b"HTTP/1.1 200"):
-            self._refused(f"{(head + body)[:300]!r}")
-            return
-        with pa.ipc.open_stream(body) as stream:
-            self._answers = stream.read_all()
-        refused = np.flatnonzero(np.asarray(self._answers["status"]) != 200)
-        if len(refused):
-            self._refused(f"{len(refused)} of {self._size}: {self._answers.slice(refused[0], 1).to_pylist()[0]}")
-            return
-        self._acknowledged(())
-
-    def _send_halves(self) -> None:
-        self._committing = False
-        self._number += 1
-        self._ids[:, self._digits] = np.frombuffer(b"%012d" % self._number, np.uint8)
-        self._halves.fill("transaction_id", self._ids)
-        self._halves.fill("born_timestamp", np.full(self._size, round(time.time() * 1000)))
-        self._send_stream(self._halves)
-
-    def _send_ops(self, places: Sequence[tuple[bytes, bytes]]) -> None:  # noqa: ARG002 - they are in the answers
-        self._committing = True
-        self._ops.fill("transaction_id", self._ids)
-        self._ops.fill("queue_id", np.asarray(self._answers["queue_id"]))
-        self._ops.fill("half_offset", np.asarray(self._answers["queue_offset"]))
-        self._send_stream(self._ops)
-
-    def _send_stream(self, stream: _Stream) -> None:
-        self._sent = time.perf_counter()
-        self._transport.write(memoryview(stream.whole))
-
-
-async def _produce(port: int, connections: int, batch: int, seconds: float, name: str, ends: bool, arrow: bool) -> Load:
+async def _produce(port: int, connections: int, batch: int, seconds: float, name: str, ends: bool) -> Load:
     load = Load()
     began = time.perf_counter()
     loop = asyncio.get_running_loop()
-    kind = _ArrowConnection if arrow else _Connection
     producers = []
     for number in range(connections):
         _, producer = await loop.create_connection(
-            lambda: kind(f"{name}-{number}", batch, ends, load, began + seconds),  # noqa: B023 - called at once
+            lambda: _Connection(f"{name}-{number}", batch, ends, load, began + seconds),  # noqa: B023 - called at once
             "127.0.0.1",
             port,
         )
@@ -252,23 +152,19 @@ async def _produce(port: int, connections: int, batch: int, seconds: float, name
     return load
 
 
-def produce(
-    port: int, connections: int, batch: int, seconds: float, name: str, ends: bool = False, arrow: bool = False
-) -> Load:
+def produce(port: int, connections: int, batch: int, seconds: float, name: str, ends: bool = False) -> Load:
     """The load of so many producers, for so long, run in this process.
 
-    ``ends``: each commits its half messages. ``arrow``: as Arrow IPC streams, else as JSON.
+    ``ends``: each commits its half messages.
     """
     import uvloop
 
-    return uvloop.run(_produce(port, connections, batch, seconds, name, ends, arrow))
+    return uvloop.run(_produce(port, connections, batch, seconds, name, ends))
 
 
-def produce_beside(
-    port: int, connections: int, batch: int, seconds: float, name: str, ends: bool = False, arrow: bool = False
-) -> Load:
+def produce_beside(port: int, connections: int, batch: int, seconds: float, name: str, ends: bool = False) -> Load:
     """The same in a process of its own: what this process does meanwhile does not hold it up."""
-    words = [str(port), str(connections), str(batch), str(seconds), name, *["ends"] * ends, *["arrow"] * arrow]
+    words = [str(port), str(connections), str(batch), str(seconds), name, *["ends"] * ends]
     command = [sys.executable, "-m", "benchmarks.producers", *words]
     run = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=Path(__file__).parents[1])
     return Load(**json.loads(run.stdout))
@@ -277,4 +173,4 @@ def produce_beside(
 if __name__ == "__main__":
     _port, _connections, _batch, _seconds, _name, *_how = sys.argv[1:]
     _numbers = int(_port), int(_connections), int(_batch), float(_seconds)
-    produce(*_numbers, _name, ends="ends" in _how, arrow="arrow" in _how).hand_over()
+    produce(*_numbers, _name, ends="ends" in _how).hand_over()

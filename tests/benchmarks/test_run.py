@@ -80,7 +80,6 @@ def test_gateway_gives_its_figures(
     assert {name: (line["batch"], line["unit"]) for name, line in found.items()} == {
         "gateway_single": (1, "half messages/s"),
         "gateway_batch": (100, "half messages/s"),
-        "gateway_arrow": (1000, "half messages/s"),
     }
     assert all(line["value"] > 0 for line in found.values())
 

@@ -388,6 +388,9 @@ def test_every_error_is_a_problem(gateway: Gateway) -> None:
     problem(gateway.session.post(f"{gateway.url}/readyz", timeout=30), 405, "method_not_allowed")
     send = gateway.session.post
     url = f"{gateway.url}/v1/half"
+    for kind in ("text/plain", "application/vnd.apache.arrow.stream"):
+        refused = send(f"{gateway.url}/v1/halves", data=b"{}", headers={"Content-Type": kind}, timeout=30)
+        assert problem(refused, 415, "unsupported_media_type")["detail"] == "send Content-Type: application/json"
     problem(send(url, data=json.dumps(half()), timeout=30), 415, "unsupported_media_type")
     problem(send(url, json=half(), headers={"Host": "evil.example"}, timeout=30), 421, "wrong_host")
     problem(send(url, json=half(), headers={f"x-{n}": "y" for n in range(70)}, timeout=30), 431, "headers_too_large")

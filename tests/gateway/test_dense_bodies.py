@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from checkback.gateway import half_messages
 from checkback.gateway.http.dense_halves import DenseHalves
 from checkback.gateway.http.message_routes import message_routes
-from checkback.gateway.http.middleware import JSON
 from checkback.gateway.problems import Problem
 from checkback.gateway.requests import dense_decoder, json_decoder
 from checkback.gateway.requests.dense_decoder import NAMES, VALUES, is_dense
@@ -144,10 +143,10 @@ def test_other_requests_are_taken_between_the_parts(
     monkeypatch.setattr(half_messages, "_RECORD", 1)
 
     async def act(service: GatewayService, _: SlowHistory) -> None:
-        routes = message_routes(service, 1 << 30)
+        routes = message_routes(service)
 
         async def answer(path: str, sent: bytes) -> Any:
-            status, reply, _, _ = await routes[path][JSON](sent, None)
+            status, reply, _, _ = await routes[path](sent, None)
             assert status == 200
             return json.loads(reply)
 

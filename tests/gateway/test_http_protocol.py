@@ -45,7 +45,7 @@ async def _reply_after(answers: asyncio.Semaphore) -> Reply:
 async def served(reply: Callable[[], Awaitable[Reply]] = _reply) -> AsyncIterator[tuple[Connect, ServerState]]:
     """A server that answers half messages so."""
     settings = Settings()
-    direct = {"/v1/half": {JSON: lambda *_: reply()}}
+    direct = {"/v1/half": lambda *_: reply()}
     app = RequestMiddleware(None, direct, BearerTokens({}), Metrics(), settings.gateway)  # type: ignore[arg-type]
     config = _config(settings.gateway, app)
     config.load()

@@ -1,4 +1,4 @@
-"""Half messages and ops as columns, with duplicates and restarts: the answers and tables are those of JSON."""
+"""Ops of one request that stay together, and duplicates and restarts: with a journal and without, all is the same."""
 
 from __future__ import annotations
 
@@ -8,22 +8,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import orjson
-import pyarrow as pa
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from checkback.gateway.deduplication.cached_half import CODE_OF
 from checkback.gateway.http.message_routes import message_routes
-from checkback.gateway.http.middleware import ARROW, JSON
-from checkback.gateway.problems import Problem
-from checkback.gateway.requests.arrow_decoder import ops_of_stream
-from checkback.gateway.requests.op_blocks import OpBlock, column_block
-from gateway.arrow import columns, stream
+from checkback.gateway.requests.op_blocks import OpBlock
 from gateway.process import half, op, rows
-from gateway.test_arrow import as_rows
 from gateway.test_journal_service import run, started
 
 if TYPE_CHECKING:
@@ -61,52 +53,44 @@ RUNS = st.lists(
 FIRST = ("halves", [half(name, tags="a", **BORN) for name in NAMES])
 
 
-async def answered(service: GatewayService, requests: list[tuple[str, list[dict[str, Any]]]], arrow: bool) -> list[Any]:
+async def answered(service: GatewayService, requests: list[tuple[str, list[dict[str, Any]]]]) -> list[Any]:
     """The answers to requests that are sent at once."""
-    routes = message_routes(service, 1 << 20)
+    routes = message_routes(service)
     waiting = []
     for path, messages in requests:
-        if arrow:
-            waiting.append(routes[f"/v1/{path}"][ARROW](stream(columns(messages)), None))
-        else:
-            body = orjson.dumps({"messages" if path == "halves" else "ops": messages})
-            waiting.append(routes[f"/v1/{path}"][JSON](body, None))
+        body = orjson.dumps({"messages" if path == "halves" else "ops": messages})
+        waiting.append(routes[f"/v1/{path}"](body, None))
     replies = await asyncio.gather(*waiting)
     assert [status for status, *_ in replies] == [200] * len(requests)
-    if not arrow:
-        return [orjson.loads(body)["results"] for _, body, *_ in replies]
-    return [pa.ipc.open_stream(body).read_all().to_pylist() for _, body, *_ in replies]
+    return [orjson.loads(body)["results"] for _, body, *_ in replies]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("acknowledge", ["journal", "table"])
 @settings(max_examples=15, deadline=None, phases=[Phase.generate])
 @given(RUNS)
-def test_same_as_json_whatever_is_sent_again_and_whenever_it_restarts(acknowledge: str, runs: Any) -> None:
-    found: dict[bool, list[Any]] = {True: [], False: []}
-    tables: dict[bool, Any] = {}
-    for arrow, answers in found.items():
+def test_same_with_a_journal_whatever_is_sent_again_and_whenever_it_restarts(runs: Any) -> None:
+    found: dict[str, list[Any]] = {"journal": [], "table": []}
+    tables: dict[str, Any] = {}
+    for acknowledge, answers in found.items():
         with tempfile.TemporaryDirectory() as folder:
             root = Path(folder)
             for number, (steps, kill) in enumerate(runs):
 
                 async def act(service: GatewayService) -> None:
                     for requests in [[FIRST]] * (not number) + steps:  # noqa: B023 - called at once
-                        answers.extend(zip(requests, await answered(service, requests, arrow), strict=True))  # noqa: B023
+                        answers.extend(await answered(service, requests))  # noqa: B023
 
                 service = started(root, acknowledge=acknowledge, gather="0s", flush="1h" if kill else "1ms")
                 assert run(service, act, kill and acknowledge == "journal") is None
             assert run(started(root, acknowledge=acknowledge), answered_nothing) is None
-            tables[arrow] = [
+            tables[acknowledge] = [
                 [{name: value for name, value in row.items() if name != "store_timestamp"} for row in rows(root, name)]
                 for name in ("half", "op")
             ]
-    for (request, by_arrow), (_, by_json) in zip(found[True], found[False], strict=True):
-        assert by_arrow == as_rows(by_json, request[1], by_arrow[0])
-    assert tables[True][0] == tables[False][0]
-    # Single ops of a commit stand before those of columns.
-    assert by_place(tables[True][1]) == by_place(tables[False][1])
-    ended = [row["half_offset"] for row in tables[True][1]]
+    assert found["journal"] == found["table"]
+    assert tables["journal"][0] == tables["table"][0]
+    assert by_place(tables["journal"][1]) == by_place(tables["table"][1])
+    ended = [row["half_offset"] for row in tables["journal"][1]]
     assert len(set(ended)) == len(ended)
 
 
@@ -131,22 +115,21 @@ def blocks_of(service: GatewayService) -> list[int]:
     return sizes
 
 
-@pytest.mark.parametrize("arrow", [True, False])
-def test_ops_of_recent_half_messages_stay_together(tmp_path: Path, arrow: bool) -> None:
+def test_ops_of_recent_half_messages_stay_together(tmp_path: Path) -> None:
     """In any order, also those that a start has read; an op that is no first one makes single ops of its request."""
     whole = [op(offset, name) for offset, name in enumerate(NAMES)]
 
     async def act(service: GatewayService) -> None:
         sizes = blocks_of(service)
-        await answered(service, [FIRST], arrow)
-        await answered(service, [("ops", whole[:2])], arrow)
-        await answered(service, [("ops", [whole[3], whole[2]]), ("ops", [whole[2], whole[4]])], arrow)
+        await answered(service, [FIRST])
+        await answered(service, [("ops", whole[:2])])
+        await answered(service, [("ops", [whole[3], whole[2]]), ("ops", [whole[2], whole[4]])])
         assert sizes == [2, 2]
 
     async def more(service: GatewayService) -> None:
         sizes = blocks_of(service)
-        assert [one["repeated"] for one in (await answered(service, [("ops", whole[:5])], arrow))[0]] == [True] * 5
-        await answered(service, [("ops", whole[5:])], arrow)
+        assert [one["repeated"] for one in (await answered(service, [("ops", whole[:5])]))[0]] == [True] * 5
+        await answered(service, [("ops", whole[5:])])
         assert sizes == [1]
 
     assert run(started(tmp_path), act) is None
@@ -154,24 +137,23 @@ def test_ops_of_recent_half_messages_stay_together(tmp_path: Path, arrow: bool) 
     assert [row["half_offset"] for row in by_place(rows(tmp_path, "op"))] == list(range(6))
 
 
-@pytest.mark.parametrize("arrow", [True, False])
-def test_half_message_is_remembered_until_its_op_is_in_the_table(tmp_path: Path, arrow: bool) -> None:
+def test_half_message_is_remembered_until_its_op_is_in_the_table(tmp_path: Path) -> None:
     """Although gateway.remember is over: a look-up would not find the op, which is in the journal only."""
 
     async def send(service: GatewayService) -> None:
-        await answered(service, [FIRST], arrow)
+        await answered(service, [FIRST])
 
     async def act(service: GatewayService) -> None:
         sizes = blocks_of(service)
         service._remember_ms = -(1 << 40)
-        waiting = asyncio.ensure_future(answered(service, [("ops", [op(2, NAMES[2]), op(3, NAMES[3])])], arrow))
-        while not (service.ops._columns or service.ops._on_the_way):
+        waiting = asyncio.ensure_future(answered(service, [("ops", [op(2, NAMES[2]), op(3, NAMES[3])])]))
+        while not service.ops._on_the_way:
             await asyncio.sleep(0)
         service.forget()  # on its way
         await waiting
         service.forget()  # in the journal
         assert len(service.cache) == 4
-        other = (await answered(service, [("ops", [op(2, NAMES[2], "ROLLBACK")])], arrow))[0]
+        other = (await answered(service, [("ops", [op(2, NAMES[2], "ROLLBACK")])]))[0]
         assert ([one["code"] for one in other], sizes) == (["contradiction"], [2])
 
     assert run(started(tmp_path), send) is None
@@ -179,38 +161,20 @@ def test_half_message_is_remembered_until_its_op_is_in_the_table(tmp_path: Path,
     assert [row["half_offset"] for row in rows(tmp_path, "op")] == [2, 3]
 
 
-@pytest.mark.parametrize("arrow", [True, False])
-def test_ops_of_older_half_messages_keep_none_in_the_cache(tmp_path: Path, arrow: bool) -> None:
+def test_ops_of_older_half_messages_keep_none_in_the_cache(tmp_path: Path) -> None:
     """Or it could grow beyond gateway.remember_max: from the half message of such an op on, all would stay."""
 
     async def send(service: GatewayService) -> None:
-        await answered(service, [FIRST], arrow)
+        await answered(service, [FIRST])
 
     async def act(service: GatewayService) -> None:
         sizes = blocks_of(service)
         assert service.journal is not None
         for offset, kept in ((2, {}), (3, {0: 3})):
-            ((ended,),) = await answered(service, [("ops", [op(offset, NAMES[offset])])], arrow)
+            ((ended,),) = await answered(service, [("ops", [op(offset, NAMES[offset])])])
             assert (ended["status"], ended["repeated"]) == (200, False)
             assert service.journal.unflushed_offsets() == kept
         assert sizes == [1]
 
     assert run(started(tmp_path), send) is None
     assert run(started(tmp_path, flush=timedelta(hours=1), remember_max=6), act) is None
-
-
-@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 9), st.sampled_from(["COMMIT", "ROLLBACK"])), min_size=1))
-def test_block_knows_its_places(ops: list[tuple[int, int, str]]) -> None:
-    sent = [op(offset, f"t-{offset}", state, queue_id=queue_id) for queue_id, offset, state in ops]
-    read = ops_of_stream(stream(columns(sent)), 1, 1 << 20)
-    assert not isinstance(read, Problem)
-    block = column_block(read.rows, read.size)
-    by_place = {(queue_id, offset): state for queue_id, offset, state in ops}
-    if len(by_place) < len(ops) or len({queue_id for queue_id, _ in by_place}) > 1:
-        assert block is None
-        return
-    assert block is not None
-    assert {place: state for q in (0, 1) for o in range(11) if (state := block.state_at(place := (q, o)))} == by_place
-    assert block.names == [f"orders/t-{offset}" for offset in block.offsets.tolist()]
-    assert block.states.tolist() == [CODE_OF[by_place[block.queue_id, offset]] for offset in block.offsets.tolist()]
-    assert (np.diff(block.offsets) > 0).all()

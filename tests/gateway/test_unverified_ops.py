@@ -16,13 +16,10 @@ from checkback.gateway.deduplication.transaction_names import name_of
 from checkback.gateway.metrics import Metrics
 from checkback.gateway.problems import Problem
 from checkback.gateway.requests import json_decoder
-from checkback.gateway.requests.arrow_decoder import ops_of_stream
 from checkback.gateway.service import GatewayService
 from checkback.gateway.unverified_ops import UnverifiedOps
 from checkback.messages.op import Op
 from checkback.settings import Settings
-from gateway.arrow import columns as of_messages
-from gateway.arrow import stream
 from gateway.process import PATIENCE_S, half, op, rows
 
 if TYPE_CHECKING:
@@ -202,9 +199,8 @@ def test_op_of_another_group_that_lands_during_a_look_up_ends_nothing(tmp_path: 
     with_two(tmp_path, act)
 
 
-@pytest.mark.parametrize("columns", [False, True])
 @pytest.mark.parametrize("journals", [False, True])
-def test_ops_of_other_names_hold_up_none(tmp_path: Path, journals: bool, columns: bool) -> None:
+def test_ops_of_other_names_hold_up_none(tmp_path: Path, journals: bool) -> None:
     """A thousand for one place, each of another transaction, are one commit, and so is the one that is right."""
 
     async def act(_: GatewayService, second: GatewayService) -> None:
@@ -216,15 +212,8 @@ def test_ops_of_other_names_hold_up_none(tmp_path: Path, journals: bool, columns
 
         second.ops.prepare = counted  # type: ignore[method-assign]
         hostile = [op(0, f"t-{n}", "ROLLBACK", producer_group="stock") for n in range(1000)]
-        if columns:
-            taken = ops_of_stream(stream(of_messages(hostile)), 1, 1 << 24)
-            assert not isinstance(taken, Problem)
-            many, mine = await asyncio.gather(second.ops.take_columns(taken, None), told(second, op(0)))
-            assert isinstance(many, list)
-            assert not any(isinstance(answer, Problem) or answer["repeated"] for answer in many)
-        else:
-            *many, mine = await asyncio.gather(told(second, *hostile), told(second, op(0)))
-            assert many == [[False] * 1000]
+        many, mine = await asyncio.gather(told(second, *hostile), told(second, op(0)))
+        assert many == [False] * 1000
         assert mine == [False]
         assert len(commits) <= 2
         assert sum(commits) == 1001

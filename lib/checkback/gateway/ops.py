@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from checkback.gateway.deduplication.transaction_names import name_of
@@ -16,10 +13,10 @@ from checkback.gateway.deduplication.verdicts import Verdict, judge_op
 from checkback.gateway.half_lookups import LookedUp, OlderHalves
 from checkback.gateway.health import now_ms, steady_ms
 from checkback.gateway.journal.group_commit import GroupCommit
-from checkback.gateway.journal.record_codec import op_block_record, op_record
+from checkback.gateway.journal.record_codec import op_record
 from checkback.gateway.op_answers import contradiction, ended, judged
 from checkback.gateway.problems import Answer, Problem
-from checkback.gateway.requests.op_blocks import ColumnBlock, MessageBlock, OpBlock, column_block, firsts_of, landed_ops
+from checkback.gateway.requests.op_blocks import OpBlock, firsts_of
 from checkback.gateway.tables import op_rows
 from checkback.gateway.unverified_ops import OpKey
 
@@ -35,7 +32,6 @@ if TYPE_CHECKING:
     from checkback.gateway.journal.group_commit import Intake
     from checkback.gateway.journal.record import Record
     from checkback.gateway.metrics import Metrics
-    from checkback.gateway.requests.arrow_decoder import OpColumns
     from checkback.gateway.requests.batch_decoder import RemarkedOp
     from checkback.gateway.tables import Appender
     from checkback.gateway.unverified_ops import UnverifiedOps
@@ -61,7 +57,7 @@ class _Entry:
 
 
 class _Prepared(NamedTuple):
-    """A commit: ``ops`` that came as JSON, then the columns.
+    """A commit: ``ops``, of single ones and then of blocks.
 
     ``places``: of the half messages of single ops; ``firsts``: by queue, the first offset of those of blocks of ops.
     """
@@ -69,7 +65,6 @@ class _Prepared(NamedTuple):
     ops: list[RemarkedOp]
     places: list[Place]
     firsts: dict[int, int]
-    columns: list[ColumnBlock]
 
 
 class OpWriter:
@@ -97,10 +92,9 @@ class OpWriter:
         self._health = health
         self._older = OlderHalves(thread, history, cache, unverified, health, gateway.max_waiting)
         self._unverified = unverified
-        self._on_the_way: dict[Place, _Entry | MessageBlock] = {}
+        self._on_the_way: dict[Place, _Entry | OpBlock] = {}
         #: Of other gateways' queues, whose half messages nobody knows: not by place, which anybody may name.
         self._unverified_on_the_way: dict[OpKey, _Entry] = {}
-        self._columns: list[ColumnBlock] = []
         #: Blocks keep the half messages from their first on in the cache: not more than half of it.
         self._recent = gateway.remember_max // (2 * len(gateway.queues))
         self.commits: GroupCommit[_Entry | OpBlock] = GroupCommit(
@@ -109,7 +103,7 @@ class OpWriter:
 
     async def take(self, messages: Sequence[RemarkedOp | Problem], groups: Groups) -> list[Answer]:
         """The answer to each op, once it is committed. Of several for one half message the first stands."""
-        block = self._message_block(messages, groups)
+        block = self._block(messages, groups)
         if block is not None and block.done is not None:
             await block.done
             return [block.problem or ended(op, repeated=False) for op, _ in block.ops]
@@ -141,22 +135,10 @@ class OpWriter:
             left = behind
         return [answers[number] for number in range(len(messages))]
 
-    async def take_columns(self, columns: OpColumns, groups: Groups) -> pa.Table | list[Answer]:
-        """The same for ops that came as columns; their rows if each was committed as the first of its half message."""
-        block = self._column_block(columns, groups)
-        if block is None:
-            messages = columns.messages()
-            del columns  # memory that nothing counts
-            return await self.take(messages, groups)
-        self._columns.append(block)
-        block.done = self.commits.submit([block], block.size, groups, len(block))
-        await block.done
-        return block.rows if block.problem is None else [block.problem] * len(block)
-
-    def _message_block(self, messages: Sequence[RemarkedOp | Problem], groups: Groups) -> MessageBlock | None:
+    def _block(self, messages: Sequence[RemarkedOp | Problem], groups: Groups) -> OpBlock | None:
         """The ops, submitted as a block, if each is the first of another recent half message; else None."""
         ops = [one for one in messages if not isinstance(one, Problem)]
-        if self._columns or len(ops) < len(messages):
+        if len(ops) < len(messages):
             return None
         if any(self._tokens.refused(group, groups) for group in {op.producer_group for op, _ in ops}):
             return None
@@ -168,29 +150,14 @@ class OpWriter:
         numbers = self._cache.pending(places, names) if len(names) == len(ops) else None
         if numbers is None:
             return None
-        block = MessageBlock(firsts_of(places), _SIZE * len(ops), ops, places, numbers)
+        block = OpBlock(ops, places, numbers, firsts_of(places), _SIZE * len(ops))
         if not self._fits(block, groups):
             return None
         on_the_way.update(dict.fromkeys(places, block))
         block.done = self.commits.submit([block], block.size, groups, len(block))
         return block
 
-    def _column_block(self, columns: OpColumns, groups: Groups) -> ColumnBlock | None:
-        """The same for ops that came as columns, not submitted."""
-        if columns.others or any(self._tokens.refused(g, groups) for g in _distinct(columns.rows["producer_group"])):
-            return None
-        block = column_block(columns.rows, columns.size)
-        if block is None or not self._cache.unended(block.queue_id, block.offsets, block.names):
-            return None
-        if any(map(block.meets, self._columns)):
-            return None
-        if self._on_the_way and not self._on_the_way.keys().isdisjoint(
-            zip(repeat(block.queue_id), block.offsets.tolist())
-        ):
-            return None
-        return block if self._fits(block, groups) else None
-
-    def _fits(self, block: MessageBlock | ColumnBlock, groups: Groups) -> bool:
+    def _fits(self, block: OpBlock, groups: Groups) -> bool:
         """Are its half messages recent, and is there room for it?"""
         next_offset = self._cache.next_offset
         if any(first < next_offset(queue_id) - self._recent for queue_id, first in block.firsts.items()):
@@ -199,13 +166,8 @@ class OpWriter:
 
     def first_offsets(self) -> dict[int, int]:
         """By queue, the first offset whose half message must stay in the cache, because its op is in flight."""
-        messages = {block for block in self._on_the_way.values() if isinstance(block, MessageBlock)}
-        return firsts_of(place for block in (*messages, *self._columns) for place in block.firsts.items())
-
-    def _in_flight(self, place: Place) -> _Entry | OpBlock | None:
-        """What has the in-flight op of the half message there."""
-        under_way = self._on_the_way.get(place)
-        return under_way or next((block for block in self._columns if block.state_at(place) is not None), None)
+        blocks = {block for block in self._on_the_way.values() if isinstance(block, OpBlock)}
+        return firsts_of(place for block in blocks for place in block.firsts.items())
 
     def _fit(self, op: RemarkedOp | Problem, groups: Groups) -> _Entry | Problem:
         if isinstance(op, Problem):
@@ -243,7 +205,7 @@ class OpWriter:
             self._cache.recalled([known], steady_ms())
         if verdict is not Verdict.NEW:
             return judged(op, verdict, known)
-        under_way = self._in_flight(place)
+        under_way = self._on_the_way.get(place)
         if under_way is not None:
             return under_way
         entry.half = known
@@ -302,38 +264,30 @@ class OpWriter:
     def prepare(self, batch: Sequence[_Entry | OpBlock]) -> _Prepared:
         """The ops and their remarks."""
         entries = [one for one in batch if isinstance(one, _Entry)]
-        messages = [one for one in batch if isinstance(one, MessageBlock)]
+        blocks = [one for one in batch if isinstance(one, OpBlock)]
         return _Prepared(
-            [(entry.op, entry.remark) for entry in entries] + [op for block in messages for op in block.ops],
+            [(entry.op, entry.remark) for entry in entries] + [op for block in blocks for op in block.ops],
             [entry.place for entry in entries],
-            firsts_of(place for block in messages for place in block.firsts.items()),
-            [one for one in batch if isinstance(one, ColumnBlock)],
+            firsts_of(place for block in blocks for place in block.firsts.items()),
         )
 
     def write(self, prepared: _Prepared) -> None:
         """Commit to `op`."""
-        stored = now_ms()
-        parts = [landed_ops(block.rows, stored) for block in prepared.columns]
-        if prepared.ops:
-            parts.append(op_rows([op for op, _ in prepared.ops], [remark for _, remark in prepared.ops], stored))
-        rows = pa.concat_tables(parts)
+        rows = op_rows([op for op, _ in prepared.ops], [remark for _, remark in prepared.ops], now_ms())
         with self._metrics.commit("op", len(rows)):
             self._table.append(rows)
 
     def records(self, prepared: _Prepared) -> Sequence[Record]:
         """See group_commit.CommitTarget."""
-        messages = [op_record(prepared.ops, prepared.places, prepared.firsts)] if prepared.ops else []
-        return messages + [op_block_record(block) for block in prepared.columns]
+        return [op_record(prepared.ops, prepared.places, prepared.firsts)]
 
     def settle(self, batch: Sequence[_Entry | OpBlock], prepared: object) -> None:  # noqa: ARG002 - as CommitTarget has it
         """Record them in the cache."""
         for one in batch:
             if isinstance(one, _Entry):
                 self._settle_entry(one)
-            elif isinstance(one, MessageBlock):
-                self._settle_messages(one)
-            elif isinstance(one, ColumnBlock):
-                self._settle_columns(one)
+            else:
+                self._settle_block(one)
         self._health.worked()
 
     def _settle_entry(self, entry: _Entry) -> None:
@@ -352,19 +306,14 @@ class OpWriter:
 
     # The half messages of blocks are cached until the ops are in the table: `first_offsets`, Journal.unflushed_offsets.
 
-    def _settle_messages(self, block: MessageBlock) -> None:
+    def _settle_block(self, block: OpBlock) -> None:
         states = [op.state for op, _ in block.ops]
         self._cache.ended_numbers(block.numbers, states)
         if self._older.running:
             self._older.ended(dict(zip(block.places, states, strict=True)).get)
         self._no_longer_on_the_way(block)
 
-    def _settle_columns(self, block: ColumnBlock) -> None:
-        self._cache.ended_together(block.queue_id, block.offsets, block.states)
-        self._older.ended(block.state_at)
-        self._columns.remove(block)
-
-    def _no_longer_on_the_way(self, block: MessageBlock) -> None:
+    def _no_longer_on_the_way(self, block: OpBlock) -> None:
         for place in block.places:
             del self._on_the_way[place]
 
@@ -373,16 +322,13 @@ class OpWriter:
         problem = self._health.failed(error)
         for one in batch:
             one.problem = problem
-            if isinstance(one, ColumnBlock):
-                self._columns.remove(one)
-            elif isinstance(one, MessageBlock):
+            if isinstance(one, OpBlock):
                 self._no_longer_on_the_way(one)
-            elif isinstance(one, _Entry):
-                if one.half is None:
-                    self._unverified.discard(one.op, one.groups)
-                    del self._unverified_on_the_way[OpKey.of(one.op)]
-                else:
-                    del self._on_the_way[one.place]
+            elif one.half is None:
+                self._unverified.discard(one.op, one.groups)
+                del self._unverified_on_the_way[OpKey.of(one.op)]
+            else:
+                del self._on_the_way[one.place]
 
 
 def _decided(known: CachedHalf, found: CachedHalf | None) -> CachedHalf:
@@ -390,8 +336,3 @@ def _decided(known: CachedHalf, found: CachedHalf | None) -> CachedHalf:
     if found is None or found.decided_at is None:
         return known
     return replace(known, state=found.state, reason=found.reason, decided_at=found.decided_at)
-
-
-def _distinct(texts: pa.ChunkedArray) -> list[str]:
-    found: list[str] = pc.unique(texts).to_pylist()
-    return found

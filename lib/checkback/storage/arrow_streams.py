@@ -1,4 +1,4 @@
-"""Rows as Arrow IPC streams: between processes, in the journal, in answers."""
+"""Rows as Arrow IPC streams: between processes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,3 @@ def of_stream(content: bytes | memoryview) -> pa.Table:
     """The rows of `to_stream`. Raises pa.ArrowException."""
     with pa.ipc.open_stream(content) as stream:
         return stream.read_all()
-
-
-def is_stream(content: bytes | memoryview) -> bool:
-    """Is it an Arrow IPC stream? MessagePack's arrays do not begin with its continuation marker."""
-    return content[:1] == b"\xff"

@@ -144,14 +144,6 @@ class DeduplicationCache:
         """`ended` for the half messages of `pending`."""
         self._landed.ended_numbers(numbers, states)
 
-    def unended(self, queue_id: int, offsets: NDArray[np.int64], names: list[str]) -> bool:
-        """Is a half message with this name, and without an op, cached at each of the ascending offsets?"""
-        return queue_id in self._next and self._landed.unended(queue_id, offsets, names)
-
-    def ended_together(self, queue_id: int, offsets: NDArray[np.int64], states: NDArray[np.uint8]) -> None:
-        """`ended` for many half messages at once, that landed recently; ``states``: codes of `landed_halves`."""
-        self._landed.ended_together(queue_id, offsets, states)
-
     def first_offsets(self) -> dict[int, int]:
         """By queue that the gateway owns, the first offset from which on half messages are cached."""
         firsts = {queue_id: self._landed.first(queue_id) for queue_id in self._next}

@@ -102,22 +102,6 @@ class LandedHalves:
             if position is not None and not self._states[position]:
                 self._states[position] = CODE_OF[state]
 
-    def unended(self, queue_id: int, offsets: Integers, names: list[str]) -> bool:
-        """Is there a half message with this name, and without a state, at each of the ascending offsets?"""
-        positions, known = self._all_placed(queue_id, offsets)
-        if not known.all() or np.frombuffer(self._states, np.uint8)[positions].any():
-            return False
-        found = positions.tolist()
-        return list(map(self._names.__getitem__, found)) == names or list(map(self._name, found)) == names
-
-    def ended_together(self, queue_id: int, offsets: Integers, states: NDArray[np.uint8]) -> None:
-        """`ended` for many at once, of ascending offsets; ``states``: codes."""
-        positions, known = self._all_placed(queue_id, offsets)
-        column = np.frombuffer(self._states, np.uint8)
-        new = known.copy()
-        new[known] = column[positions[known]] == 0
-        column[positions[new]] = states[new]
-
     def first(self, queue_id: int) -> int | None:
         """The first offset of the queue that is known; None = none is."""
         offsets, _ = self._places.get(queue_id, _NOWHERE)

@@ -14,15 +14,12 @@ from starlette.exceptions import HTTPException
 from checkback import __version__
 from checkback.gateway.http import models
 from checkback.gateway.http.message_routes import message_routes
-from checkback.gateway.http.middleware import ARROW, RequestMiddleware
+from checkback.gateway.http.middleware import RequestMiddleware
 from checkback.gateway.journal.flusher import behind_s
 from checkback.gateway.problems import CODES, Problem
-from checkback.gateway.requests import arrow_decoder
 from checkback.messages.limits import GROUP_MAX, TRANSACTION_ID_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from starlette.types import ASGIApp
 
     from checkback.gateway.metrics import Metrics
@@ -63,24 +60,9 @@ def _example(value: dict[str, Any]) -> Any:
     return Body(openapi_examples={"example": {"value": value}})
 
 
-def _arrow(columns: Iterable[str]) -> dict[str, Any]:
-    """The request body of a route that takes Arrow IPC streams, too."""
-    described = (
-        "An Arrow IPC stream (application/vnd.apache.arrow.stream) of 1 to 1,000 rows with the columns "
-        + ", ".join(columns)
-        + " in the types of docs/tables.md or ones that convert to them without loss; a null is a missing member. It is"
-        " answered by an Arrow IPC stream with one row for each row, in order: status, transaction_id, queue_id,"
-        " queue_offset, code, detail; for ops also state, repeated."
-    )
-    binary = {"schema": {"type": "string", "format": "binary", "description": described}}
-    return {"requestBody": {"content": {ARROW.decode(): binary}}}
-
-
 def _responses(model: type[Any], example: dict[str, Any], *statuses: int) -> dict[int | str, dict[str, Any]]:
     """The responses of a route: its model, and for each error status a problem with its possible codes."""
     content: dict[str, Any] = {"application/json": {"example": example}}
-    if "results" in example:
-        content[ARROW.decode()] = {"schema": {"type": "string", "format": "binary"}}
     responses: dict[int | str, dict[str, Any]] = {200: {"model": model, "content": content}}
     for status in sorted({*_ALWAYS, *statuses}):
         codes = [code for code, (of, _) in CODES.items() if of == status]
@@ -141,7 +123,7 @@ def create_app(service: GatewayService, metrics: Metrics, settings: Gateway) -> 
         field = str(first["loc"][-1])
         return _answer(Problem("unfit", f"{field}: {first['msg']}", {"field": field}))
 
-    return RequestMiddleware(app, message_routes(service, settings.max_body), service.tokens, metrics, settings)
+    return RequestMiddleware(app, message_routes(service), service.tokens, metrics, settings)
 
 
 def _messages() -> APIRouter:
@@ -159,7 +141,6 @@ def _messages() -> APIRouter:
         "/halves",
         operation_id="sendHalves",
         responses=_responses(models.StoredResults, {"results": [{"status": 200, **_STORED}]}, 422),
-        openapi_extra=_arrow(arrow_decoder.HALF),
     )
     async def halves(batch: Annotated[models.Halves, _example({"messages": [_HALF]})]) -> None:
         """Send several half messages. Each has its own result, in order; the batch is not atomic."""
@@ -172,7 +153,6 @@ def _messages() -> APIRouter:
         "/messages",
         operation_id="sendMessages",
         responses=_responses(models.StoredResults, {"results": [{"status": 200, **_STORED}]}, 422),
-        openapi_extra=_arrow(arrow_decoder.HALF),
     )
     async def messages(batch: Annotated[models.Halves, _example({"messages": [_HALF]})]) -> None:
         """Send several messages without a transaction. Each has its own result, in order; the batch is not atomic."""
@@ -185,7 +165,6 @@ def _messages() -> APIRouter:
         "/ops",
         operation_id="endTransactions",
         responses=_responses(models.EndedResults, {"results": [{"status": 200, **_ENDED}]}, 422),
-        openapi_extra=_arrow(arrow_decoder.OP),
     )
     async def ops(batch: Annotated[models.Ops, _example({"ops": [_OP]})]) -> None:
         """End several transactions. Each has its own result, in order."""

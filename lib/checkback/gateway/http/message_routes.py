@@ -3,48 +3,39 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from checkback.gateway.health import now_ms
 from checkback.gateway.http.dense_halves import DenseHalves
-from checkback.gateway.http.middleware import ARROW, JSON, PROBLEM_JSON
+from checkback.gateway.http.middleware import JSON, PROBLEM_JSON
 from checkback.gateway.problems import Problem
 from checkback.gateway.requests import json_decoder
-from checkback.gateway.requests.arrow_answers import ended_answers, stored_answers
-from checkback.gateway.requests.arrow_decoder import halves_of_stream, ops_of_stream
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    import pyarrow as pa
-
     from checkback.gateway.authentication import Groups
-    from checkback.gateway.http.middleware import Direct, Reply, Route
+    from checkback.gateway.http.middleware import Direct, Reply
     from checkback.gateway.problems import Answer
     from checkback.gateway.service import GatewayService
 
     Read = Callable[[bytes, int], Any]
     Take = Callable[[Sequence[Any], Groups], Awaitable[list[Answer]]]
 
-T = TypeVar("T")
 
-
-def message_routes(service: GatewayService, max_body: int) -> dict[str, Route]:
-    """The handlers of POST requests, by path and media type. ``max_body``: bytes of a decoded Arrow stream, too."""
+def message_routes(service: GatewayService) -> dict[str, Direct]:
+    """The handlers of POST requests, by path."""
     halves, ops = service.halves.take, service.ops.take
     dense = DenseHalves(halves)
     return {
-        "/v1/half": {JSON: _one(json_decoder.half_of_body, halves)},
-        "/v1/halves": {JSON: _halves(halves, dense), ARROW: _half_columns(service, max_body)},
-        "/v1/message": {JSON: _one(partial(json_decoder.half_of_body, committed=True), halves)},
-        "/v1/messages": {
-            JSON: _halves(halves, dense, committed=True),
-            ARROW: _half_columns(service, max_body, committed=True),
-        },
-        "/v1/op": {JSON: _one(json_decoder.op_of_body, ops)},
-        "/v1/ops": {JSON: _ops(ops), ARROW: _op_columns(service, max_body)},
+        "/v1/half": _one(json_decoder.half_of_body, halves),
+        "/v1/halves": _halves(halves, dense),
+        "/v1/message": _one(partial(json_decoder.half_of_body, committed=True), halves),
+        "/v1/messages": _halves(halves, dense, committed=True),
+        "/v1/op": _one(json_decoder.op_of_body, ops),
+        "/v1/ops": _ops(ops),
     }
 
 
@@ -72,30 +63,6 @@ def _ops(take: Take) -> Direct:
         return _at_once(messages) if isinstance(messages, Problem) else _each(take(messages, groups))
 
     return handle
-
-
-def _half_columns(service: GatewayService, most: int, committed: bool | None = None) -> Direct:
-    def handle(body: bytes, groups: Groups) -> Awaitable[Reply]:
-        columns = halves_of_stream(body, now_ms(), most, committed)
-        if isinstance(columns, Problem):
-            return _at_once(columns)
-        return _in_rows(service.halves.take_columns(columns, groups), columns.transaction_ids, stored_answers)
-
-    return handle
-
-
-def _op_columns(service: GatewayService, most: int) -> Direct:
-    def handle(body: bytes, groups: Groups) -> Awaitable[Reply]:
-        columns = ops_of_stream(body, now_ms(), most)
-        if isinstance(columns, Problem):
-            return _at_once(columns)
-        return _in_rows(service.ops.take_columns(columns, groups), columns.transaction_ids, ended_answers)
-
-    return handle
-
-
-async def _in_rows(answers: Awaitable[T], ids: pa.Array, encode: Callable[[T, pa.Array], bytes]) -> Reply:
-    return 200, encode(await answers, ids), ARROW, None
 
 
 async def _at_once(problem: Problem) -> Reply:

@@ -25,13 +25,10 @@ if TYPE_CHECKING:
     Reply = tuple[int, bytes, bytes, Mapping[str, str] | None]
     #: Handles a body sent with the token of these groups. The awaitable holds no reference to the body.
     Direct = Callable[[bytes, Groups], Awaitable[Reply]]
-    #: the handlers of a route, by the media type of the body
-    Route = Mapping[bytes, Direct]
 
 #: Most headers of a request; their total size is a setting.
 HEADERS_MAX = 64
 JSON = b"application/json"
-ARROW = b"application/vnd.apache.arrow.stream"
 PROBLEM_JSON = b"application/problem+json"
 #: ASGI extension of `protocol`: sends a whole response in one write, if it returns True
 WHOLE_RESPONSE = "checkback.whole_response"
@@ -48,7 +45,7 @@ class RequestMiddleware:
     """
 
     def __init__(
-        self, app: ASGIApp, direct: Mapping[str, Route], tokens: BearerTokens, metrics: Metrics, settings: Gateway
+        self, app: ASGIApp, direct: Mapping[str, Direct], tokens: BearerTokens, metrics: Metrics, settings: Gateway
     ) -> None:
         self._app = app
         self._direct = direct
@@ -72,11 +69,10 @@ class RequestMiddleware:
         asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
         route = self._direct.get(scope["path"]) if scope["method"] == "POST" else None
         try:
-            direct = self._fit_head(scope, route)
-            problem = direct if isinstance(direct, Problem) else None
-            if direct is not None and not isinstance(direct, Problem):
-                problem = await self._directly(direct, scope, incoming, sent)
-            elif direct is None:
+            problem = self._unfit_head(scope, route is not None)
+            if problem is None and route is not None:
+                problem = await self._directly(route, scope, incoming, sent)
+            elif problem is None:
                 await self._app(asked, _no_body, sent)
             if problem is not None:
                 await sent.refuse(problem, lambda: self._receiving.rest(incoming))
@@ -109,8 +105,8 @@ class RequestMiddleware:
         finally:
             self._under_way -= 1
 
-    def _fit_head(self, scope: Scope, route: Route | None) -> Direct | Problem | None:
-        """The handler of the body's media type, None without a ``route``, or the problem of the headers."""
+    def _unfit_head(self, scope: Scope, takes_body: bool) -> Problem | None:
+        """The problem of the headers; None = they fit. ``takes_body``: a route that takes JSON."""
         headers: list[tuple[bytes, bytes]] = scope["headers"]
         size = len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"")
         kind = host = encoding = b""
@@ -129,13 +125,15 @@ class RequestMiddleware:
             return Problem("headers_too_large", limits)
         if not self._tokens.needed and host_of(host.decode("latin-1")) not in LOOPBACK:
             return Problem("wrong_host", "without tokens only requests for localhost are taken")
-        if route is None:
-            return None
-        if encoding:
-            return Problem("unsupported_media_type", "no Content-Encoding is taken: send the body as it is")
-        direct = route.get(kind) or route.get(kind.partition(b";")[0].strip().lower())
-        kinds = " or ".join(kind.decode() for kind in route)
-        return direct or Problem("unsupported_media_type", f"send Content-Type: {kinds}")
+        return _unfit_kind(kind, encoding) if takes_body else None
+
+
+def _unfit_kind(kind: bytes, encoding: bytes) -> Problem | None:
+    if encoding:
+        return Problem("unsupported_media_type", "no Content-Encoding is taken: send the body as it is")
+    if kind != JSON and kind.partition(b";")[0].strip().lower() != JSON:
+        return Problem("unsupported_media_type", f"send Content-Type: {JSON.decode()}")
+    return None
 
 
 async def _no_body() -> Message:

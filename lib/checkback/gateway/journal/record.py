@@ -32,7 +32,7 @@ class Record:
 
     kind: Kind
     rows: int
-    content: bytes | memoryview
+    content: bytes
     queue_id: int = -1
     first: int = -1
     position: int = 0

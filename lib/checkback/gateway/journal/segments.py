@@ -84,7 +84,7 @@ class Segments:
             return torn
         return header == _HEADER.pack(_MAGIC, number, self._journal)
 
-    def write(self, contents: Sequence[bytes | memoryview], position: int) -> list[tuple[int, int]]:
+    def write(self, contents: Sequence[bytes], position: int) -> list[tuple[int, int]]:
         """Write contents, and flush them to disk; returns the file and place of each. Raises OSError: nothing counts.
 
         ``position``: of the last record whose content is among them.
@@ -166,7 +166,7 @@ class Segments:
         self._end()
 
 
-def _write(file: FileIO, content: bytes | memoryview) -> None:
+def _write(file: FileIO, content: bytes) -> None:
     left = memoryview(content)
     while left:
         left = left[file.write(left) :]

@@ -1,1 +1,1 @@
-"""The content of requests: decoded from JSON and Arrow, and the answers to it."""
+"""The content of requests: decoded from JSON, and in flight."""
