@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: messages of one request (the gateway's limit), and bytes above which no further one is added (its limit is 16 MiB)
 BATCH_MAX, BATCH_BYTES = 1000, 4 << 20
+#: bytes that a value of a message counts for at least: a request then has fewer values than the gateway's 50,000
+_VALUE = 100
 
 
 class Route(NamedTuple):
@@ -88,8 +90,8 @@ class Call:
         self.pinned: str | None = None
         self._left: Sequence[int] = range(len(messages))
         self._reply: tuple[str, _Replied] | None = None
-        #: bytes
-        self.size = len(messages[0][1]) if len(messages) == 1 else sum([len(json) for _, json in messages])
+        #: as `size_of`
+        self.size = size_of(messages[0][1]) if len(messages) == 1 else sum([size_of(json) for _, json in messages])
         #: by `Accumulator`: an attempt is under way, or was
         self.taken = False
 
@@ -231,6 +233,11 @@ def distribute(calls: Sequence[Call], url: str, reply: NoReply | GatewayReply) -
     return isinstance(reply, NoReply) or bool(reply.members)  # a proxy's: the gateway's own may follow
 
 
+def size_of(json: bytes) -> int:
+    """What a message counts for in BATCH_BYTES: its bytes, or more for one of many values."""
+    return max(len(json), _VALUE * (json.count(b",") + json.count(b"{") + json.count(b"[")))
+
+
 def batches(group: str, messages: Iterable[Message], born_ms: int) -> list[list[tuple[str, bytes]]]:
     """The (transaction_id, JSON) of messages, in batches that fit into a request.
 
@@ -241,10 +248,11 @@ def batches(group: str, messages: Iterable[Message], born_ms: int) -> list[list[
     for message in messages:
         transaction_id = id_of(message)
         json = half_json(group, message, transaction_id, born_ms)
-        size += len(json)
+        own = size_of(json)
+        size += own
         if size > BATCH_BYTES or len(found[-1]) == BATCH_MAX:
             found.append([])
-            size = len(json)
+            size = own
         found[-1].append((transaction_id, json))
     return found
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from checkback.gateway.health import now_ms
-from checkback.gateway.http.dense_halves import DenseHalves
 from checkback.gateway.http.middleware import JSON, PROBLEM_JSON
 from checkback.gateway.problems import Problem
 from checkback.gateway.requests import json_decoder
@@ -28,14 +27,13 @@ if TYPE_CHECKING:
 def message_routes(service: GatewayService) -> dict[str, Direct]:
     """The handlers of POST requests, by path."""
     halves, ops = service.halves.take, service.ops.take
-    dense = DenseHalves(halves)
     return {
         "/v1/half": _one(json_decoder.half_of_body, halves),
-        "/v1/halves": _halves(halves, dense),
+        "/v1/halves": _many(json_decoder.halves_of_body, halves),
         "/v1/message": _one(partial(json_decoder.half_of_body, committed=True), halves),
-        "/v1/messages": _halves(halves, dense, committed=True),
+        "/v1/messages": _many(partial(json_decoder.halves_of_body, committed=True), halves),
         "/v1/op": _one(json_decoder.op_of_body, ops),
-        "/v1/ops": _ops(ops),
+        "/v1/ops": _many(json_decoder.ops_of_body, ops),
     }
 
 
@@ -47,19 +45,9 @@ def _one(read: Read, take: Take) -> Direct:
     return handle
 
 
-def _halves(take: Take, dense: DenseHalves, committed: bool | None = None) -> Direct:
+def _many(read: Read, take: Take) -> Direct:
     def handle(body: bytes, groups: Groups) -> Awaitable[Reply]:
-        messages = json_decoder.halves_of_body(body, now_ms(), committed)
-        if messages is None:
-            return _each(dense.taken(body, groups, committed))
-        return _at_once(messages) if isinstance(messages, Problem) else _each(take(messages, groups))
-
-    return handle
-
-
-def _ops(take: Take) -> Direct:
-    def handle(body: bytes, groups: Groups) -> Awaitable[Reply]:
-        messages = json_decoder.ops_of_body(body, now_ms())
+        messages = read(body, now_ms())
         return _at_once(messages) if isinstance(messages, Problem) else _each(take(messages, groups))
 
     return handle
@@ -73,11 +61,8 @@ async def _first(answers: Awaitable[list[Answer]]) -> Reply:
     return _answered((await answers)[0])
 
 
-async def _each(answers: Awaitable[list[Answer] | Problem]) -> Reply:
-    found = await answers
-    if isinstance(found, Problem):
-        return _answered(found)
-    results = [one.members() if isinstance(one, Problem) else {"status": 200, **one} for one in found]
+async def _each(answers: Awaitable[list[Answer]]) -> Reply:
+    results = [one.members() if isinstance(one, Problem) else {"status": 200, **one} for one in await answers]
     return _answered({"results": results})
 
 

@@ -4,20 +4,36 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import orjson
 
 from checkback.gateway.problems import Problem
-from checkback.gateway.requests import batch_decoder, dense_decoder
+from checkback.gateway.requests import batch_decoder
 from checkback.gateway.requests.batch_decoder import BATCH_MAX, HALF_FIELDS, OP_FIELDS, REMARK_MAX, RemarkedOp
-from checkback.gateway.requests.dense_decoder import NAMES, VALUES, is_dense
 from checkback.messages.fields import Rejected, refuse_unknown
 from checkback.messages.half import half_of
 from checkback.messages.op import op_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
 
     from checkback.messages.half import Half
+
+#: bytes of a body that may have any number of values; and values of a larger one
+_SMALL, VALUES_MAX = 256 << 10, 50_000
+_TOO_MANY = Problem("unfit", f"over {VALUES_MAX:,} values in one body: divide it")
+
+
+def too_many_values(body: bytes) -> Problem | None:
+    """A problem for a body that would hold the event loop for long: each value becomes an object.
+
+    Commas and brackets are counted, in texts, too.
+    """
+    if len(body) <= _SMALL:
+        return None
+    content = np.frombuffer(body, np.uint8)
+    count = sum(int(np.count_nonzero(content == mark)) for mark in b",[{")
+    return _TOO_MANY if count > VALUES_MAX else None
 
 
 def object_of(body: bytes) -> dict[str, Any] | Problem:
@@ -53,56 +69,31 @@ def half_of_body(body: bytes, now: int, committed: bool | None = None) -> Half |
 
     ``committed``: True for a message without a transaction.
     """
-    taken = None if is_dense(body, NAMES) else batch_decoder.half(body, now, committed)
-    return taken or half(_fields_of_body(body, dense_decoder.half_fields), now, committed)
+    refusal = too_many_values(body)
+    return refusal or batch_decoder.half(body, now, committed) or half(object_of(body), now, committed)
 
 
-def halves_of_body(body: bytes, now: int, committed: bool | None = None) -> Sequence[Half | Problem] | Problem | None:
-    """The half messages of a request, each validated individually. None: they are left to `halves_in_parts`."""
-    taken = None if is_dense(body, NAMES) else batch_decoder.halves(body, now, committed)
+def halves_of_body(body: bytes, now: int, committed: bool | None = None) -> Sequence[Half | Problem] | Problem:
+    """The half messages of a request, each validated individually."""
+    taken = too_many_values(body) or batch_decoder.halves(body, now, committed)
     if taken is not None:
         return taken
-    if is_dense(body, VALUES):
-        return None
     items = items_of(body, "messages")
     return items if isinstance(items, Problem) else [half(fields, now, committed) for fields in items]
 
 
-def halves_in_parts(
-    body: bytes, now: int, committed: bool | None = None
-) -> Iterator[Sequence[Half | Problem]] | Problem:
-    """The same for a dense body: in parts, none of which takes long."""
-    items = dense_decoder.items_of(body, "messages")
-    if isinstance(items, Problem):
-        return items
-    return (
-        [half(dense_decoder.half_fields(item), now, committed) for item in part]
-        for part in dense_decoder.parts_of(items)
-    )
-
-
 def op_of_body(body: bytes, now: int) -> RemarkedOp | Problem:
     """The op of a request and its remark. ``now`` (ms): the default born_timestamp."""
-    return op(_fields_of_body(body, dense_decoder.op_fields), now)
+    return too_many_values(body) or op(object_of(body), now)
 
 
 def ops_of_body(body: bytes, now: int) -> Sequence[RemarkedOp | Problem] | Problem:
     """The ops of a request with their remarks, each validated individually."""
-    taken = batch_decoder.ops(body, now)
+    taken = too_many_values(body) or batch_decoder.ops(body, now)
     if taken is not None:
         return taken
-    if is_dense(body, VALUES):
-        raw = dense_decoder.items_of(body, "ops")
-        return raw if isinstance(raw, Problem) else [op(dense_decoder.op_fields(item), now) for item in raw]
     items = items_of(body, "ops")
     return items if isinstance(items, Problem) else [op(fields, now) for fields in items]
-
-
-def _fields_of_body(body: bytes, known_fields: Callable[[bytes], object]) -> object:
-    """The JSON object of a body, or of a dense one its ``known_fields``."""
-    if not is_dense(body, VALUES):
-        return object_of(body)
-    return known_fields(body) if batch_decoder.is_utf8(body) else Problem("malformed", "not JSON: not UTF-8")
 
 
 def half(fields: object, now: int, committed: bool | None = None) -> Half | Problem:
