@@ -11,12 +11,12 @@ from datetime import datetime, time, timedelta, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
 
-import fastapi
 import httpx
 import numpy as np
 import pytest
 import sqlalchemy as sa
-import starlette.routing
+from starlette.applications import Starlette
+from starlette.routing import Route
 
 from checkback.cli import main
 from checkback.consumer import ConsumeResult, PushConsumer
@@ -172,16 +172,6 @@ def test_producer_of_several_gateways() -> None:
     producer.close()
 
 
-def test_arrow_of_the_gateway(tmp_path: Path) -> None:
-    with Gateway(tmp_path) as gateway:
-        names = _run(_python("docs/gateway.md", "Arrow"), {}, **{PRINTED: gateway.url})
-    assert names["results"].select(["status", "transaction_id", "queue_offset"]).to_pylist() == [
-        {"status": 200, "transaction_id": "order-1", "queue_offset": 0},
-        {"status": 200, "transaction_id": "order-2", "queue_offset": 1},
-    ]
-    assert [row["transaction_id"] for row in rows(tmp_path, "half")] == ["order-1", "order-2"]
-
-
 def test_answers_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     settings = _replayed(tmp_path)
     monkeypatch.setenv("CHECKBACK__STORAGE__ROOT", str(tmp_path))
@@ -203,7 +193,7 @@ def test_listener_moved_from_rocketmq() -> None:
 
 
 def test_check_endpoint_in_an_application_of_ones_own() -> None:
-    names = {"FastAPI": fastapi.FastAPI, "starlette": starlette, "check_app": check_app}
+    names = {"Starlette": Starlette, "Route": Route, "check_app": check_app}
     made = _run(_python("docs/producer.md", "The check endpoint"), names | {"orders": _listener(), "SECRET": SECRET})
 
     async def posted(path: str) -> int:
@@ -290,7 +280,6 @@ def test_every_python_block_is_run() -> None:
     here |= {("docs/producer.md", heading) for heading in ("The check endpoint", "The consumer")}
     here.add(("docs/producer.md", "Steps, and what happens when they fail"))
     here.add(("docs/producer.md", "Half messages and transaction ids"))
-    here.add(("docs/gateway.md", "Arrow"))
     here |= {(f"docs/{page}.md", "In Python") for page in ("inspect", "audit")}
     here |= {("docs/consumer-commands.md", heading) for heading in ("consumers", "Metrics")}
     here.add(("docs/what-if.md", "In a notebook"))

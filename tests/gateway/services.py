@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from checkback.gateway.deduplication.history import DeduplicationHistory
 from checkback.gateway.metrics import Metrics
 from checkback.gateway.problems import Answer, Problem
+from checkback.gateway.requests import decoder
 from checkback.gateway.service import GatewayService
 from checkback.gateway.transaction_queries import TransactionQueries
 from checkback.settings import Settings
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from checkback.gateway.deduplication.cached_half import CachedHalf
+    from checkback.messages.half import Half
+    from checkback.messages.op import RemarkedOp
 
 
 class SlowHistory(DeduplicationHistory):
@@ -71,3 +75,13 @@ def with_service(
 
 def code(answer: Answer) -> str | None:
     return answer.code if isinstance(answer, Problem) else None
+
+
+def half_sent(fields: dict[str, Any], now: int = 1) -> Half | Problem:
+    """The half message of a request."""
+    return decoder.half_of_body(json.dumps(fields).encode(), now)
+
+
+def op_sent(fields: dict[str, Any], now: int = 1) -> RemarkedOp | Problem:
+    """The op of a request."""
+    return decoder.op_of_body(json.dumps(fields).encode(), now)

@@ -13,10 +13,9 @@ import pytest
 
 from checkback.gateway.authentication import BearerTokens
 from checkback.gateway.problems import Problem
-from checkback.gateway.requests import json_decoder
 from checkback.settings import Settings
 from gateway.process import PATIENCE_S, TO_TABLE, Gateway, half, op, rows
-from gateway.services import SlowHistory, code, with_service
+from gateway.services import SlowHistory, code, half_sent, op_sent, with_service
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -204,11 +203,11 @@ def test_look_ups_that_are_shared_tell_a_token_nothing_of_other_groups(tmp_path:
     async def act(service: GatewayService, history: SlowHistory) -> None:
         at = {}
         for group, ids in names.items():
-            messages = [json_decoder.half(half(name, producer_group=group), 1) for name in ids]
+            messages = [half_sent(half(name, producer_group=group), 1) for name in ids]
             for stored in await service.halves.take(messages, frozenset({group})):
                 assert isinstance(stored, dict)
                 at[stored["transaction_id"]] = stored["queue_offset"]
-        ended = json_decoder.op(op(at["order-3"], "order-3", "ROLLBACK"), 1)
+        ended = op_sent(op(at["order-3"], "order-3", "ROLLBACK"), 1)
         assert [code(one) for one in await service.ops.take([ended], orders)] == [None]
         service.cache.forget(2**62, 0)
         begun, end, find, asked = threading.Event(), threading.Event(), service.ops._older._find, []
@@ -222,7 +221,7 @@ def test_look_ups_that_are_shared_tell_a_token_nothing_of_other_groups(tmp_path:
         service.ops._older._find = slow
 
         def ops(groups: frozenset[str], *sent: dict[str, Any]) -> asyncio.Future[list[Answer]]:
-            return asyncio.ensure_future(service.ops.take([json_decoder.op(one, 1) for one in sent], groups))
+            return asyncio.ensure_future(service.ops.take([op_sent(one, 1) for one in sent], groups))
 
         first = ops(orders, op(at["order-1"], "order-1"))
         await asyncio.to_thread(begun.wait, PATIENCE_S)

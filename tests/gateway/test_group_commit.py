@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from checkback.gateway.journal.group_commit import COMMIT_ROWS, GroupCommit
-from checkback.gateway.requests.batch_decoder import BATCH_MAX
+from checkback.messages.limits import BATCH_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

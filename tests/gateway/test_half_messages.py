@@ -6,9 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from checkback.gateway.problems import Problem
-from checkback.gateway.requests import json_decoder
 from gateway.process import half, rows
-from gateway.services import code, with_service
+from gateway.services import code, half_sent, with_service
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _taken(service: GatewayService, *messages: dict[str, Any]) -> Awaitable[list[Answer]]:
-    return service.halves.take([json_decoder.half(message, 1) for message in messages], None)
+    return service.halves.take([half_sent(message, 1) for message in messages], None)
 
 
 def test_messages_that_are_on_their_way_are_waited_for(tmp_path: Path) -> None:

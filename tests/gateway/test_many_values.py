@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from checkback.gateway.problems import Problem
-from checkback.gateway.requests import json_decoder
+from checkback.gateway.requests import decoder
 from checkback.messages.limits import PROPERTIES_MAX
 from checkback.producer.calls import MESSAGES, Call, batches, request_body
 from checkback.producer.message import Message
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 NOW = 1_795_227_064_579
 READ = (
-    *(json_decoder.half_of_body, json_decoder.halves_of_body),
-    *(json_decoder.op_of_body, json_decoder.ops_of_body),
+    *(decoder.half_of_body, decoder.halves_of_body),
+    *(decoder.op_of_body, decoder.ops_of_body),
 )
 _MESSAGE = json.dumps(half())[1:-1].encode()
 _SIZE = 2 << 20
@@ -67,11 +67,11 @@ def test_refused_without_an_object_for_each_value(read: Any, made: Callable[[], 
 def test_fewer_values_are_read_whatever_their_size() -> None:
     for count, extra in ((1000, 30), (1, 1000)):
         messages = [half(f"t-{n}", properties={f"{p:x}": "" for p in range(extra)}) for n in range(count)]
-        found = json_decoder.halves_of_body(json.dumps({"messages": messages}).encode(), NOW)
+        found = decoder.halves_of_body(json.dumps({"messages": messages}).encode(), NOW)
         assert not isinstance(found, Problem)
         assert not any(isinstance(one, Problem) for one in found)
     ops = json.dumps({"ops": [op(number, "t" * 500) for number in range(1000)]}).encode()
-    assert not isinstance(json_decoder.ops_of_body(ops, NOW), Problem)
+    assert not isinstance(decoder.ops_of_body(ops, NOW), Problem)
 
 
 def test_requests_of_the_sdk_have_fewer() -> None:
@@ -85,11 +85,11 @@ def test_requests_of_the_sdk_have_fewer() -> None:
             calls = [Call([one], None) for one in batch]  # type: ignore[arg-type]  # nothing is sent
             assert sum(call.size for call in calls) <= 4 << 20
             body = request_body(MESSAGES, calls)
-            assert not isinstance(json_decoder.halves_of_body(body, NOW), Problem)
+            assert not isinstance(decoder.halves_of_body(body, NOW), Problem)
     assert len(found) == 1
 
 
 @pytest.mark.parametrize("properties", [{"a": "," * (PROPERTIES_MAX - 9)}, {f"{n:x}": "" for n in range(5000)}])
 def test_a_message_alone_is_never_too_much(properties: dict[str, str]) -> None:
     body = json.dumps(half(properties=properties, body="A" * (1 << 20))).encode()
-    assert not isinstance(json_decoder.half_of_body(body, NOW), Problem)
+    assert not isinstance(decoder.half_of_body(body, NOW), Problem)

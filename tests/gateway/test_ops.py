@@ -12,11 +12,10 @@ import pytest
 from checkback.errors import StorageError
 from checkback.gateway.health import now_ms
 from checkback.gateway.problems import Problem
-from checkback.gateway.requests import json_decoder
-from checkback.gateway.requests.batch_decoder import BATCH_MAX
+from checkback.messages.limits import BATCH_MAX
 from checkback.storage.schemas import arrow_schema
 from gateway.process import PATIENCE_S, half, op, rows
-from gateway.services import SlowHistory, code, with_service
+from gateway.services import SlowHistory, code, half_sent, op_sent, with_service
 from gateway.test_deduplication_history import T0, T0_MS, land
 
 if TYPE_CHECKING:
@@ -35,19 +34,19 @@ def test_late_op_leaves_the_name_to_the_half_message_that_was_sent_last(tmp_path
     async def act(service: GatewayService, _: SlowHistory) -> None:
         places = []
         for tags in ("old", "new"):
-            (stored,) = await service.halves.take([json_decoder.half(half("t-1", tags=tags), 1)], None)
+            (stored,) = await service.halves.take([half_sent(half("t-1", tags=tags), 1)], None)
             assert isinstance(stored, dict)
             places.append(stored["queue_offset"])
             if tags == "old":
                 service.cache.forget(2**62, 0)
-        (late,) = await service.ops.take([json_decoder.op(op(places[0], state="ROLLBACK"), 1)], None)
+        (late,) = await service.ops.take([op_sent(op(places[0], state="ROLLBACK"), 1)], None)
         assert isinstance(late, dict)
         assert late["repeated"] is False
-        (again,) = await service.halves.take([json_decoder.half(half("t-1", tags="new"), 1)], None)
+        (again,) = await service.halves.take([half_sent(half("t-1", tags="new"), 1)], None)
         assert isinstance(again, dict)
         assert again["queue_offset"] == places[1] != places[0]
         for offset, state, repeated in ((places[0], "ROLLBACK", True), (places[1], "COMMIT", False)):
-            (ended,) = await service.ops.take([json_decoder.op(op(offset, state=state), 1)], None)
+            (ended,) = await service.ops.take([op_sent(op(offset, state=state), 1)], None)
             assert isinstance(ended, dict)
             assert ended["repeated"] is repeated
 
@@ -63,7 +62,7 @@ def test_clock_that_is_set_forward_makes_nothing_forgotten(tmp_path: Path, monke
         for ahead in (0, 11 * 60 * 10**9, 0):
             monkeypatch.setattr(time, "time_ns", lambda ahead=ahead: now() + ahead)
             service.forget()
-            (stored,) = await service.halves.take([json_decoder.half(half("t-1"), 1)], None)
+            (stored,) = await service.halves.take([half_sent(half("t-1"), 1)], None)
             assert isinstance(stored, dict)
             places.append(stored["queue_offset"])
         assert places == [0, 0, 0]
@@ -75,7 +74,7 @@ def test_look_ups_of_one_token_leave_room_to_others(tmp_path: Path) -> None:
     """One request's worth of older half messages at a time; a failed look-up gives its room back."""
 
     async def act(service: GatewayService, _: SlowHistory) -> None:
-        stored = await service.halves.take([json_decoder.half(half(f"t-{n}"), 1) for n in range(BATCH_MAX + 1)], None)
+        stored = await service.halves.take([half_sent(half(f"t-{n}"), 1) for n in range(BATCH_MAX + 1)], None)
         assert all(isinstance(answer, dict) for answer in stored)
         service.cache.forget(2**62, 0)
         begun, end, find = threading.Event(), threading.Event(), service.ops._older._find
@@ -86,7 +85,7 @@ def test_look_ups_of_one_token_leave_room_to_others(tmp_path: Path) -> None:
             return find(places)
 
         service.ops._older._find = slow
-        ops = [json_decoder.op(op(n, f"t-{n}"), 1) for n in range(BATCH_MAX + 1)]
+        ops = [op_sent(op(n, f"t-{n}"), 1) for n in range(BATCH_MAX + 1)]
         mine, other = frozenset({"orders"}), frozenset({"orders", "more"})
         first = asyncio.ensure_future(service.ops.take(ops[:-1], mine))
         await asyncio.to_thread(begun.wait, PATIENCE_S)
@@ -104,8 +103,8 @@ def test_half_message_that_is_sent_again_is_known_whatever_others_send(tmp_path:
     """Of the groups in `producers` the one that sends the most is forgotten first."""
 
     async def act(service: GatewayService, _: SlowHistory) -> None:
-        mine = json_decoder.half(half("t-1"), 1)
-        others = [json_decoder.half(half(f"x-{n}", producer_group="many"), 1) for n in range(20)]
+        mine = half_sent(half("t-1"), 1)
+        others = [half_sent(half(f"x-{n}", producer_group="many"), 1) for n in range(20)]
         (first,) = await service.halves.take([mine], None)
         await service.halves.take(others, None)
         service.cache.forget(0, 10)
@@ -116,7 +115,7 @@ def test_half_message_that_is_sent_again_is_known_whatever_others_send(tmp_path:
 
 async def sent(service: GatewayService, state: str, **fields: Any) -> tuple[str | None, Any]:
     """The problem's code, and the first state or whether it is repeated, of an op for the half message t-1 at 0."""
-    (answer,) = await service.ops.take([json_decoder.op(op(0, **{"state": state} | fields), 1)], None)
+    (answer,) = await service.ops.take([op_sent(op(0, **{"state": state} | fields), 1)], None)
     if isinstance(answer, Problem):
         return answer.code, answer.more.get("first_state")
     return None, answer["repeated"]
@@ -128,20 +127,20 @@ def test_half_message_that_is_forgotten_while_others_are_looked_up_is_known(tmp_
 
     async def act(service: GatewayService, _: SlowHistory) -> None:
         async def stored(name: str) -> dict[str, Any]:
-            (place,) = await service.halves.take([json_decoder.half(half(name), 1)], None)
+            (place,) = await service.halves.take([half_sent(half(name), 1)], None)
             service.forget()
             assert isinstance(place, dict)
             return place
 
         places = {name: await stored(name) for name in ("t-0", "t-1")}
-        ops = [json_decoder.op(op(place["queue_offset"], name), 1) for name, place in places.items()]
+        ops = [op_sent(op(place["queue_offset"], name), 1) for name, place in places.items()]
         look_up = service.ops._older._lookups.of
 
         async def slowly(wanted: Collection[Place]) -> LookedUp:
             found = await look_up(wanted)
             if not service.cache.named("orders/t-2"):
                 if ended:
-                    (other,) = await service.ops.take([json_decoder.op(op(1, "t-1", "ROLLBACK"), 1)], None)
+                    (other,) = await service.ops.take([op_sent(op(1, "t-1", "ROLLBACK"), 1)], None)
                     assert code(other) is None
                 await stored("t-2")
             return found
@@ -158,7 +157,7 @@ def test_op_that_lands_while_another_is_looked_up_stands(tmp_path: Path, forgott
     """The look-up has read `op` before it; by the time that it ends, the gateway may have forgotten both."""
 
     async def act(service: GatewayService, _: SlowHistory) -> None:
-        await service.halves.take([json_decoder.half(half("t-1"), 1)], None)
+        await service.halves.take([half_sent(half("t-1"), 1)], None)
         write, find = service.ops.write, service.ops._older._find
         writing, write_on, found, find_on = (threading.Event() for _ in range(4))
 
@@ -200,7 +199,7 @@ def test_half_message_of_an_op_on_its_way_is_not_forgotten(tmp_path: Path) -> No
     """Nothing is looked up for the ops behind it."""
 
     async def act(service: GatewayService, _: SlowHistory) -> None:
-        await service.halves.take([json_decoder.half(half("t-1"), 1)], None)
+        await service.halves.take([half_sent(half("t-1"), 1)], None)
         write, writing, write_on = service.ops.write, threading.Event(), threading.Event()
 
         def slow_write(prepared: Any) -> None:
@@ -237,7 +236,7 @@ def test_refused_op_does_not_hide_a_decision(tmp_path: Path, wrong: dict[str, st
     """A half message that was looked up in vain is looked up again: it may have been discarded since."""
 
     async def act(service: GatewayService, _: SlowHistory) -> None:
-        await service.halves.take([json_decoder.half(half("t-1"), 1)], None)
+        await service.halves.take([half_sent(half("t-1"), 1)], None)
         service.cache.forget(2**62, 0)
         if wrong:
             refused, _first = await sent(service, "COMMIT", **wrong)
@@ -264,7 +263,7 @@ def test_op_against_the_decision_is_told_it(tmp_path: Path, decided: str, first:
     decisions = [decision | {"state": "COMMIT", "deliver_at": T0}, decision] if decided == "CANCEL" else [decision]
 
     async def store(service: GatewayService, _: SlowHistory) -> None:
-        await service.halves.take([json_decoder.half(half(name), 1) for name in ("t-1", "t-2")], None)
+        await service.halves.take([half_sent(half(name), 1) for name in ("t-1", "t-2")], None)
         await service.follow()
         if first is not None:
             assert await sent(service, first) == (None, False)
@@ -278,7 +277,7 @@ def test_op_against_the_decision_is_told_it(tmp_path: Path, decided: str, first:
             land(tmp_path, "decisions", *decisions)
             await service.follow()
         for state in ("COMMIT", "ROLLBACK"):
-            ops = [json_decoder.op(op(place, name, state), 1) for place, name in enumerate(("t-1", "t-2"))]
+            ops = [op_sent(op(place, name, state), 1) for place, name in enumerate(("t-1", "t-2"))]
             answer, other = await service.ops.take(ops, None)
             alone = await service.ops.take(ops[:1], None)
             assert alone == [answer]
@@ -326,11 +325,11 @@ def test_ops_behind_one_that_failed_are_not_tried_one_by_one(tmp_path: Path) -> 
     """All ops of a request for one half message fail with the first: each try would be a commit."""
 
     async def act(service: GatewayService, _: SlowHistory) -> None:
-        (stored,) = await service.halves.take([json_decoder.half(half("t-1"), 1)], None)
+        (stored,) = await service.halves.take([half_sent(half("t-1"), 1)], None)
         assert isinstance(stored, dict)
         (tmp_path / "op").rename(tmp_path / "away")
         (tmp_path / "op").write_text("no folder")
-        ops = [json_decoder.op(op(stored["queue_offset"], state=state), 1) for state in ("COMMIT", "ROLLBACK") * 50]
+        ops = [op_sent(op(stored["queue_offset"], state=state), 1) for state in ("COMMIT", "ROLLBACK") * 50]
         tries: list[int] = []
         write = service.ops.write
 

@@ -8,9 +8,8 @@ import pytest
 
 from checkback.gateway import half_messages, service
 from checkback.gateway.health import steady_ms
-from checkback.gateway.requests import json_decoder
 from gateway.process import half, rows
-from gateway.services import SlowHistory, code, with_service
+from gateway.services import SlowHistory, code, half_sent, with_service
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +21,7 @@ _MINUTE = 60_000
 
 
 async def _sent(running: GatewayService, name: str) -> Answer:
-    (answer,) = await running.halves.take([json_decoder.half(half(name), 1)], None)
+    (answer,) = await running.halves.take([half_sent(half(name), 1)], None)
     return answer
 
 

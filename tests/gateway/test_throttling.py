@@ -11,13 +11,12 @@ import pyarrow.compute as pc
 import pytest
 
 from checkback.gateway.metrics import Metrics
-from checkback.gateway.requests import json_decoder
 from checkback.gateway.service import GatewayService
 from checkback.settings import Settings
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.parquet.parquet_reader import read_rows
 from gateway.process import PATIENCE_S, half
-from gateway.services import code
+from gateway.services import code, half_sent
 from support import s3_server
 from support.fault_proxy import fault_proxy, set_throttled
 
@@ -44,7 +43,7 @@ def _serving(settings: Settings, act: Callable[[GatewayService], Awaitable[None]
 
 
 async def _sent(service: GatewayService, name: str) -> Answer:
-    (answer,) = await service.halves.take([json_decoder.half(half(name), 1)], None)
+    (answer,) = await service.halves.take([half_sent(half(name), 1)], None)
     return answer
 
 

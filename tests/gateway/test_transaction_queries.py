@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from checkback.gateway.requests import json_decoder
 from checkback.gateway.transaction_queries import WAITING_MAX, WAITING_SHARE
 from gateway.process import PATIENCE_S, half, op
-from gateway.services import SlowHistory, code, with_service
+from gateway.services import SlowHistory, code, half_sent, op_sent, with_service
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,13 +24,13 @@ def test_op_of_a_forgotten_half_message_does_not_wait_for_a_question(tmp_path: P
     """Both are looked up in the tables, each on its own."""
 
     async def act(service: GatewayService, history: SlowHistory) -> None:
-        first = json_decoder.half(half("t-1"), 1)
+        first = half_sent(half("t-1"), 1)
         (stored,) = await service.halves.take([first], None)
         assert isinstance(stored, dict)
         service.cache.forget(2**62, 0)
         question = ask(service, "none")
         await asyncio.to_thread(history.begun.wait, PATIENCE_S)
-        (ended,) = await service.ops.take([json_decoder.op(op(stored["queue_offset"]), 1)], None)
+        (ended,) = await service.ops.take([op_sent(op(stored["queue_offset"]), 1)], None)
         assert isinstance(ended, dict)
         assert not question.done()
         history.end.set()
@@ -97,13 +96,13 @@ def test_tables_that_cannot_be_read_leave_it_ready_to_store(tmp_path: Path) -> N
 
     async def act(service: GatewayService, history: SlowHistory) -> None:
         history.end.set()
-        (stored,) = await service.halves.take([json_decoder.half(half("t-1"), 1)], None)
+        (stored,) = await service.halves.take([half_sent(half("t-1"), 1)], None)
         assert isinstance(stored, dict)
         service.cache.forget(2**62, 0)
         for path in (tmp_path / "half").rglob("*.parquet"):
             path.write_bytes(b"damaged")
         assert code(await ask(service, "t-1")) == "storage_unavailable"
-        (ended,) = await service.ops.take([json_decoder.op(op(stored["queue_offset"]), 1)], None)
+        (ended,) = await service.ops.take([op_sent(op(stored["queue_offset"]), 1)], None)
         assert code(ended) == "storage_unavailable"
         assert service.health.ready
 

@@ -15,12 +15,12 @@ from checkback.gateway.deduplication.cached_half import CachedHalf
 from checkback.gateway.deduplication.transaction_names import name_of
 from checkback.gateway.metrics import Metrics
 from checkback.gateway.problems import Problem
-from checkback.gateway.requests import json_decoder
 from checkback.gateway.service import GatewayService
 from checkback.gateway.unverified_ops import UnverifiedOps
 from checkback.messages.op import Op
 from checkback.settings import Settings
 from gateway.process import PATIENCE_S, half, op, rows
+from gateway.services import half_sent, op_sent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection
@@ -66,7 +66,7 @@ def with_two(
 
 async def told(service: GatewayService, *ops: dict[str, Any]) -> list[Any]:
     """Of each op whether it is repeated, or the problem's code and the first state."""
-    answers = await service.ops.take([json_decoder.op(one, 1) for one in ops], None)
+    answers = await service.ops.take([op_sent(one, 1) for one in ops], None)
     return [
         (answer.code, answer.more.get("first_state")) if isinstance(answer, Problem) else answer["repeated"]
         for answer in answers
@@ -89,7 +89,7 @@ class OnItsWay:
 
     async def send(self, *transaction_ids: str) -> None:
         """They are being committed."""
-        messages = [json_decoder.half(half(name), 1) for name in transaction_ids]
+        messages = [half_sent(half(name), 1) for name in transaction_ids]
         self._sent = asyncio.ensure_future(self._service.halves.take(messages, None))
         await asyncio.to_thread(self._assigned.wait, PATIENCE_S)
 
@@ -124,7 +124,7 @@ def test_op_of_a_half_message_that_is_in_a_journal(tmp_path: Path) -> None:
 
     async def act(first: GatewayService, second: GatewayService) -> None:
         for name, offset in (("t-1", 0), ("t-2", 1)):
-            (stored,) = await first.halves.take([json_decoder.half(half(name), 1)], None)
+            (stored,) = await first.halves.take([half_sent(half(name), 1)], None)
             assert stored == {"transaction_id": name, "queue_id": 0, "queue_offset": offset}
         assert await told(second, op(0), op(0), op(1, "t-2", "ROLLBACK")) == [False, True, False]
         assert await told(first, op(1, "t-2", "ROLLBACK")) == [False]
@@ -141,7 +141,7 @@ def test_op_of_a_half_message_that_is_in_a_journal(tmp_path: Path) -> None:
 
 def test_op_of_a_half_message_that_landed_since_the_start_is_verified(tmp_path: Path) -> None:
     async def act(first: GatewayService, second: GatewayService) -> None:
-        await first.halves.take([json_decoder.half(half("t-1"), 1)], None)
+        await first.halves.take([half_sent(half("t-1"), 1)], None)
         wrong = [op(0, producer_group="stock"), op(0, "t-2"), op(0)]
         assert await told(second, *wrong) == [("wrong_group", None), ("wrong_transaction_id", None), False]
 
@@ -223,7 +223,7 @@ def test_ops_of_other_names_hold_up_none(tmp_path: Path, journals: bool) -> None
 
     async def with_half(first: GatewayService, second: GatewayService) -> None:
         if journals:
-            await first.halves.take([json_decoder.half(half("t-1"), 1)], None)
+            await first.halves.take([half_sent(half("t-1"), 1)], None)
             await act(first, second)
             return
         sent = OnItsWay(first)
@@ -278,7 +278,7 @@ def test_places_where_no_half_message_can_come_are_refused(tmp_path: Path) -> No
     """Passed over by their queue, or in a queue that no gateway has: nothing is stored."""
 
     async def act(first: GatewayService, second: GatewayService) -> None:
-        await first.halves.take([json_decoder.half(half(f"t-{n}"), 1) for n in range(3)], None)
+        await first.halves.take([half_sent(half(f"t-{n}"), 1) for n in range(3)], None)
         unknown = [op(offset, queue_id=queue) for queue, offset in ((7, 0), (2_000_000_000, 0), (1, 0))]
         assert await told(second, *unknown) == [("unknown_offset", None)] * 3
 

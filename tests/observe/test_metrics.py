@@ -172,7 +172,7 @@ def test_port_that_is_taken_is_an_error(application: _Application) -> None:
 
 def _served(application: _Application) -> set[str]:
     """Names of all series, of the gateway and of consumers too."""
-    pytest.importorskip("fastapi", reason="the gateway's metrics need checkback[gateway]")
+    pytest.importorskip("prometheus_client", reason="the gateway's metrics need checkback[gateway]")
     from checkback.gateway.metrics import Metrics as Gateway
 
     text = application.metrics, Gateway()

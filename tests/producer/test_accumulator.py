@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from checkback.messages.limits import BATCH_MAX
 from checkback.producer import LocalTransactionState, Patience
 from checkback.producer.accumulator import Accumulator, Outstanding
-from checkback.producer.calls import BATCH_BYTES, BATCH_MAX, Call, Op
+from checkback.producer.calls import BATCH_BYTES, Call, Op
 from checkback.producer.retry import Attempts
 
 if TYPE_CHECKING:

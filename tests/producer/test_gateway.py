@@ -24,7 +24,7 @@ from producer.sending import MESSAGE, SENDERS, Listener, Sender
 
 pytestmark = pytest.mark.slow
 
-pytest.importorskip("fastapi", reason="fastapi is not installed: the gateway does not run")
+pytest.importorskip("uvicorn", reason="uvicorn is not installed: the gateway does not run")
 
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK, LocalTransactionState.UNKNOWN
 TOKEN = "token-of-orders-0123456789"

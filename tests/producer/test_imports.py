@@ -31,7 +31,7 @@ def test_sdk_loads_no_spark(code: str) -> None:
 
 @pytest.mark.slow
 def test_sdk_loads_extras_when_they_are_used() -> None:
-    names = "{'uvicorn', 'sqlalchemy', 'fastapi', 'pydantic'}"
+    names = "{'uvicorn', 'sqlalchemy', 'starlette', 'pydantic'}"
     assert loaded("import checkback.producer", names) == "[]\n"
     assert loaded("from checkback.producer import Barrier", names) == "['sqlalchemy']\n"
 

@@ -27,7 +27,7 @@ from producer.recorded import GONE, Behaviour, behaviours
 from producer.verdicts import Evidence, Rules, faults
 from support.jvm import ENVIRON
 
-pytest.importorskip("fastapi", reason="fastapi is not installed: the gateway does not run")
+pytest.importorskip("uvicorn", reason="uvicorn is not installed: the gateway does not run")
 
 NOBODY = "http://127.0.0.1:9/check"
 #: seconds for all that must happen; a test that needs so long has failed

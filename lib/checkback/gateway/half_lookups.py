@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from checkback.errors import CheckbackError
 from checkback.gateway.health import steady_ms
 from checkback.gateway.problems import Problem
-from checkback.gateway.requests.batch_decoder import BATCH_MAX
+from checkback.messages.limits import BATCH_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

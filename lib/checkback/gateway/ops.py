@@ -32,10 +32,9 @@ if TYPE_CHECKING:
     from checkback.gateway.journal.group_commit import Intake
     from checkback.gateway.journal.record import Record
     from checkback.gateway.metrics import Metrics
-    from checkback.gateway.requests.batch_decoder import RemarkedOp
     from checkback.gateway.tables import Appender
     from checkback.gateway.unverified_ops import UnverifiedOps
-    from checkback.messages.op import Op
+    from checkback.messages.op import Op, RemarkedOp
     from checkback.settings import Gateway
 
 #: Approximate memory of an op in bytes.

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from checkback.landing.parser import Kind, Reader
 from checkback.messages import half, op
-from checkback.messages.fields import Rejected, fields_of, refuse_unknown
-from checkback.messages.half import Half, half_of
+from checkback.messages.fields import Rejected, fields_of, message_of, refuse_unknown
+from checkback.messages.half import Half, HalfLine, half_of_line
 from checkback.messages.limits import INT_MAX
 from checkback.messages.op import Op, ops_of
 
@@ -58,7 +58,7 @@ def read_half(queue_base: int, value: bytes | None, partition: int, offset: int,
     queue_id = _queue_id(queue_base, partition)
     for name, own in (("queue_id", queue_id), ("queue_offset", offset)):
         _agree(fields, name, own, "the record's")
-    return (half_of(fields, queue_id, offset),)
+    return (half_of_line(message_of(fields | {"queue_id": queue_id, "queue_offset": offset}, HalfLine)),)
 
 
 def read_ops(queue_base: int, value: bytes | None, _partition: int, _offset: int, timestamp_ms: int) -> Sequence[Op]:
@@ -69,13 +69,13 @@ def read_ops(queue_base: int, value: bytes | None, _partition: int, _offset: int
     Raises Rejected, also for a record without a value (a tombstone).
     """
     fields = _fields(value, timestamp_ms, _OP_FIELDS)
-    if fields.get("partition") is not None:
-        queue_id = _queue_id(queue_base, _whole(fields, "partition"))
+    partition, offset = fields.pop("partition", None), fields.pop("offset", None)
+    if partition is not None:
+        queue_id = _queue_id(queue_base, _whole("partition", partition))
         _agree(fields, "queue_id", queue_id, "that of the partition")
         fields["queue_id"] = queue_id
-    if fields.get("offset") is not None:
-        offset = _whole(fields, "offset")
-        _agree(fields, "half_offset", offset, "the offset")
+    if offset is not None:
+        _agree(fields, "half_offset", _whole("offset", offset), "the offset")
         fields["half_offset"] = offset
     return ops_of(fields)
 
@@ -100,8 +100,7 @@ def _queue_id(queue_base: int, partition: int) -> int:
     return queue_base + partition
 
 
-def _whole(fields: Mapping[str, Any], name: str) -> int:
-    value = fields[name]
+def _whole(name: str, value: object) -> int:
     if type(value) is not int or value < 0:  # neither true nor 1.0
         raise Rejected(f"{name}: not an integer from 0 on")
     return value

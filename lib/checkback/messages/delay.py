@@ -39,7 +39,7 @@ class Delay(NamedTuple):
     deliver_at: int | None = None
 
 
-_NONE = Delay()
+NONE = Delay()
 
 
 def delay_of(fields: Mapping[str, Any], properties: Mapping[str, str]) -> Delay:
@@ -64,7 +64,7 @@ def delay_of(fields: Mapping[str, Any], properties: Mapping[str, str]) -> Delay:
             if name == "TIMER_DELIVER_MS":
                 return _at(name, number)
             return _after(name, number * _SECOND if name == "TIMER_DELAY_SEC" else number)
-    return _NONE
+    return NONE
 
 
 def too_late(delay_ms: int | None, deliver_at: int | None, now: int, most: int) -> str | None:
@@ -83,34 +83,26 @@ def _parsed(name: str, text: str) -> int:
     return int(text)
 
 
-def _whole(name: str, value: object) -> int:
-    if type(value) is not int:  # neither true nor 1.0
-        raise ValueError(f"{name}: not an integer")
-    return value
+def _level(_: str, level: int) -> Delay:
+    return Delay(delay_ms=LEVELS[min(level, len(LEVELS)) - 1]) if level > 0 else NONE
 
 
-def _level(name: str, value: object) -> Delay:
-    level = _whole(name, value)
-    return Delay(delay_ms=LEVELS[min(level, len(LEVELS)) - 1]) if level > 0 else _NONE
-
-
-def _duration(name: str, value: object) -> Delay:
+def _duration(name: str, value: int | str) -> Delay:
     if isinstance(value, str):
         try:
             return _after(name, parse_duration(value) // _MS)
         except ValueError:  # it quotes the text, which may be megabytes
             most = format_duration(LONGEST)
             raise ValueError(f"{name}: neither ms nor a duration such as 500ms, 30s, 10m, 2h, 1d, {most}") from None
-    number = _whole(name, value)
-    if number < 0:
+    if value < 0:
         raise ValueError(f"{name}: negative")
-    return _after(name, number)
+    return _after(name, value)
 
 
 def _after(name: str, ms: int) -> Delay:
     if ms > LONGEST // _MS:
         raise ValueError(f"{name}: longer than {format_duration(LONGEST)}")
-    return Delay(delay_ms=ms) if ms > 0 else _NONE
+    return Delay(delay_ms=ms) if ms > 0 else NONE
 
 
 def _at(name: str, ms: int) -> Delay:
@@ -119,11 +111,4 @@ def _at(name: str, ms: int) -> Delay:
     return Delay(deliver_at=max(ms, 0))
 
 
-def _time(name: str, value: object) -> Delay:
-    number = _whole(name, value)
-    if number < 0:
-        raise ValueError(f"{name}: negative")
-    return _at(name, number)
-
-
-_OF_FIELD = {"delay_level": _level, "delay": _duration, "deliver_at": _time}
+_OF_FIELD = {"delay_level": _level, "delay": _duration, "deliver_at": _at}

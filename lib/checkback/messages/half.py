@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 import re
 import zlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+from msgspec import Meta, Struct
 
 from checkback.messages import delay
-from checkback.messages.fields import (
-    Rejected,
-    fields_of,
-    integer,
-    kind,
-    optional_text,
-    quoted,
-    quoted_name,
-    refuse_unknown,
-    string,
-)
-from checkback.messages.limits import (
-    BODY_MAX,
-    GROUP_MAX,
-    INT_MAX,
-    LONG_MAX,
-    MS_MAX,
-    ORDERING_KEY_MAX,
-    PROPERTIES_MAX,
-    QUEUES,
-)
-from checkback.messages.names import name_of, topic_of, transaction_id_of
+from checkback.messages.columns import Born, BornOrNow, Group, Offset, QueueId, Topic, TransactionId
+from checkback.messages.fields import Rejected, fields_of, message_of
+from checkback.messages.limits import BODY_MAX, INT_MAX, LONG_MAX, MS_MAX, ORDERING_KEY_MAX, PROPERTIES_MAX, QUEUES
+from checkback.messages.names import refuse_group, refuse_topic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,18 +29,74 @@ SHARDING_KEY = "__SHARDINGKEY"
 #: Properties for Checkback, or by it: columns have what they say, and they are not delivered. A consumer that forwards
 #: a message with its properties would delay it again. (ScheduleMessageService.messageTimeUp clears them, too.)
 CONSUMED = frozenset({IMMUNITY_PROPERTY, *delay.PROPERTIES, RESUMED_FROM, RESUMED_BY, FIRST_PLACE})
-#: what a line or record may say
-FIELDS = frozenset(
-    {
-        *("queue_id", "queue_offset", "transaction_id", "producer_group", "real_topic", "real_queue_id"),
-        *("ordering_key", "tags", "keys", "properties", "body", "born_timestamp", "check_immunity_s"),
-        *(*delay.FIELDS, "committed"),
-    }
-)
 _PLACE = re.compile(r"([0-9]{1,10})/([0-9]{1,19})")
 #: No separate group for leading zeros: two groups that match the same digits would backtrack.
 _JAVA_LONG = re.compile(r"([+-]?)([0-9]+)")
 _LONG_DIGITS = len(str(LONG_MAX))
+#: characters of tags, keys and properties that are within PROPERTIES_MAX in UTF-8, with separators
+_SMALL = PROPERTIES_MAX // 5
+_NOTHING: dict[str, str] = {}
+
+
+class HalfMessage(Struct, gc=False, forbid_unknown_fields=True):
+    """A half message: delivered once its transaction is committed."""
+
+    transaction_id: TransactionId
+    producer_group: Group
+    real_topic: Topic
+    body: Annotated[
+        bytes,
+        Meta(
+            max_length=BODY_MAX,
+            description="base64; at most 4 MiB decoded",
+            extra_json_schema={
+                "format": "base64",
+                "pattern": "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
+            },
+        ),
+    ]
+    real_queue_id: Annotated[
+        Annotated[int, Meta(ge=0, le=INT_MAX)] | None,
+        Meta(description="queue of the topic; null = CRC-32 of ordering_key, or else of transaction_id, modulo 64"),
+    ] = None
+    ordering_key: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=ORDERING_KEY_MAX)] | None,
+        Meta(description="messages with the same one go to the same queue; not with real_queue_id"),
+    ] = None
+    tags: Annotated[str | None, Meta(description="RocketMQ's TAGS")] = None
+    keys: Annotated[str | None, Meta(description="RocketMQ's KEYS")] = None
+    properties: Annotated[dict[str, str] | None, Meta(description="at most 32 KiB with tags and keys")] = None
+    born_timestamp: BornOrNow = None
+    check_immunity_s: Annotated[
+        Annotated[int, Meta(le=INT_MAX)] | None,
+        Meta(description="seconds without checks; null or negative = transaction.timeout"),
+    ] = None
+    delay_level: Annotated[
+        int | None,
+        Meta(description="RocketMQ's level, 1 to 18 (more is 18); at most one of delay_level, delay, deliver_at"),
+    ] = None
+    delay: Annotated[
+        Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": MS_MAX})]
+        | Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9]{1,9}(ms|s|m|h|d)$"})]
+        | None,
+        Meta(description="from COMMIT to delivery: ms, or text such as 30s; at most delay.max"),
+    ] = None
+    deliver_at: Annotated[
+        Annotated[int, Meta(ge=0, le=MS_MAX)] | None,
+        Meta(description="earliest delivery, ms since the epoch; at most delay.max from now"),
+    ] = None
+
+
+class HalfLine(HalfMessage, kw_only=True):
+    """A half message on a line, or in a record: with its place."""
+
+    queue_id: QueueId
+    queue_offset: Offset
+    born_timestamp: Born
+    committed: bool | None = None
+
+
+FIELDS = frozenset(HalfLine.__struct_fields__)
 
 
 class Half(NamedTuple):
@@ -105,115 +144,82 @@ def parse_half(line: bytes) -> Half:
     Raises Rejected, also for an unknown field. Topics follow TopicValidator (without ``%`` and ``|``, which RocketMQ
     reserves).
     """
-    fields = fields_of(line)
-    refuse_unknown(fields, FIELDS)
-    return half_of(fields, integer(fields, "queue_id", INT_MAX), integer(fields, "queue_offset", LONG_MAX))
+    return half_of_line(message_of(fields_of(line), HalfLine))
 
 
-def half_of(fields: Mapping[str, Any], queue_id: int, queue_offset: int) -> Half:
-    """The half message in a JSON object's fields, by ``parse_half``'s rules; the caller assigns queue and offset.
+def half_of_line(sent: HalfLine) -> Half:
+    """The half message of a line or record. Raises Rejected."""
+    return half_of(sent, sent.born_timestamp, sent.committed or None, sent.queue_id, sent.queue_offset)
 
-    Raises Rejected.
+
+def half_of(
+    sent: HalfMessage, born: int, committed: bool | None = None, queue_id: int = -1, queue_offset: int = -1
+) -> Half:
+    """The half message that was sent. ``born``: its born_timestamp; ``committed``: as in `Half`.
+
+    Queue and offset -1: not assigned yet. Raises Rejected for what no field's type tells.
     """
-    tags, keys = optional_text(fields, "tags"), optional_text(fields, "keys")
-    properties = _properties(fields, tags, keys)
-    try:
-        when = delay.delay_of(fields, properties)
-    except ValueError as error:
-        raise Rejected(str(error)) from None
-    transaction_id = transaction_id_of(fields)
+    refuse_group(sent.producer_group)
+    refuse_topic(sent.real_topic)
+    tags, keys, real_queue_id, immunity = sent.tags, sent.keys, sent.real_queue_id, sent.check_immunity_s
+    properties = sent.properties or _NOTHING
+    if sent.ordering_key is not None:
+        if real_queue_id is not None:
+            raise Rejected("ordering_key: real_queue_id is there too, only one of them may be")
+        properties = {**properties, SHARDING_KEY: sent.ordering_key}
+    if properties or tags or keys:
+        _refuse_large(properties, tags, keys)
+    if real_queue_id is None:
+        real_queue_id = real_queue_of(properties.get(SHARDING_KEY) or sent.transaction_id)
+    when, instructed = delay.NONE, not CONSUMED.isdisjoint(properties)
+    if instructed or sent.delay is not None or sent.delay_level is not None or sent.deliver_at is not None:
+        when = _delay(sent, properties)
+    if instructed:
+        if immunity is None:
+            immunity = _immunity_property(properties.get(IMMUNITY_PROPERTY))
+        properties = {name: text for name, text in properties.items() if name not in CONSUMED}
     return Half(
-        queue_id=queue_id,
-        queue_offset=queue_offset,
-        transaction_id=transaction_id,
-        producer_group=name_of(fields, "producer_group", GROUP_MAX),
-        real_topic=topic_of(fields),
-        real_queue_id=(
-            real_queue_of(properties.get(SHARDING_KEY) or transaction_id)
-            if fields.get("real_queue_id") is None
-            else integer(fields, "real_queue_id", INT_MAX)
-        ),
-        tags=tags,
-        keys=keys,
-        properties={name: text for name, text in properties.items() if name not in CONSUMED},
-        body=_body(fields),
-        born_timestamp=integer(fields, "born_timestamp", MS_MAX),
-        check_immunity_s=_immunity(fields, properties),
-        delay_ms=when.delay_ms,
-        deliver_at=when.deliver_at,
-        committed=_committed(fields),
+        queue_id,
+        queue_offset,
+        sent.transaction_id,
+        sent.producer_group,
+        sent.real_topic,
+        real_queue_id,
+        tags,
+        keys,
+        properties,
+        sent.body,
+        born,
+        None if immunity is None or immunity < 0 else immunity,
+        when.delay_ms,
+        when.deliver_at,
+        committed,
     )
 
 
-def _properties(fields: Mapping[str, Any], tags: str | None, keys: str | None) -> dict[str, str]:
-    """The properties, with the ordering key.
+def _refuse_large(properties: Mapping[str, str], tags: str | None, keys: str | None) -> None:
+    """Raise Rejected for properties over the limit.
 
     Their size is that of MessageDecoder.messageProperties2String, including TAGS and KEYS.
     """
-    value = fields.get("properties")
-    if value is None:
-        value = {}
-    if type(value) is not dict:
-        raise Rejected(f"properties: {kind(value)}, not an object")
-    for name, text in value.items():
-        if type(text) is not str:
-            raise Rejected(f"properties: {quoted_name(name, 'one value')} is {kind(text)}, not a string")
-    key = _ordering_key(fields)
-    if key is not None:
-        value = {**value, SHARDING_KEY: key}
-    texts = [*value, *value.values()]
+    texts = [*properties, *properties.values()]
     for name, own in (("TAGS", tags), ("KEYS", keys)):
-        if own is not None and name not in value:
+        if own is not None and name not in properties:
             texts += (name, own)
+    whole = "".join(texts)
+    if len(whole) + len(texts) <= _SMALL:
+        return
     # Name, \x01, value, \x02: one separator for each text.
-    size = len("".join(texts).encode("utf-8")) + len(texts)
+    size = len(whole.encode("utf-8")) + len(texts)
     if size > PROPERTIES_MAX:
         raise Rejected(f"properties: {size} bytes with tags and keys, over {PROPERTIES_MAX // 1024} KiB")
-    return value
 
 
-def _ordering_key(fields: Mapping[str, Any]) -> str | None:
-    key = optional_text(fields, "ordering_key")
-    if key is None:
-        return None
-    if not key:
-        raise Rejected("ordering_key: empty")
-    if len(key) > ORDERING_KEY_MAX:
-        raise Rejected(f"ordering_key: {len(key)} characters, over {ORDERING_KEY_MAX}")
-    if fields.get("real_queue_id") is not None:
-        raise Rejected("ordering_key: real_queue_id is there too, only one of them may be")
-    return key
-
-
-def _body(fields: Mapping[str, Any]) -> bytes:
-    encoded = string(fields, "body")
-    if len(encoded) % 4:
-        raise Rejected(f"body: not base64: {len(encoded)} characters are no multiple of 4")
-    # The size follows from the length: an oversized body is not decoded first.
-    size = len(encoded) // 4 * 3 - encoded[-2:].count("=")
-    if size > BODY_MAX:
-        raise Rejected(f"body: {size} bytes, over {BODY_MAX // 1024**2} MiB")
+def _delay(sent: HalfMessage, properties: Mapping[str, str]) -> delay.Delay:
     try:
-        return base64.b64decode(encoded, validate=True)
-    except ValueError:
-        raise Rejected("body: not base64") from None
-
-
-def _committed(fields: Mapping[str, Any]) -> bool | None:
-    value = fields.get("committed")
-    if value is not None and type(value) is not bool:
-        raise Rejected(f"committed: {quoted(value)} is not a boolean")
-    return value or None
-
-
-def _immunity(fields: Mapping[str, Any], properties: Mapping[str, str]) -> int | None:
-    """The field, or else the property as parsed by TransactionalMessageServiceImpl.getImmunityTime."""
-    value = fields.get("check_immunity_s")
-    if value is None:
-        return _immunity_property(properties.get(IMMUNITY_PROPERTY))
-    if type(value) is int and value < 0:
-        return None
-    return integer(fields, "check_immunity_s", INT_MAX)
+        return delay.delay_of({name: getattr(sent, name) for name in delay.FIELDS}, properties)
+    except ValueError as error:
+        raise Rejected(str(error)) from None
 
 
 def _immunity_property(text: str | None) -> int | None:

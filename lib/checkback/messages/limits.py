@@ -1,4 +1,4 @@
-"""Limits of messages and their fields: RocketMQ's, and those of the columns."""
+"""Limits of messages and their fields: RocketMQ's, those of the columns, and those of a request to the gateway."""
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
@@ -15,3 +15,6 @@ PROPERTIES_MAX = 32 * 1024  # "msg properties length limit 32k", SendMessageProc
 LINE_MAX = 4 * BODY_MAX
 #: One op row each; RocketMQ limits a batch of ops to 4 KiB (transactionOpMsgMaxSize), some 2,000 short offsets.
 OFFSETS_MAX = 10_000
+#: messages or ops of one request
+BATCH_MAX = 1000
+REMARK_MAX = 1024

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
 
-from checkback.messages.fields import NAME, Rejected, quoted, string
-from checkback.messages.limits import GROUP_MAX, TOPIC_MAX, TRANSACTION_ID_MAX
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from checkback.messages.fields import NAME, Rejected, quoted
+from checkback.messages.limits import GROUP_MAX, TOPIC_MAX
 
 #: TopicValidator.SYSTEM_TOPIC_SET; topics with one of SYSTEM_PREFIXES need no entry.
 SYSTEM_TOPICS = frozenset(
@@ -63,32 +60,29 @@ def not_a_folder(name: str) -> str | None:
     return None
 
 
-def transaction_id_of(fields: Mapping[str, Any]) -> str:
-    """The field transaction_id. Raises Rejected."""
-    value = string(fields, "transaction_id")
-    if not value:
-        raise Rejected("transaction_id: empty")
-    if len(value) > TRANSACTION_ID_MAX:
-        raise Rejected(f"transaction_id: {len(value)} characters, over {TRANSACTION_ID_MAX}")
-    return value
-
-
-def name_of(fields: Mapping[str, Any], name: str, limit: int) -> str:
-    """The field: a group or topic that meets Validators.checkGroup and checkTopic. Raises Rejected."""
-    value = string(fields, name)
-    if not value:
-        raise Rejected(f"{name}: empty")
-    if len(value) > limit:
-        raise Rejected(f"{name}: {len(value)} characters, over {limit}")
-    if not NAME.fullmatch(value):
-        raise Rejected(f"{name}: {quoted(value)} has characters other than a-z, A-Z, 0-9, _ and -")
-    return value
-
-
-def topic_of(fields: Mapping[str, Any]) -> str:
-    """The field real_topic: a valid, unreserved topic. Raises Rejected."""
-    value = name_of(fields, "real_topic", TOPIC_MAX)
-    why = reserved(value)
+def refuse_group(name: str) -> None:
+    """Raise Rejected for the name of a producer group that does not meet Validators.checkGroup, whatever its length."""
+    why = _other_characters(name)
     if why is not None:
-        raise Rejected(f"real_topic: {quoted(value)} {why}")
-    return value
+        raise Rejected(f"producer_group: {why}")
+
+
+def refuse_topic(name: str) -> None:
+    """Raise Rejected for a real_topic that does not meet Validators.checkTopic, whatever its length, or is reserved."""
+    why = _unfit_topic(name)
+    if why is not None:
+        raise Rejected(f"real_topic: {why}")
+
+
+# Most messages have one of few names, and a name has at most TOPIC_MAX characters.
+
+
+@lru_cache(1024)
+def _other_characters(name: str) -> str | None:
+    return None if NAME.fullmatch(name) else f"{quoted(name)} has characters other than a-z, A-Z, 0-9, _ and -"
+
+
+@lru_cache(1024)
+def _unfit_topic(name: str) -> str | None:
+    why = reserved(name)
+    return _other_characters(name) or (f"{quoted(name)} {why}" if why else None)

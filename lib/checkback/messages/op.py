@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-from checkback.messages.fields import Rejected, fields_of, integer, quoted, refuse_unknown, string
-from checkback.messages.limits import GROUP_MAX, INT_MAX, LONG_MAX, MS_MAX, OFFSETS_MAX
-from checkback.messages.names import name_of, transaction_id_of
+from msgspec import Meta, Struct
+
+from checkback.messages.columns import Born, BornOrNow, Group, Offset, QueueId, TransactionId
+from checkback.messages.fields import Rejected, fields_of, message_of, quoted, refuse_unknown
+from checkback.messages.limits import LONG_MAX, OFFSETS_MAX
+from checkback.messages.names import refuse_group
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,11 +18,38 @@ if TYPE_CHECKING:
 STATES = ("COMMIT", "ROLLBACK")
 #: RocketMQ's names (LocalTransactionState)
 _ROCKETMQ = {"COMMIT_MESSAGE": "COMMIT", "ROLLBACK_MESSAGE": "ROLLBACK", "UNKNOW": "UNKNOWN"}
-#: what a line may say
-FIELDS = frozenset(
-    {"queue_id", "half_offset", "half_offsets", "transaction_id", "producer_group", "state", "born_timestamp"}
-)
 _OFFSETS = re.compile(r"[0-9]{1,19}(?:,[0-9]{1,19})*,?")
+
+
+class OpMessage(Struct, gc=False, forbid_unknown_fields=True):
+    """The end of a transaction."""
+
+    queue_id: QueueId
+    half_offset: Annotated[Offset, Meta(description="queue_offset of the half message that it ends")]
+    transaction_id: TransactionId
+    producer_group: Group
+    state: Literal["COMMIT", "ROLLBACK"]
+    born_timestamp: BornOrNow = None
+
+
+class OpLine(OpMessage, kw_only=True):
+    """An op on a line, or in a record."""
+
+    born_timestamp: Born
+
+
+class OpsLine(Struct, gc=False, forbid_unknown_fields=True):
+    """Ops of several half messages on a line."""
+
+    queue_id: QueueId
+    half_offsets: str
+    producer_group: Group
+    state: Literal["COMMIT", "ROLLBACK"]
+    born_timestamp: Born
+    transaction_id: TransactionId | None = None
+
+
+FIELDS = frozenset({*OpLine.__struct_fields__, *OpsLine.__struct_fields__})
 
 
 class Op(NamedTuple):
@@ -36,6 +66,10 @@ class Op(NamedTuple):
     born_timestamp: int
 
 
+#: an op and the sender's remark
+RemarkedOp = tuple[Op, str | None]
+
+
 def parse_ops(line: bytes) -> list[Op]:
     """Parse the op messages from a line of UTF-8 JSON: one, or one for each distinct offset in ``half_offsets``.
 
@@ -50,29 +84,23 @@ def parse_ops(line: bytes) -> list[Op]:
 
 def ops_of(fields: Mapping[str, Any]) -> list[Op]:
     """The op messages in a JSON object's fields, by ``parse_ops``'s rules. Raises Rejected."""
-    if "half_offsets" in fields:
-        offsets = _offsets(fields)
-        stated = fields.get("transaction_id") is not None
-        transaction_id = transaction_id_of(fields) if stated else None
-    else:
-        return [op_of(fields)]
-    queue_id = integer(fields, "queue_id", INT_MAX)
-    group = name_of(fields, "producer_group", GROUP_MAX)
-    state = _state(fields)
-    born = integer(fields, "born_timestamp", MS_MAX)
-    return [Op(queue_id, offset, transaction_id, group, state, born) for offset in offsets]
+    if "half_offsets" not in fields:
+        line = message_of(fields, OpLine)
+        return [op_of(line, line.born_timestamp)]
+    if "half_offset" in fields:
+        raise Rejected("half_offsets: half_offset is there too, only one of them may be")
+    sent = message_of(fields, OpsLine)
+    refuse_group(sent.producer_group)
+    return [
+        Op(sent.queue_id, offset, sent.transaction_id, sent.producer_group, sent.state, sent.born_timestamp)
+        for offset in _offsets(sent.half_offsets)
+    ]
 
 
-def op_of(fields: Mapping[str, Any]) -> Op:
-    """The op message in a JSON object's fields, for one half message, with its transaction id. Raises Rejected."""
-    return Op(
-        queue_id=integer(fields, "queue_id", INT_MAX),
-        half_offset=integer(fields, "half_offset", LONG_MAX),
-        transaction_id=transaction_id_of(fields),
-        producer_group=name_of(fields, "producer_group", GROUP_MAX),
-        state=_state(fields),
-        born_timestamp=integer(fields, "born_timestamp", MS_MAX),
-    )
+def op_of(sent: OpMessage, born: int) -> Op:
+    """The op message that was sent. ``born``: its born_timestamp. Raises Rejected for what no field's type tells."""
+    refuse_group(sent.producer_group)
+    return Op(sent.queue_id, sent.half_offset, sent.transaction_id, sent.producer_group, sent.state, born)
 
 
 def state_meant(value: object) -> object:
@@ -84,10 +112,7 @@ def state_meant(value: object) -> object:
     return name if name in (*STATES, "UNKNOWN") else value
 
 
-def _offsets(fields: Mapping[str, Any]) -> list[int]:
-    if "half_offset" in fields:
-        raise Rejected("half_offsets: half_offset is there too, only one of them may be")
-    value = string(fields, "half_offsets")
+def _offsets(value: str) -> list[int]:
     if value.count(",") + (not value.endswith(",")) > OFFSETS_MAX:
         raise Rejected(f"half_offsets: more than {OFFSETS_MAX} offsets")
     if not _OFFSETS.fullmatch(value):
@@ -96,12 +121,3 @@ def _offsets(fields: Mapping[str, Any]) -> list[int]:
     if max(offsets) > LONG_MAX:
         raise Rejected(f"half_offsets: {max(offsets)} is over {LONG_MAX}")
     return offsets
-
-
-def _state(fields: Mapping[str, Any]) -> str:
-    value = fields.get("state")
-    if value not in STATES:
-        what = f"unknown state {quoted(value)}, neither COMMIT nor ROLLBACK" if "state" in fields else "missing"
-        meant = state_meant(value)
-        raise Rejected(f"state: {what}{f': did you mean {meant}?' if meant in STATES else ''}")
-    return str(value)

@@ -8,7 +8,8 @@ from contextlib import contextmanager, nullcontext
 from threading import Condition, RLock, get_ident
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from checkback.producer.calls import BATCH_BYTES, BATCH_MAX, Call, Op
+from checkback.messages.limits import BATCH_MAX
+from checkback.producer.calls import BATCH_BYTES, Call, Op
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -5,6 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
+from checkback.messages.limits import BATCH_MAX
 from checkback.producer.message import half_json, id_of
 from checkback.producer.responses import (
     TRY_AGAIN,
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from checkback.producer.message import Message
     from checkback.producer.retry import Attempts
 
-#: messages of one request (the gateway's limit), and bytes above which no further one is added (its limit is 16 MiB)
-BATCH_MAX, BATCH_BYTES = 1000, 4 << 20
+#: bytes of a request above which no further message is added; the gateway's limit is 16 MiB
+BATCH_BYTES = 4 << 20
 #: bytes that a value of a message counts for at least: a request then has fewer values than the gateway's 50,000
 _VALUE = 100
 

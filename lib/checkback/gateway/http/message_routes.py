@@ -1,16 +1,14 @@
-"""The routes for messages: request body in, answer out, bypassing the framework's layers."""
+"""The routes for messages: request body in, answer out."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from checkback.gateway.health import now_ms
-from checkback.gateway.http.middleware import JSON, PROBLEM_JSON
+from checkback.gateway.http.middleware import reply_of
 from checkback.gateway.problems import Problem
-from checkback.gateway.requests import json_decoder
+from checkback.gateway.requests import decoder
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -28,12 +26,12 @@ def message_routes(service: GatewayService) -> dict[str, Direct]:
     """The handlers of POST requests, by path."""
     halves, ops = service.halves.take, service.ops.take
     return {
-        "/v1/half": _one(json_decoder.half_of_body, halves),
-        "/v1/halves": _many(json_decoder.halves_of_body, halves),
-        "/v1/message": _one(partial(json_decoder.half_of_body, committed=True), halves),
-        "/v1/messages": _many(partial(json_decoder.halves_of_body, committed=True), halves),
-        "/v1/op": _one(json_decoder.op_of_body, ops),
-        "/v1/ops": _many(json_decoder.ops_of_body, ops),
+        "/v1/half": _one(decoder.half_of_body, halves),
+        "/v1/halves": _many(decoder.halves_of_body, halves),
+        "/v1/message": _one(partial(decoder.half_of_body, committed=True), halves),
+        "/v1/messages": _many(partial(decoder.halves_of_body, committed=True), halves),
+        "/v1/op": _one(decoder.op_of_body, ops),
+        "/v1/ops": _many(decoder.ops_of_body, ops),
     }
 
 
@@ -54,19 +52,13 @@ def _many(read: Read, take: Take) -> Direct:
 
 
 async def _at_once(problem: Problem) -> Reply:
-    return _answered(problem)
+    return reply_of(problem)
 
 
 async def _first(answers: Awaitable[list[Answer]]) -> Reply:
-    return _answered((await answers)[0])
+    return reply_of((await answers)[0])
 
 
 async def _each(answers: Awaitable[list[Answer]]) -> Reply:
     results = [one.members() if isinstance(one, Problem) else {"status": 200, **one} for one in await answers]
-    return _answered({"results": results})
-
-
-def _answered(answer: object) -> Reply:
-    if isinstance(answer, Problem):
-        return answer.status, orjson.dumps(answer.members()), PROBLEM_JSON, answer.headers()
-    return 200, orjson.dumps(answer), JSON, None
+    return reply_of({"results": results})

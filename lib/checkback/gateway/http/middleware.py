@@ -15,16 +15,21 @@ from checkback.urls import LOOPBACK, host_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
     from checkback.gateway.authentication import BearerTokens, Groups
+    from checkback.gateway.http.request_bodies import Message, Receive
     from checkback.gateway.metrics import Metrics
+    from checkback.gateway.problems import Answer
     from checkback.settings import Gateway
 
+    #: of ASGI
+    Scope = Mapping[str, Any]
+    Send = Callable[[Message], Awaitable[None]]
     #: status, body, media type, additional headers
     Reply = tuple[int, bytes, bytes, Mapping[str, str] | None]
     #: Handles a body sent with the token of these groups. The awaitable holds no reference to the body.
     Direct = Callable[[bytes, Groups], Awaitable[Reply]]
+    #: of a request whose body is not read: its route, as metrics name it, and the reply
+    Other = Callable[[Scope], Awaitable[tuple[str, Reply]]]
 
 #: Most headers of a request; their total size is a setting.
 HEADERS_MAX = 64
@@ -37,17 +42,16 @@ _log = logging.getLogger("checkback.gateway")
 
 
 class RequestMiddleware:
-    """ASGI middleware: limits on headers and body, the token, the media type, the host; a problem for every failure.
+    """The ASGI application: limits of requests, the token, the media type, the host; a problem for every failure.
 
-    ``direct``: handlers of POSTs to these paths, bypassing the layers of ``app``, which would take longer than the
-    answer; ``app`` handles all other requests, without reading a body. Without tokens, only requests whose Host is this
-    machine are accepted: this stops DNS rebinding, and a browser's forms are not JSON.
+    ``direct``: handlers of POSTs to these paths; ``other`` answers all other requests. Without tokens, only
+    requests whose Host is this machine are accepted: this stops DNS rebinding, and a browser's forms are not JSON.
     """
 
     def __init__(
-        self, app: ASGIApp, direct: Mapping[str, Direct], tokens: BearerTokens, metrics: Metrics, settings: Gateway
+        self, other: Other, direct: Mapping[str, Direct], tokens: BearerTokens, metrics: Metrics, settings: Gateway
     ) -> None:
-        self._app = app
+        self._other = other
         self._direct = direct
         self._tokens = tokens
         self._metrics = metrics
@@ -61,19 +65,17 @@ class RequestMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a valid request on; refuse the others, by their headers alone where possible."""
         if scope["type"] != "http":
-            if scope["type"] == "lifespan":
-                await self._app(scope, receive, send)
             return
         sent, incoming = _Sent(send, scope), RequestStream(receive)
-        # HEAD as GET: uvicorn, which keeps the scope, leaves the body out.
-        asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
         route = self._direct.get(scope["path"]) if scope["method"] == "POST" else None
+        name = scope["path"] if route is not None else "other"
         try:
             problem = self._unfit_head(scope, route is not None)
             if problem is None and route is not None:
                 problem = await self._directly(route, scope, incoming, sent)
             elif problem is None:
-                await self._app(asked, _no_body, sent)
+                name, reply = await self._other(scope)
+                await sent.answer(*reply)
             if problem is not None:
                 await sent.refuse(problem, lambda: self._receiving.rest(incoming))
         except Exception as error:  # noqa: BLE001 - the client gets a problem, the log the reason without the request
@@ -82,7 +84,6 @@ class RequestMiddleware:
                 problem = Problem("internal", "an error of the gateway; its log says more")
                 await sent.answer(500, orjson.dumps(problem.members()), PROBLEM_JSON)
         finally:
-            name = scope["path"] if route is not None else getattr(asked.get("route"), "path_format", "other")
             self._metrics.answered(name, sent.status, sent.seconds())
 
     async def _directly(self, direct: Direct, scope: Scope, incoming: RequestStream, sent: _Sent) -> Problem | None:
@@ -136,8 +137,11 @@ def _unfit_kind(kind: bytes, encoding: bytes) -> Problem | None:
     return None
 
 
-async def _no_body() -> Message:
-    return {"type": "http.request", "body": b"", "more_body": False}
+def reply_of(answer: Answer) -> Reply:
+    """The reply with a JSON object, or a problem."""
+    if isinstance(answer, Problem):
+        return answer.status, orjson.dumps(answer.members()), PROBLEM_JSON, answer.headers()
+    return 200, orjson.dumps(answer), JSON, None
 
 
 def _header(scope: Scope, wanted: bytes) -> bytes:
@@ -149,7 +153,8 @@ class _Sent:
 
     def __init__(self, send: Send, scope: Scope) -> None:
         self._send = send
-        self._whole = scope.get("extensions", _NOTHING).get(WHOLE_RESPONSE)
+        # It would write the body of an answer to HEAD, too.
+        self._whole = None if scope["method"] == "HEAD" else scope.get("extensions", _NOTHING).get(WHOLE_RESPONSE)
         self._began = time.perf_counter()
         self._answered: float | None = None
         self.status = 0

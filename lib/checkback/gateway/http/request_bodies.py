@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from checkback.gateway.problems import Problem
 
 if TYPE_CHECKING:
-    from starlette.types import Receive
+    from collections.abc import Awaitable, Callable, MutableMapping
 
     from checkback.gateway.authentication import Groups
+
+    #: of ASGI
+    Message = MutableMapping[str, Any]
+    Receive = Callable[[], Awaitable[Message]]
 
 #: Bytes of a body that are not counted: for small bodies the limit on connections is enough, and clients that send
 #: small messages are never blocked by others' large ones.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from checkback.gateway.problems import Problem
-from checkback.gateway.requests.batch_decoder import BATCH_MAX
+from checkback.messages.limits import BATCH_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

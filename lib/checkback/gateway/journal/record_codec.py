@@ -11,7 +11,7 @@ from checkback.errors import StorageError
 from checkback.gateway.journal.record import Kind, Record
 from checkback.gateway.tables import half_rows_at, op_rows
 from checkback.messages.half import Half
-from checkback.messages.op import Op
+from checkback.messages.op import RemarkedOp
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,11 +20,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from checkback.gateway.deduplication.history import Place
-    from checkback.gateway.requests.batch_decoder import RemarkedOp
 
 _encode = msgspec.msgpack.Encoder().encode
 _halves = msgspec.msgpack.Decoder(list[Half]).decode
-_ops = msgspec.msgpack.Decoder(list[tuple[Op, str | None]]).decode
+_ops = msgspec.msgpack.Decoder(list[RemarkedOp]).decode
 
 
 def half_record(halves: Sequence[Half], queue_id: int, first: int) -> Record:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from checkback.gateway.deduplication.history import Place
     from checkback.gateway.problems import Problem
-    from checkback.gateway.requests.batch_decoder import RemarkedOp
+    from checkback.messages.op import RemarkedOp
 
 
 @dataclass(eq=False)
