@@ -1,6 +1,6 @@
-"""spark-submit entry point of `checkback cancel`; takes the same options."""
+"""spark-submit entry point of `checkback tx cancel`; takes the same options."""
 
 from checkback.cli import run
 
 if __name__ == "__main__":
-    run("cancel")
+    run("tx cancel")

@@ -1,6 +1,6 @@
-"""spark-submit entry point of `checkback resolve`; takes the same options."""
+"""spark-submit entry point of `checkback tx resolve`; takes the same options."""
 
 from checkback.cli import run
 
 if __name__ == "__main__":
-    run("resolve")
+    run("tx resolve")

@@ -12,14 +12,14 @@ import zipfile
 from contextlib import nullcontext
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from checkback import __version__
 from checkback.build import commit
 from checkback.cli import main
-from checkback.commands import MODULES, application, names
+from checkback.commands import MODULES, application
 from checkback.settings import Settings, flatten
 from checkback.storage.log.delta_log import DeltaLog
 
@@ -48,11 +48,11 @@ def fails(capfd: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> 
 
 @pytest.mark.parametrize("option", ["--since", "--as-of"])
 def test_what_is_no_time_is_told_with_its_option(option: str, capfd: pytest.CaptureFixture[str]) -> None:
-    said = fails(capfd, "decisions", option, "1h", "--set", "storage.root=.")
+    said = fails(capfd, "tx", "decisions", option, "1h", "--set", "storage.root=.")
     assert said.startswith(f"checkback: {option}: '1h' is not a time; write 2026-11-20T15:00")
 
 
-@pytest.mark.parametrize("command", [["reconcile", "--available-now"], ["land", "--half", "."], ["pending"]])
+@pytest.mark.parametrize("command", [["reconcile", "--available-now"], ["land", "--half", "."], ["tx", "list"]])
 def test_a_root_that_delta_rs_would_read_as_a_url_is_refused(
     command: list[str], folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -62,7 +62,7 @@ def test_a_root_that_delta_rs_would_read_as_a_url_is_refused(
     assert "a%20b has a % and two digits" in said
 
 
-@pytest.mark.parametrize("command", [["reconcile", "--available-now"], ["land", "--half", "."], ["pending"]])
+@pytest.mark.parametrize("command", [["reconcile", "--available-now"], ["land", "--half", "."], ["tx", "list"]])
 @pytest.mark.parametrize(
     ("override", "told"),
     [
@@ -93,6 +93,7 @@ def test_checkpoints_that_cannot_be_written_are_told(folder: Path, capfd: pytest
     [
         ([], "Missing command"),
         (["config"], "Missing command"),
+        (["tx"], "Missing command; see `checkback tx --help`"),
         (["reconsile"], "No such command"),
         (["reconcile", "--available"], "No such option"),
         (["reconcile", "surplus"], "unexpected extra argument"),
@@ -109,13 +110,15 @@ def test_wrong_usage_is_told_in_one_line(arguments: list[str], told: str, capfd:
 
 
 def test_help_shows_optional_arguments_in_brackets(capfd: pytest.CaptureFixture[str]) -> None:
-    for command, argument in (("consumers", "[GROUP]"), ("resume", "[TX]"), ("lineage", "[TX | QUEUE/OFFSET]")):
-        assert main([command, "--help"]) == 0
+    for command, argument in (("tx resume", "[TX]"), ("tx describe", "[TX | QUEUE/OFFSET]")):
+        assert main([*command.split(), "--help"]) == 0
         assert f"checkback {command} [OPTIONS] {argument} " in capfd.readouterr().out
 
 
 def test_usage_error_points_to_the_help_of_its_command(capfd: pytest.CaptureFixture[str]) -> None:
     assert "see `checkback land --help`" in fails(capfd, "land", "--hlf", "x")
+    assert "see `checkback tx list --help`" in fails(capfd, "tx", "list", "--stat", "x")
+    assert "see `checkback tx --help`" in fails(capfd, "tx", "lst")
     assert "see `checkback --help`" in fails(capfd, "lend")
 
 
@@ -181,7 +184,7 @@ def test_config_show_has_every_setting_its_value_and_origin(
 
 
 def test_config_show_json(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["config", "show", "--json", "--set", "storage.root=a[b]c"]) == 0
+    assert main(["config", "show", "-o", "json", "--set", "storage.root=a[b]c"]) == 0
     shown = json.loads(capfd.readouterr().out)
     assert shown["storage.root"] == {"value": "a[b]c", "origin": "--set"}
     assert shown["transaction.check_max"] == {"value": 15, "origin": "default"}
@@ -205,18 +208,79 @@ def test_help_and_settings_need_no_java_and_no_spark() -> None:
     assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False).returncode == 0
 
 
-def test_each_command_is_in_the_module_that_is_named() -> None:
-    from checkback.commands.options import app
+#: what scripts and operators type: a change here breaks them
+COMMANDS = {
+    *("gateway", "land", "reconcile", "rebuild", "maintain", "status", "outages", "audit", "what-if", "dashboard"),
+    *(f"tx {verb}" for verb in ("list", "describe", "decisions", "resolve", "cancel", "resume")),
+    *("topic list", "topic consume", "config show"),
+    *(f"group {verb}" for verb in ("list", "describe", "reset", "reconsume", "remove-topic", "remove")),
+}
+#: those that run until they are ended, or print what they do
+_SERVICES = {"gateway", "land", "reconcile", "rebuild", "dashboard"}
+_CHANGES = {name for name in COMMANDS if name.split()[-1] in ("resolve", "cancel", "resume", "reset", "reconsume")}
+_CHANGES |= {"group remove-topic", "group remove"}
 
-    commands = application().commands
-    found = {each.name or each.callback.__name__: each.callback.__module__ for each in app.registered_commands}  # type: ignore[union-attr]
-    named = {name: f"checkback.commands.{module}" for module, names in MODULES.items() for name in names}
-    for group in app.registered_groups:
-        assert group.typer_instance is not None
-        (module,) = {each.callback.__module__ for each in group.typer_instance.registered_commands if each.callback}
-        found[str(group.name)] = module
-    assert found == named
-    assert sorted(commands) == names()
+
+def commands() -> dict[str, Any]:
+    """Every command, by its words."""
+    found: dict[str, Any] = {}
+    for name, each in application().commands.items():
+        verbs = getattr(each, "commands", None)
+        found |= {name: each} if verbs is None else {f"{name} {verb}": one for verb, one in verbs.items()}
+    return found
+
+
+def test_commands_and_the_options_that_many_have() -> None:
+    """-o of what answers, --dry-run beside --yes of what changes something, the settings of all."""
+    options = {name: {text for each in command.params for text in each.opts} for name, command in commands().items()}
+    assert options.keys() == COMMANDS
+    assert {name for name, of in options.items() if {"-o", "--output"} <= of} == COMMANDS - _SERVICES
+    assert {name for name, of in options.items() if {"--yes", "--actor", "--reason"} <= of} == _CHANGES
+    assert {name for name, of in options.items() if "--dry-run" in of} == {*_CHANGES, "maintain"}
+    assert all({"--config", "--set", "--debug"} <= of for of in options.values())
+
+
+def test_each_command_is_in_the_modules_that_are_named() -> None:
+    for first in {name.split()[0] for name in COMMANDS}:
+        code = f"from checkback.commands import application; print(*sorted({_WORDS.format(first)}))"
+        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert set(run.stdout.split()) == {name.split()[-1] for name in COMMANDS if name.split()[0] == first}
+    assert {name.split()[0] for name in COMMANDS} == MODULES.keys()
+
+
+_WORDS = "getattr((app := application(['{0}']).commands['{0}']), 'commands', None) or ['{0}']"
+
+
+def test_help_groups_the_commands(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    out = capfd.readouterr().out
+    panels = [line.strip("╭╮─ ") for line in out.splitlines() if line.startswith("╭")]
+    assert panels == ["Options", "Run", "Answers", "Transactions, topics, consumer groups", "Settings"]
+    assert {line.split()[1] for line in out.splitlines() if re.match(r"│ [a-z]", line)} == MODULES.keys()
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"), [("checkback tx re", ["resolve", "resume"]), ("checkback gat", ["gateway"])]
+)
+def test_a_shell_completes_commands(typed: str, completed: list[str]) -> None:
+    words = {"_CHECKBACK_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": f"{typed.count(' ')}"}
+    assert program(**words).stdout.split() == completed
+
+
+def test_who_acts_is_the_user_unless_told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["tx", "resolve", "x", "--commit", "--reason", "b"]
+    monkeypatch.setenv("USER", "al: ice")
+    assert '--actor: has a ": "' in fails(capfd, *arguments)
+    assert "there is no folder" in fails(capfd, *arguments, "--actor", "alice")
+    monkeypatch.delenv("USER")
+    assert "Missing option '--actor'" in fails(capfd, *arguments)
+
+
+def test_yes_and_dry_run_exclude_each_other(capfd: pytest.CaptureFixture[str]) -> None:
+    told = fails(capfd, "group", "remove", "g", "--reason", "b", "--actor", "a", "--yes", "--dry-run")
+    assert told == "checkback: --yes and --dry-run exclude each other; give one of them\n"
 
 
 def test_a_command_does_not_wait_for_those_of_others() -> None:
@@ -235,7 +299,7 @@ def test_the_end_of_a_command_does_not_wait_for_the_garbage_collector() -> None:
 def test_an_answer_does_not_wait_for_pandas(tmp_path: Path) -> None:
     DeltaLog.create("half", f"{tmp_path}/half", sync=False)
     code = "import sys; from checkback.cli import main; code = main(); sys.exit(code or 'pandas' in sys.modules)"
-    command = [sys.executable, "-c", code, "pending", "--set", f"storage.root={tmp_path}"]
+    command = [sys.executable, "-c", code, "tx", "list", "--set", f"storage.root={tmp_path}"]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (run.returncode, run.stderr) == (0, "")
 
@@ -250,7 +314,7 @@ def test_without_java_a_command_is_told_what_to_install() -> None:
 
 @pytest.mark.slow
 def test_output_may_be_closed_early() -> None:
-    command = f"{Path(sys.executable).parent / 'checkback'} config show --json | head -1"
+    command = f"{Path(sys.executable).parent / 'checkback'} config show -o json | head -1"
     run = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False)
     assert (run.stdout, run.stderr) == ("{\n", "")
 
@@ -310,7 +374,7 @@ def half(spark: SparkSession, folder: Path) -> Path:
 
 
 def test_pending_json_is_one_object_a_line_in_utc(half: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["pending", "--json"]) == 0
+    assert main(["tx", "list", "-o", "json"]) == 0
     out, err = capfd.readouterr()
     assert err == ""
     rows = [json.loads(line) for line in out.splitlines()]
@@ -322,19 +386,19 @@ def test_pending_json_is_one_object_a_line_in_utc(half: Path, capfd: pytest.Capt
 
 
 def test_pending_table_shows_50_rows_and_counts_the_others(half: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["pending"]) == 0
+    assert main(["tx", "list"]) == 0
     lines = capfd.readouterr().out.splitlines()
     assert len(lines) == 1 + 50 + 1
     assert "tx[red]0" in lines[1]
-    assert lines[-1] == "and 10 more; --json shows all"
+    assert lines[-1] == "and 10 more; -o json shows all"
 
 
 def test_pending_of_a_group(half: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["pending", "--group", "pay"]) == 0
+    assert main(["tx", "list", "--group", "pay"]) == 0
     lines = capfd.readouterr().out.splitlines()
     assert len(lines) == 1 + 30
     assert not any("orders" in line for line in lines)
-    assert main(["pending", "--group", "nobody"]) == 0
+    assert main(["tx", "list", "--group", "nobody"]) == 0
     told = "Nothing of the group nobody is pending. No half message is of the group nobody; there are orders, pay.\n"
     assert capfd.readouterr().out == told
 
@@ -342,9 +406,9 @@ def test_pending_of_a_group(half: Path, capfd: pytest.CaptureFixture[str]) -> No
 def test_pending_without_tables_says_what_to_do(
     spark: SparkSession, folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert "storage.root (default): there is no folder " in fails(capfd, "pending")
+    assert "storage.root (default): there is no folder " in fails(capfd, "tx", "list")
     (folder / "data").mkdir()
-    assert "there is no such table; run `checkback reconcile` first" in fails(capfd, "pending")
+    assert "there is no such table; run `checkback reconcile` first" in fails(capfd, "tx", "list")
 
 
 # Jobs
@@ -373,15 +437,16 @@ def test_job_without_deltas_jars_is_told_what_to_add(folder: Path) -> None:
     "command",
     [
         ["status"],
-        ["stuck"],
-        ["pending"],
+        ["tx", "list"],
+        ["topic", "list"],
+        ["group", "list"],
         ["audit"],
-        ["lineage", "x"],
+        ["tx", "describe", "x"],
         ["what-if"],
         ["maintain"],
         ["rebuild"],
-        ["consume", "payments"],
-        ["resolve", "x", "--commit", "--actor", "a", "--reason", "b"],
+        ["topic", "consume", "payments"],
+        ["tx", "resolve", "x", "--commit", "--actor", "a", "--reason", "b"],
     ],
     ids=" ".join,
 )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from checkback.commands import application, names
+from checkback.commands import MODULES, application
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,7 @@ _TIMES = re.compile(r"(?:(?:\*|[0-9]+(?:-[0-9]+)?)(?:/[0-9]+)?(?:,(?=\S))?\s*){5
 def taken(line: str) -> dict[str, object]:
     """The options of the one `checkback` command in a line of a shell. Raises what Typer raises for a wrong one."""
     words = shlex.split(line, comments=True)
-    begin = next(number for number, word in enumerate(words) if word in names() and number)
+    begin = next(number for number, word in enumerate(words) if word in MODULES and number)
     assert Path(words[begin - 1]).name == "checkback"
     arguments = words[begin:]
     end = next((number for number, word in enumerate(arguments) if word in ("|", "&&") or ">" in word), len(arguments))
@@ -91,7 +91,7 @@ def _jobs() -> dict[str, str]:
         assert times is not None
         user, command = line[times.end() :].split(maxsplit=1)
         assert user == "checkback"
-        found[next(word for word in shlex.split(command) if word in names())] = command
+        found[next(word for word in shlex.split(command) if word in MODULES)] = command
     return found
 
 

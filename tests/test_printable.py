@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.cli import main
-from checkback.commands.printing import console, print_rows, print_table
+from checkback.commands.printing import console, print_lines, print_table
 from checkback.errors import printable
 from checkback.observe.logs import TextFormatter
 
@@ -43,8 +43,8 @@ def test_words_of_people_stay_as_they_are() -> None:
 def test_all_that_prints_shows_it(capfd: pytest.CaptureFixture[str]) -> None:
     print_table(("a", "b"), [[HOSTILE, "x"]])
     console().print(HOSTILE)
-    print_rows([HOSTILE])
-    assert main(["lineage", "tx", "--config", HOSTILE.replace("\0", "")]) == 2
+    print_lines([HOSTILE])
+    assert main(["tx", "describe", "tx", "--config", HOSTILE.replace("\0", "")]) == 2
     out, err = capfd.readouterr()
     assert out.count(SHOWN) == 3
     assert r"checkback: tx\u001b[2K" in err

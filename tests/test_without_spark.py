@@ -38,12 +38,12 @@ def _command(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     "arguments",
     [
         ["status"],
-        ["stuck"],
-        ["pending"],
+        ["topic", "list"],
+        ["tx", "list"],
         ["audit"],
         ["maintain"],
         ["maintain", "--repair"],
-        ["consumers"],
+        ["group", "list"],
     ],
     ids=" ".join,
 )

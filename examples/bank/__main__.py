@@ -48,7 +48,7 @@ def main(
     if store is Store.FOLDER:
         console.print(f"\nThe tables: {root}/data, the databases and logs beside them.")
         console.print(f"Look at them: {command()} status --set storage.root={root}/data")
-        console.print(f"              {command()} consumers --set storage.root={root}/data")
+        console.print(f"              {command()} group list --set storage.root={root}/data")
     else:
         console.print(f"\nThe tables were on an S3 server, which kept them in memory; databases and logs: {root}.")
     faults = outcome.books.faults()

@@ -14,14 +14,16 @@ import signal
 import sys
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from checkback.errors import CheckbackError, SettingsError, missing_module, printable, reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from logging import LogRecord
     from types import FrameType
+
+    from typer.core import TyperGroup
 
 PROGRAM = "checkback"
 #: what helps against errors of the operating system that any command may come upon
@@ -91,7 +93,7 @@ def _run(arguments: list[str], own_process: bool) -> int:
     try:
         from typer import TyperException
 
-        from checkback.commands import answering, application, names
+        from checkback.commands import answering, application
 
         app = application(arguments)
     except ModuleNotFoundError as error:
@@ -104,14 +106,27 @@ def _run(arguments: list[str], own_process: bool) -> int:
         except BrokenPipeError:
             return _closed(code)
     except TyperException as error:
-        command = next((argument for argument in arguments if argument in names()), None)
-        fix = f"see `{PROGRAM} --help`" if command is None else f"see `{PROGRAM} {command} --help`"
-        if command is not None and arguments[0] != command:
-            fix = f"options follow the command: {PROGRAM} {command} {arguments[0]} ..."
+        words = _command(app, arguments)
+        fix = f"see `{' '.join([PROGRAM, *words])} --help`"
+        if words and arguments[0] != words[0]:
+            fix = f"options follow the command: {' '.join([PROGRAM, *words])} {arguments[0]} ..."
         raise SettingsError(error.format_message().rstrip("."), fix=fix) from error
     except ModuleNotFoundError as error:
         raise missing_module(error) from error
     return code
+
+
+def _command(app: TyperGroup, arguments: Sequence[str]) -> list[str]:
+    """The words of the command that the arguments name; also behind options, which belong after it."""
+    words: list[str] = []
+    commands: Mapping[str, Any] = app.commands
+    for argument in arguments if arguments and (arguments[0] in commands or arguments[0][:1] == "-") else ():
+        if argument in commands:
+            words.append(argument)
+            commands = getattr(commands[argument], "commands", {})
+        elif words:
+            break
+    return words
 
 
 def _exit_code(error: SystemExit) -> int:
@@ -121,7 +136,7 @@ def _exit_code(error: SystemExit) -> int:
 
 
 def _closed(code: int) -> int:
-    """The exit code of a command whose reader has closed the pipe (`checkback pending | head`)."""
+    """The exit code of a command whose reader has closed the pipe (`checkback tx list | head`)."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code
 

@@ -25,13 +25,12 @@ DEMO = 120
 #: name of the size, transactions, pending
 SIZES = (("demo", DEMO, 12), ("million", 1_000_000, 100_000), ("ten_million", 10_000_000, 100_000))
 QUESTIONS = {
-    "status": ("status", "--json"),
-    "pending": ("pending",),
-    "pending_json": ("pending", "--json"),
-    "stuck": ("stuck",),
-    "lineage": ("lineage", "transaction-1"),
-    "decisions": ("decisions", "--since", "2026-01-01T00:00", "--every", "1h"),
-    "scheduled": ("scheduled",),
+    "status": ("status", "-o", "json"),
+    "pending": ("tx", "list"),
+    "pending_json": ("tx", "list", "-o", "json"),
+    "lineage": ("tx", "describe", "transaction-1"),
+    "decisions": ("tx", "decisions", "--since", "2026-01-01T00:00", "--every", "1h"),
+    "scheduled": ("tx", "list", "--state", "scheduled"),
     "audit": ("audit",),
 }
 

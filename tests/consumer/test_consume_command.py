@@ -1,4 +1,4 @@
-"""`checkback consume` as typed: what is printed of which messages, and what it leaves alone."""
+"""`checkback topic consume` as typed: what is printed of which messages, and what it leaves alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SET = ("--set", "storage.root=data")
-COMMAND = [sys.executable, "-m", "checkback", "consume", "payments", *SET]
+COMMAND = [sys.executable, "-m", "checkback", "topic", "consume", "payments", *SET]
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Published:
 
 
 def consumed(capfd: pytest.CaptureFixture[str], *options: str) -> list[dict[str, Any]]:
-    assert main(["consume", "payments", "--json", *SET, *options]) == 0
+    assert main(["topic", "consume", "payments", "-o", "json", *SET, *options]) == 0
     out, err = capfd.readouterr()
     assert err == ""
     return [json.loads(line) for line in out.splitlines()]
@@ -100,7 +100,7 @@ def test_bodies_only_if_asked_for(lake: Published, capfd: pytest.CaptureFixture[
     assert [each.get("body") for each in found] == ["grüße\x1b[2J", None, ""]
     assert [each.get("body_base64") for each in found] == [None, "/wA=", None]
     assert [each["body_size"] for each in found] == [len(body) for body in bodies]
-    assert main(["consume", "payments", *SET, "--bodies"]) == 0
+    assert main(["topic", "consume", "payments", *SET, "--bodies"]) == 0
     out = capfd.readouterr().out
     assert "grüße\\u001b[2J" in out
     assert "\x1b" not in out
@@ -110,7 +110,7 @@ def test_text_is_one_line_a_message_without_control_characters(
     lake: Published, capfd: pytest.CaptureFixture[str]
 ) -> None:
     lake.publish({"payments": [lake.messages(1, (3,), tags="A\nB\x1b[31m", keys=None)]})
-    assert main(["consume", "payments", *SET]) == 0
+    assert main(["topic", "consume", "payments", *SET]) == 0
     header, line = capfd.readouterr().out.splitlines()
     assert header.split() == ["committed_at", "queue", "half", "transaction", "body", "tags", "keys"]
     assert line.split() == [iso(START + 1000), "3", "0/0", "tx-0", "6", "B", "A\\nB\\u001b[31m", "-"]
@@ -136,7 +136,7 @@ def test_text_is_one_line_a_message_without_control_characters(
 def test_wrong_usage_is_told_in_one_line(
     lake: Published, arguments: list[str], told: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["consume", *arguments, *SET]) == 2
+    assert main(["topic", "consume", *arguments, *SET]) == 2
     out, err = capfd.readouterr()
     assert out == ""
     assert err.count("\n") == 1
@@ -150,9 +150,13 @@ def environment() -> dict[str, str]:
 
 @contextmanager
 def _following() -> Iterator[tuple[subprocess.Popen[str], IO[str], IO[str]]]:
-    """`consume --json --follow`, its stdout and its stderr."""
+    """`topic consume -o json --follow`, its stdout and its stderr."""
     with subprocess.Popen(
-        [*COMMAND, "--json", "--follow"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+        [*COMMAND, "-o", "json", "--follow"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -216,7 +220,9 @@ def test_follow_waits_for_a_topic(lake: Published) -> None:
         assert process.wait() == 0
 
 
-@pytest.mark.parametrize("command", [("consume", "payments"), ("consume", "payments", "--follow"), ("consumers",)])
+@pytest.mark.parametrize(
+    "command", [("topic", "consume", "payments"), ("topic", "consume", "payments", "--follow"), ("group", "list")]
+)
 def test_a_root_without_tables_is_refused(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], command: tuple[str, ...]
 ) -> None:
@@ -249,9 +255,9 @@ def test_a_closed_pipe_ends_it_silently(lake: Published, follow: tuple[str, ...]
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["consume", "payments", "--from", "10m ago"],
-        ["consumers"],
-        ["reconsume", "credits", "--all", "--actor", "a", "--reason", "r"],
+        ["topic", "consume", "payments", "--from", "10m ago"],
+        ["group", "list"],
+        ["group", "reconsume", "credits", "--all", "--actor", "a", "--reason", "r"],
     ],
 )
 def test_neither_spark_nor_java_is_imported(lake: Published, arguments: list[str]) -> None:
@@ -263,5 +269,5 @@ def test_neither_spark_nor_java_is_imported(lake: Published, arguments: list[str
     run = subprocess.run(
         [sys.executable, "-c", code, *arguments, *SET], capture_output=True, text=True, check=True, env=environment()
     )
-    expected = "2 set()" if arguments[0] == "reconsume" else "0 set()"  # there is no such group
+    expected = "2 set()" if "reconsume" in arguments else "0 set()"  # there is no such group
     assert run.stdout.splitlines()[-1] == expected

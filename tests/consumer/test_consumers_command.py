@@ -1,4 +1,4 @@
-"""`checkback consumers` and `reconsume` as typed, on groups of real consumers."""
+"""`checkback group list` and `reconsume` as typed, on groups of real consumers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from checkback.cli import main
 from checkback.consumer.batch_listing import ListedBatch
+from checkback.consumer.dead_letter_requests import Request, act, look, outcome
 from checkback.consumer.group.group_state import GroupState, MessageQueue, QueueState
 from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.position import BEFORE_BATCHES, BatchKey, MessageKey, Position
 from checkback.consumer.push_consumer import PushConsumer
 from checkback.consumer.reconsume import AGAIN, GONE, PENDING, RESUMED, Buried, judge, keys_of, with_retries
-from checkback.consumer.reconsume_command import Request, act, look, outcome
 from checkback.consumer.result import ConsumeResult
 from checkback.consumer.retry import Retry
 from checkback.storage.tables import Tables
@@ -56,7 +56,7 @@ def printed(capfd: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -
 
 
 def listed(capfd: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    return json.loads(printed(capfd, *arguments, "--json"))
+    return json.loads(printed(capfd, *arguments, "-o", "json"))
 
 
 def rows(name: str) -> list[dict[str, Any]]:
@@ -117,31 +117,29 @@ def dead(lake: Published) -> Published:
 @pytest.mark.slow
 def test_what_is_shown_of_a_group(dead: Published, capfd: pytest.CaptureFixture[str]) -> None:
     dead.publish({"payments": [dead.messages(3, (0,))]})
-    found = listed(capfd, "consumers", "credits")
+    found = listed(capfd, "group", "describe", "credits")
     assert (found["group"], found["members"], found["lag_messages"]) == ("credits", [], 3)
     assert (found["dead_letters"], found["retries"], found["next_retry_at"]) == (3, 0, None)
     (topic,) = found["topics"]
     assert (topic["topic"], topic["owned"], topic["lag_messages"]) == ("payments", 0, 3)
     assert {queue["queue_id"]: queue["lag_messages"] for queue in topic["queues"] if queue["lag_messages"]} == {0: 3}
     assert topic["queues"][0]["position"]["consumed"]["a"] == 0
-    lines = printed(capfd, "consumers").splitlines()
+    lines = printed(capfd, "group", "list").splitlines()
     assert lines[0].startswith("credits: members 0, last written ")
     assert lines[1].split()[:3] == ["topic", "queues", "lag"]
     assert lines[2].split()[:3] == ["payments", "0/64", "3"]
     assert len(lines) == 3
-    with_queues = printed(capfd, "consumers", "credits").splitlines()
+    with_queues = printed(capfd, "group", "describe", "credits").splitlines()
     given_up = [line.split() for line in with_queues[4:7]]
     assert [(topic, place) for topic, _, place, *_ in given_up] == [("payments", f"0/{offset}") for offset in (1, 3, 5)]
-    assert with_queues[7].endswith(
-        "checkback reconsume credits --all --actor NAME --reason TEXT (shows it; --yes does it)"
-    )
+    assert with_queues[7].endswith("checkback group reconsume credits --all --reason TEXT (shows it; --yes does it)")
     assert with_queues[9].split()[:2] == ["payments", "0"]
-    assert with_queues[10:] == ["nothing to consume in 63 queues, 63 of them without an owner; --json shows all"]
+    assert with_queues[10:] == ["nothing to consume in 63 queues, 63 of them without an owner; -o json shows all"]
     assert [columns[4] for columns in given_up] == [f"key-{n}" for n in (1, 3, 5)]
     letters = found["first_dead_letters"]
     assert [one["keys"] for one in letters] == [f"key-{n}" for n in (1, 3, 5)]
     assert [(one["half_queue_offset"], one["error"]) for one in letters] == [(n, "RECONSUME_LATER") for n in (1, 3, 5)]
-    assert "first_dead_letters" not in listed(capfd, "consumers")
+    assert "first_dead_letters" not in listed(capfd, "group", "list")
 
 
 @pytest.mark.slow
@@ -154,9 +152,9 @@ def test_rows_of_another_writer_that_name_no_message_are_left_out(
         write_deltalake(
             "data/dead_letters", table.set_column(at, name, pa.nulls(len(table), table[at].type)), mode="append"
         )
-    letters = listed(capfd, "consumers", "credits")["first_dead_letters"]
+    letters = listed(capfd, "group", "describe", "credits")["first_dead_letters"]
     assert {one["half_queue_offset"] for one in letters} == {1, 3, 5}
-    assert printed(capfd, "reconsume", "credits", "--all", *SIGNED)
+    assert printed(capfd, "group", "reconsume", "credits", "--all", *SIGNED)
 
 
 def owed(found: dict[str, Any]) -> dict[str, Any]:
@@ -171,12 +169,12 @@ def test_the_message_that_holds_up_a_queue_is_shown(lake: Published, capfd: pyte
     lake.publish({"payments": [lake.messages(4, (2,))]})
 
     def held() -> dict[str, Any] | None:
-        queue = listed(capfd, "consumers", "credits")["topics"][0]["queues"][2]
+        queue = listed(capfd, "group", "describe", "credits")["topics"][0]["queues"][2]
         return dict(queue["held"]) if queue["held"] else None
 
     with consumer(Listener(lambda message: message.half_queue_offset != 1), orderly=True, max_reconsume_times=None):
         wait_until(lambda: held() is not None)
-        lines = printed(capfd, "consumers").splitlines()
+        lines = printed(capfd, "group", "list").splitlines()
     found = held()
     assert found is not None
     assert " ".join(lines[3].split()) == "topic queue held up by since failed tries next try last error"
@@ -185,8 +183,10 @@ def test_the_message_that_holds_up_a_queue_is_shown(lake: Published, capfd: pyte
     assert (found["half_queue_id"], found["half_queue_offset"], found["last_error"]) == (0, 1, "RECONSUME_LATER")
     assert found["failed_tries"] >= 1
     assert found["since"] < found["next_try_at"]
-    assert "held up" in printed(capfd, "consumers", "credits")
-    assert [queue["held"] for queue in listed(capfd, "consumers")["topics"][0]["queues"] if queue["held"]] == [found]
+    assert "held up" in printed(capfd, "group", "describe", "credits")
+    assert [queue["held"] for queue in listed(capfd, "group", "list")["topics"][0]["queues"] if queue["held"]] == [
+        found
+    ]
 
 
 @pytest.mark.slow
@@ -195,13 +195,13 @@ def test_members_and_their_last_error_are_shown(lake: Published, capfd: pytest.C
     lake.publish({"payments": [lake.messages(1)]})
 
     def told() -> bool:
-        members = listed(capfd, "consumers")["members"]
+        members = listed(capfd, "group", "list")["members"]
         return [each["last_error"] for each in members] == ["RECONSUME_LATER"]
 
     with consumer(Listener(lambda _: False), member="m\x1b[2J", max_reconsume_times=3):
         wait_until(told)
-        found = listed(capfd, "consumers")
-        text = printed(capfd, "consumers", "credits")
+        found = listed(capfd, "group", "list")
+        text = printed(capfd, "group", "describe", "credits")
     [shown] = found["members"]
     assert shown["member"].startswith("m\x1b[2J-")
     assert (shown["queues"], shown["topics"]) == (64, ["payments"])
@@ -210,14 +210,16 @@ def test_members_and_their_last_error_are_shown(lake: Published, capfd: pytest.C
     assert "\x1b" not in text
     shown_of_topic = [line.split() for line in text.splitlines() if line.startswith("payments")]
     assert [row[1] for row in shown_of_topic] == ["64/64", str(found["topics"][0]["queues"].index(owed(found)))]
-    assert text.endswith("nothing to consume in 63 queues; --json shows all\n")
+    assert text.endswith("nothing to consume in 63 queues; -o json shows all\n")
 
 
 def test_no_groups_and_unknown_groups(lake: Published, capfd: pytest.CaptureFixture[str]) -> None:
-    assert printed(capfd, "consumers") == "There are no consumer groups.\n"
-    assert printed(capfd, "consumers", "--json") == ""
-    assert "credits: there is no such consumer group" in printed(capfd, "consumers", "credits", code=2)
-    assert "there is no such consumer group" in printed(capfd, "reconsume", "credits", "--all", *SIGNED, code=2)
+    assert printed(capfd, "group", "list") == "There are no consumer groups.\n"
+    assert printed(capfd, "group", "list", "-o", "json") == ""
+    assert "credits: there is no such consumer group" in printed(capfd, "group", "describe", "credits", code=2)
+    assert "there is no such consumer group" in printed(
+        capfd, "group", "reconsume", "credits", "--all", *SIGNED, code=2
+    )
     assert os.listdir("data") == ["batches"]
 
 
@@ -235,7 +237,7 @@ def test_wrong_usage_is_told_in_one_line(
     lake: Published, arguments: tuple[str, ...], told: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     GroupTable(lake.tables, "credits")
-    assert told in printed(capfd, "reconsume", "credits", *arguments, code=2)
+    assert told in printed(capfd, "group", "reconsume", "credits", *arguments, code=2)
 
 
 @pytest.mark.slow
@@ -244,7 +246,7 @@ def test_dead_letters_are_shown_resumed_consumed_and_not_resumed_twice(
 ) -> None:
     """While a member is at work: it adopts the retries. Each is in the ledger once, with actor, reason and group."""
     version = DeltaTable("data/consumer_groups/credits").version()
-    one = ("reconsume", "credits", "--transaction-id", "tx-3", *SIGNED)
+    one = ("group", "reconsume", "credits", "--transaction-id", "tx-3", *SIGNED)
     shown = printed(capfd, *one).splitlines()
     assert shown[1].split()[:4] == ["payments", "1", "0/3", "tx-3"]
     assert shown[-1] == "Nothing was done. --yes does it."
@@ -256,13 +258,13 @@ def test_dead_letters_are_shown_resumed_consumed_and_not_resumed_twice(
         done = listed(capfd, *one, "--yes")
         assert (done["done"], [each["transaction_id"] for each in done["messages"]]) == (True, ["tx-3"])
         listener.wait({3})
-        wait_until(lambda: listed(capfd, "consumers")["retries"] == 0)
+        wait_until(lambda: listed(capfd, "group", "list")["retries"] == 0)
         assert "is resumed already" in printed(capfd, *one, "--yes", code=1)
-        told = printed(capfd, "reconsume", "credits", "--all", *SIGNED, "--yes").splitlines()
+        told = printed(capfd, "group", "reconsume", "credits", "--all", *SIGNED, "--yes").splitlines()
         assert [line.split()[3] for line in told[1:4]] == ["tx-1", "tx-3", "tx-5"]
         assert told[-1] == "To be consumed again by the group credits: 2 messages."
         listener.wait({1, 3, 5})
-        wait_until(lambda: listed(capfd, "consumers")["retries"] == 0)
+        wait_until(lambda: listed(capfd, "group", "list")["retries"] == 0)
     assert sorted(listener.got) == [1, 3, 5]
     assert {(row["action"], row["actor"], row["reason"], row["real_topic"]) for row in rows("operations")} == {
         ("RESUME_DEAD_LETTER", "alice", "consumer group credits: the database is back", "payments")
@@ -272,13 +274,15 @@ def test_dead_letters_are_shown_resumed_consumed_and_not_resumed_twice(
         ("tx-3", 3),
         ("tx-5", 5),
     ]
-    assert "has no dead letters to be consumed again" in printed(capfd, "reconsume", "credits", "--all", *SIGNED)
+    assert "has no dead letters to be consumed again" in printed(
+        capfd, "group", "reconsume", "credits", "--all", *SIGNED
+    )
 
 
 @pytest.mark.slow
 def test_what_dies_again_can_be_resumed_again(dead: Published, capfd: pytest.CaptureFixture[str]) -> None:
     for times in (1, 2):
-        printed(capfd, "reconsume", "credits", "--transaction-id", "tx-3", *SIGNED, "--yes")
+        printed(capfd, "group", "reconsume", "credits", "--transaction-id", "tx-3", *SIGNED, "--yes")
         with consumer(Listener(lambda _: False)):
             wait_until(buried(3 + times))
         assert len(rows("operations")) == times
@@ -287,7 +291,7 @@ def test_what_dies_again_can_be_resumed_again(dead: Published, capfd: pytest.Cap
 @pytest.mark.slow
 def test_a_ledger_that_a_crash_cut_short_is_completed(dead: Published, capfd: pytest.CaptureFixture[str]) -> None:
     """The retries are pending, the ledger has nothing of it: the same command writes the row and no second retry."""
-    one = ("reconsume", "credits", "--topic", "payments", "--all", *SIGNED, "--yes")
+    one = ("group", "reconsume", "credits", "--topic", "payments", "--all", *SIGNED, "--yes")
     printed(capfd, *one)
     before = GroupTable(dead.tables, "credits").state
     assert sum(len(each.retries) for each in before.queues.values()) == 3

@@ -16,7 +16,7 @@ from checkback.consumer import PushConsumer, SqlPositions
 from checkback.consumer.group.group_state import GroupState, MessageQueue, QueueState
 from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.group.membership import Membership
-from checkback.consumer.group_command import RESET, Request, act, look
+from checkback.consumer.group_positions import RESET, Request, act, look
 from checkback.consumer.position import BatchKey, MessageKey, Position
 from checkback.consumer.retry import DeadLetter, Retry
 from checkback.operate.operator_signature import OperatorSignature
@@ -76,13 +76,13 @@ def test_a_group_goes_on_where_it_is_set(
 ) -> None:
     """The preview says how many come again, and does nothing."""
     asked = ("reset", "g", "--to", to)
-    shown = json.loads(command(three, capfd, *asked, "--json"))
+    shown = json.loads(command(three, capfd, *asked, "-o", "json"))
     count = {"lag_messages": 0, "again": len(again), "skipped": 0, "lag_messages_then": len(again)}
     assert shown["topics"] == [{"topic": "pay", **count, "retries": 0, "retries_dropped": 0}]
     assert not shown["done"]
     assert "Nothing was done. --yes does it." in command(three, capfd, *asked)
     assert not DeltaTable.is_deltatable(three.tables.location("operations"))
-    assert json.loads(command(three, capfd, *asked, "--json", "--yes"))["done"]
+    assert json.loads(command(three, capfd, *asked, "-o", "json", "--yes"))["done"]
     three.publish({"pay": [three.messages(1)]})
     assert sorted(consumed(three, {*again, 6}).offsets) == [*again, 6]
     assert operations(three) == [(RESET, "alice", f"consumer group g: to {to}: why", "pay", None)]
@@ -220,9 +220,9 @@ def test_a_position_that_was_set_begins_a_row_that_is_gone(lake: Published, tmp_
 def test_a_group_that_was_removed_begins_anew(three: Published, capfd: pytest.CaptureFixture[str]) -> None:
     command(three, capfd, "remove", "g", "--yes")
     root = ("--set", f"storage.root={three.tables.root}")
-    assert main(["consumers", *root]) == 0
+    assert main(["group", "list", *root]) == 0
     assert capfd.readouterr().out == "There are no consumer groups.\n"
-    assert main(["consumers", "g", *root]) == 2
+    assert main(["group", "describe", "g", *root]) == 2
     assert "g: there is no such consumer group" in capfd.readouterr().err
     assert "there is no such consumer group" in command(three, capfd, "reset", "g", "--to", "first", code=2)
     assert operations(three) == [("REMOVE_GROUP", "alice", "consumer group g: why", "pay", None)]

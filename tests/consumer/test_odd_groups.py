@@ -148,7 +148,7 @@ def test_a_folder_that_is_no_group_stops_no_command(
     heard.wait_for(0, 1, 2)
     shutil.copytree(lake.tables.location("consumer_groups/g"), lake.tables.location("consumer_groups/[bold]\x1b[31m"))
     (Path(lake.tables.location("consumer_groups/broken")) / "_delta_log").mkdir(parents=True)
-    assert main(["consumers", "g", "--set", f"storage.root={lake.tables.root}"]) == 0
+    assert main(["group", "describe", "g", "--set", f"storage.root={lake.tables.root}"]) == 0
     assert "\x1b" not in capsys.readouterr().out
 
 

@@ -1,4 +1,4 @@
-"""`checkback reconsume`: what it adds is consumed, by members that run and by those that start later."""
+"""`checkback group reconsume`: what it adds is consumed, by members that run and by those that start later."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from sqlalchemy import create_engine
 
 from checkback.cli import main
 from checkback.consumer import PushConsumer, SqlPositions
+from checkback.consumer.dead_letter_requests import Request, act, look
 from checkback.consumer.group.group_table import GroupTable
-from checkback.consumer.reconsume_command import Request, act, look
 from consumer.heard import Heard, until
 from consumer.test_push_consumer import dead_letters, start
 
@@ -41,7 +41,7 @@ def test_clocks_of_operators_differ(lake: Published, running: list[PushConsumer]
 
 
 def resume(lake: Published) -> None:
-    arguments = ["reconsume", "g", "--all", "--actor", "alice", "--reason", "mended", "--yes"]
+    arguments = ["group", "reconsume", "g", "--all", "--actor", "alice", "--reason", "mended", "--yes"]
     assert main([*arguments, "--set", f"storage.root={lake.tables.root}"]) == 0
 
 

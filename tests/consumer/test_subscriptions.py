@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from checkback.consumer.dead_letter_requests import Request, follows
 from checkback.consumer.group.group_lag import group_lag
 from checkback.consumer.group.group_rows import from_rows, to_rows
 from checkback.consumer.group.group_state import GroupState, Member, MessageQueue, QueueState
@@ -19,7 +20,6 @@ from checkback.consumer.metrics import ConsumerMetrics
 from checkback.consumer.position import Position
 from checkback.consumer.push_consumer import PushConsumer
 from checkback.consumer.reconsume import Buried, judge
-from checkback.consumer.reconsume_command import Request, follows
 from checkback.filter import MessageSelector
 from checkback.inspect.status.screen import _consumers
 from consumer.heard import Heard, until

@@ -17,13 +17,13 @@ from deltalake import DeltaTable
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from checkback.consumer.dead_letter_requests import Request, act, look
 from checkback.consumer.group import group_table
 from checkback.consumer.group.group_state import MessageQueue
 from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.group.membership import Membership
 from checkback.consumer.position import Position
 from checkback.consumer.reconsume import AGAIN
-from checkback.consumer.reconsume_command import Request, act, look
 from checkback.storage.log import log_tail
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.tables import Tables

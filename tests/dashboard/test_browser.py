@@ -335,7 +335,7 @@ def test_an_outage_is_told_from_the_page_alone(on_call: Browser, evening: tuple[
     assert "FINDINGS" in on_call.text.upper()
     on_call.leave(on_call.driver.find_element(By.LINK_TEXT, "Consumers").click)
     assert incident.POISON in on_call.text
-    assert "checkback reconsume ledger --all" in on_call.text
+    assert "checkback group reconsume ledger --all" in on_call.text
     on_call.leave(on_call.driver.find_element(By.LINK_TEXT, "tx-3-1").click)
     assert "PUBLISHED" in on_call.text
     assert on_call.errors() == []

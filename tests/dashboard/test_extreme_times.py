@@ -27,12 +27,27 @@ PAGES = (
     *("/?batch=1", "/?batch=5", "/?as_of=0001-01-01T00:00"),
 )
 COMMANDS = (
-    *("status", "status --json", "pending", "pending --json", "stuck", "scheduled", "unpublished"),
-    *("decisions", "discarded"),
-    *("consumers", "consumers ledger", "consumers ledger --json", "audit", "audit --json", "lineage tx-5-0"),
-    *("consume payments", "reconsume ledger --all --actor ann --reason why"),
-    "resolve tx-6-0 --commit --actor ann --reason why --queue-id 6 --queue-offset 0",
-    "resume tx-5-0 --actor ann --reason why --queue-id 5 --queue-offset 0",
+    *(
+        "status",
+        "status -o json",
+        "tx list",
+        "tx list -o json",
+        "topic list",
+        "tx list --state scheduled",
+        "tx list --state unpublished",
+    ),
+    *("tx decisions", "tx list --state discarded"),
+    *(
+        "group list",
+        "group describe ledger",
+        "group describe ledger -o json",
+        "audit",
+        "audit -o json",
+        "tx describe tx-5-0",
+    ),
+    *("topic consume payments", "group reconsume ledger --all --actor ann --reason why"),
+    "tx resolve tx-6-0 --commit --actor ann --reason why --queue-id 6 --queue-offset 0",
+    "tx resume tx-5-0 --actor ann --reason why --queue-id 5 --queue-offset 0",
 )
 
 

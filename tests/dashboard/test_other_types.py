@@ -39,11 +39,26 @@ DELETED = {
     "topics/payments": "half_queue_offset = 2",
 }
 COMMANDS = (
-    *("status --json", "pending --json", "stuck", "scheduled", "unpublished --json", "decisions", "discarded --csv"),
-    *("consumers", "consumers ledger --json", "lineage tx-5-0", "lineage --key key", "audit --json", "what-if"),
-    *("consume payments", "outages", "reconsume ledger --all --actor ann --reason why"),
-    "resolve tx-6-0 --commit --actor ann --reason why --queue-id 6 --queue-offset 0",
-    "resume tx-7-0 --actor ann --reason why",
+    *(
+        "status -o json",
+        "tx list -o json",
+        "topic list",
+        "tx list --state scheduled",
+        "tx list --state unpublished -o json",
+        "tx decisions",
+        "tx list --state discarded -o csv",
+    ),
+    *(
+        "group list",
+        "group describe ledger -o json",
+        "tx describe tx-5-0",
+        "tx describe --key key",
+        "audit -o json",
+        "what-if",
+    ),
+    *("topic consume payments", "outages", "group reconsume ledger --all --actor ann --reason why"),
+    "tx resolve tx-6-0 --commit --actor ann --reason why --queue-id 6 --queue-offset 0",
+    "tx resume tx-7-0 --actor ann --reason why",
 )
 
 

@@ -13,11 +13,11 @@ from urllib.parse import urlencode
 import pytest
 from starlette.testclient import TestClient
 
+from checkback.consumer.dead_letter_requests import Request, act, look
 from checkback.consumer.group.group_reader import read_group
 from checkback.consumer.group.group_state import GroupState, MessageQueue, QueueState
 from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.position import BatchKey, MessageKey, Position
-from checkback.consumer.reconsume_command import Request, act, look
 from checkback.consumer.retry import Retry
 from checkback.dashboard import audits
 from checkback.dashboard.access import COOKIE, Access
@@ -237,7 +237,7 @@ def test_dead_letters_are_told_with_their_reason(evening: tuple[Path, datetime])
     (letter,) = group["dead_letters"]
     assert (letter["transaction_id"], letter["reason"]) == ("tx-3-1", incident.POISON)
     assert letter["fate"] == "given up"
-    assert group["reconsume"] == "checkback reconsume ledger --all --actor NAME --reason TEXT"
+    assert group["reconsume"] == "checkback group reconsume ledger --all --reason TEXT"
 
 
 def test_a_dead_letter_is_part_of_its_transactions_story(evening: tuple[Path, datetime]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -68,12 +69,15 @@ def parse(arguments: list[str]) -> tuple[str, dict[str, Any]]:
             raise AssertionError(f"there is no command {' '.join([*names, *rest[:1]])}")
         names.append(rest[0])
         command, rest = command.commands[rest[0]], rest[1:]
-    with patch("checkback.inspect.versions.as_of._now", return_value=evening):
+    now = patch("checkback.inspect.versions.as_of._now", return_value=evening)
+    with now, patch.dict(os.environ, USER="alice"):
         return " ".join(names), command.make_context(" ".join(names), list(rest)).params
 
 
 def check_checkback(call: Call) -> tuple[str, dict[str, Any]]:
     """As ``parse``; its settings must be such, too. A file of settings that the reader has is left out."""
+    if call.arguments == ["--help"]:
+        return "", {}
     name, parameters = parse(call.arguments)
     config = parameters["config"]
     there = config if config is not None and (ROOT / config).exists() else None
@@ -131,7 +135,14 @@ def check_submit(call: Call) -> None:
         )
     options = list(words)
     if options != ["--help"]:
-        parse([Path(word).stem, *options])
+        parse([*command_of(ROOT / word).split(), *options])
+
+
+def command_of(job: Path) -> str:
+    """The command that a job runs."""
+    match = re.search(r'run\("(.+)"\)', job.read_text(encoding="utf-8"))
+    assert match is not None, job
+    return match[1]
 
 
 def check_packages(packages: str) -> None:

@@ -39,11 +39,11 @@ it appends as before; a stream that reads the table stops once, and resumes when
 compacts the table. Checkback's own columns must keep their names, types and nullability. Leave
 `delta.dataSkippingStatsColumns` as it is: deltalake's datasets skip files without statistics of a column named there.
 
-A column of type VARIANT or TIMESTAMP_NTZ adds a feature that only some readers understand: `checkback consume` and the
-push consumers of that topic then stop with "the table has a feature that only a Delta reader understands"; Spark
-(`checkback.consumer.read_stream`) still reads it. After this or any other change (clustering, partitions, change data
-feed, row tracking, column mapping, deletion vectors, constraints) files cannot be appended unchanged: `reconcile` and
-`land` write that table with Spark, which in a local folder is safe only while nothing else commits to it, and the
+A column of type VARIANT or TIMESTAMP_NTZ adds a feature that only some readers understand: `checkback topic consume`
+and the push consumers of that topic then stop with "the table has a feature that only a Delta reader understands";
+Spark (`checkback.consumer.read_stream`) still reads it. After this or any other change (clustering, partitions, change
+data feed, row tracking, column mapping, deletion vectors, constraints) files cannot be appended unchanged: `reconcile`
+and `land` write that table with Spark, which in a local folder is safe only while nothing else commits to it, and the
 gateway stops with an error that names the table.
 
 To undo it, set the property back to `false`, or drop the constraint: the change data feed and constraints are then no
@@ -71,13 +71,13 @@ _APPEND_ONLY = "Delta rejects it."
 ABOUT = {
     "half": _About(
         "a half message, as it landed. Of two rows with the same offset the first counts, the other is in `rejected`.",
-        "`land`, `gateway`, `resume`",
+        "`land`, `gateway`, `tx resume`",
         "`reconcile` (a stream, and to publish), `land`, `gateway`, checks with a body, `rebuild`, all inspection",
         _APPEND_ONLY,
     ),
     "op": _About(
         "an op, as it landed: from a producer, from a producer's answer to a check, or from an operator.",
-        "`land`, `gateway`, `reconcile` (answers to checks), `resolve`",
+        "`land`, `gateway`, `reconcile` (answers to checks), `tx resolve`",
         "`reconcile` (a stream), `gateway`, `rebuild`, all inspection",
         _APPEND_ONLY,
     ),
@@ -85,7 +85,7 @@ ABOUT = {
         "a committed message of the real topic, exactly once. The table is created with the topic's first message. If "
         "it cannot be created or written, its messages wait in [`unpublished`](#unpublished).",
         "`reconcile`, `rebuild` (for an interrupted batch)",
-        "consumers, `audit`, `lineage`, `rebuild`",
+        "consumers, `audit`, `tx describe`, `rebuild`",
         "The audit reports `commit_not_published`, and a `rebuild` requires `--leave-out` or `--publish-again`, "
         "because their decision is COMMIT ([checkpoint.md](checkpoint.md)). For a shorter retention, copy the messages "
         "into a table of your own.",
@@ -94,50 +94,50 @@ ABOUT = {
         "the outcome of a transaction. Without a row it is pending. A scheduled message that was cancelled has two: "
         "COMMIT, and later CANCEL.",
         "`reconcile`, `rebuild` (for an interrupted batch)",
-        "`gateway`, the check query, `rebuild`, `resolve`, `resume`, all inspection",
+        "`gateway`, the check query, `rebuild`, `tx resolve`, `tx resume`, all inspection",
         _APPEND_ONLY,
     ),
     "deliveries": _About(
         "a scheduled message that was published. A COMMIT with `deliver_at` and without such a row or a CANCEL is "
         "still scheduled.",
         "`reconcile`, `rebuild` (for an interrupted batch)",
-        "`rebuild`, `cancel`, all inspection",
+        "`rebuild`, `tx cancel`, all inspection",
         _APPEND_ONLY,
     ),
     "discarded": _About(
         "a discarded or cancelled message, complete with its body.",
         "`reconcile`, `rebuild` (for an interrupted batch)",
-        "`resume`, `audit`, `lineage`, `rebuild`",
+        "`tx resume`, `audit`, `tx describe`, `rebuild`",
         "The audit reports `discard_not_kept`, the message can no longer be resumed, and a `rebuild` "
         "requires `--leave-out` or `--publish-again`.",
     ),
     "check_requests": _About(
         "a check that came due.",
         "`reconcile`",
-        "the check query (a stream), `gateway`, `rebuild`, `resolve`, all inspection",
+        "the check query (a stream), `gateway`, `rebuild`, `tx resolve`, all inspection",
         "The check query stops with an error: Delta's streaming source rejects deletes. A `rebuild` recounts the "
         "checks from the remaining rows.",
     ),
     "check_answers": _About(
         "the outcome of a check, including failures.",
         "the check query (in `reconcile`)",
-        "the check query, `pending`, `status`, `lineage`, notebooks",
-        "Old rows (`answered_at`) may be deleted. History (`lineage`, `check_outcomes`) then shows less; no decision "
-        "depends on it, and checks go on.",
+        "the check query, `tx list`, `status`, `tx describe`, notebooks",
+        "Old rows (`answered_at`) may be deleted. History (`tx describe`, `check_outcomes`) then shows less; no "
+        "decision depends on it, and checks go on.",
     ),
     "rejected": _About(
         "a rejected input, and the reason.",
         "`land`, `reconcile`, `rebuild` (half messages that no batch has read)",
-        "`land` (for a replayed batch), `gateway`, `resolve`, `rebuild`, all inspection",
+        "`land` (for a replayed batch), `gateway`, `tx resolve`, `rebuild`, all inspection",
         "Rows may be deleted once reviewed, but for ops (source op, file null) of transactions that are not decided, "
         "or have not come yet: without its row such an op is taken for one that decides. The gateway then answers the "
-        "producer's next one without storing it, and `resolve` is refused. The audit warns of an op or half message "
+        "producer's next one without storing it, and `tx resolve` is refused. The audit warns of an op or half message "
         "that is not in `rejected` (`op_not_rejected`, `half_not_rejected`), and a `rebuild` rejects them again.",
     ),
     "operations": _About(
         "an operator action ([operate.md](operate.md)).",
-        "`resolve`, `cancel`, `resume`, `reconsume`, `group`",
-        "`resolve`, `resume`, `lineage`",
+        "`tx resolve`, `tx cancel`, `tx resume`, `group` (changes)",
+        "`tx resolve`, `tx resume`, `tx describe`",
         _APPEND_ONLY,
     ),
     "unpublished": _About(
@@ -146,7 +146,7 @@ ABOUT = {
         "published. A row that is not noted, and in no topic table, still waits "
         "([operations.md](operations.md#checkbackunpublished)); one that is noted, and in none, was lost there.",
         "`reconcile`, `rebuild`",
-        "`reconcile`, `rebuild`, `status`, `audit`, `lineage`",
+        "`reconcile`, `rebuild`, `status`, `audit`, `tx describe`",
         "Rows that have been published to their topic table may be deleted once the batch that published them is "
         "complete. Deleting others loses messages: the audit reports `commit_not_published`, and only a `rebuild` "
         "publishes them.",
@@ -161,15 +161,15 @@ ABOUT = {
     "dead_letters": _About(
         "a message that a consumer group could not consume ([consumer.md](consumer.md)), and why.",
         "consumers",
-        "`reconsume`, `consumers`",
+        "`group reconsume`, `group describe`",
         "They can no longer be consumed again.",
     ),
     _GROUP: _About(
         "a member of a consumer group, a topic that it subscribes, a queue with its position, or a message that is to "
         "be consumed again ([consumer.md](consumer.md#groups)). Each commit replaces all rows; the history is kept for "
         "an hour.",
-        "consumers, `reconsume`, `group`",
-        "consumers, `consumers`, `status`",
+        "consumers, `group` (changes)",
+        "consumers, `group list`, `status`",
         "The group forgets what they say. Without its rows QUEUE a topic is new to the group. Stop the group first.",
     ),
     "ticks": _About(

@@ -56,8 +56,12 @@ def _calls(program: str, *pages: str) -> list[tuple[Block, Call]]:
 
 
 def _commands(*names: str) -> list[Call]:
-    """Checkback's calls of these commands, each once."""
-    found = {json.dumps(call.arguments): call for _, call in _calls("checkback") if call.arguments[0] in names}
+    """Checkback's calls of these commands, or of those of a noun, each once."""
+    found = {
+        json.dumps(call.arguments): call
+        for _, call in _calls("checkback")
+        if call.arguments[0] in names or " ".join(call.arguments[:2]) in names
+    }
     return list(found.values())
 
 
@@ -238,8 +242,8 @@ def _credits(root: Path) -> Published:
 
 def test_consumer_groups_in_a_notebook(tmp_path: Path) -> None:
     root = _credits(tmp_path).tables.root
-    _run(_python("docs/consumer-commands.md", "consumers"), {"settings": root})
-    code = _python("docs/consumer-commands.md", "consumers").text.splitlines()[-1]
+    _run(_python("docs/consumer-commands.md", "group list, group describe"), {"settings": root})
+    code = _python("docs/consumer-commands.md", "group list, group describe").text.splitlines()[-1]
     found = eval(code, {"queues": consumers(root)})  # noqa: S307 - the page's own line
     assert found.loc["credits", "payments"].lag_messages == 3
 
@@ -281,7 +285,7 @@ def test_every_python_block_is_run() -> None:
     here.add(("docs/producer.md", "Steps, and what happens when they fail"))
     here.add(("docs/producer.md", "Half messages and transaction ids"))
     here |= {(f"docs/{page}.md", "In Python") for page in ("inspect", "audit")}
-    here |= {("docs/consumer-commands.md", heading) for heading in ("consumers", "Metrics")}
+    here |= {("docs/consumer-commands.md", heading) for heading in ("group list, group describe", "Metrics")}
     here.add(("docs/what-if.md", "In a notebook"))
     there = {("docs/producer.md", "A service in one page"), ("docs/delay.md", "Messages without a transaction")}
     # tests/producer/test_docs.py, tests/consumer/test_docs.py
@@ -306,8 +310,8 @@ def test_config(call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     assert "transaction.timeout" in capsys.readouterr().out
 
 
-_ANSWERS = ("audit", "decisions", "discarded", "lineage", "maintain", "outages", "pending", "scheduled", "status")
-_NO_CATALOG = [call for call in _commands(*_ANSWERS, "stuck", "unpublished") if "catalog" not in str(call.arguments)]
+_ANSWERS = ("audit", "maintain", "outages", "status", "tx decisions", "tx describe", "tx list", "topic list")
+_NO_CATALOG = [call for call in _commands(*_ANSWERS) if "catalog" not in str(call.arguments)]
 
 
 @pytest.mark.parametrize("call", _NO_CATALOG, ids=_id)
@@ -315,22 +319,27 @@ def test_answers(call: Call, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     """On tables with the transaction or key that it names, which is pending. The day is nearly over."""
     lake = Lakehouse(tmp_path, datetime.now(timezone.utc))
     arguments = [f"{tmp_path}" if word == "data/bank/data" else word for word in call.arguments]
-    named = next((word for word in call.arguments[1:] if not word.startswith("-")), "order-4711")
+    about = [word for word in call.arguments[2:] if not word.startswith("-")]
+    named = about[0] if about and call.arguments[1] == "describe" else "order-4711"
     lake.half(12, named, keys=named)
     evening = datetime.combine(datetime.now(timezone.utc), time.max, timezone.utc)
     with patch("checkback.inspect.versions.as_of._now", return_value=evening):
         assert main([*arguments, "--set", f"storage.root={tmp_path}"]) == 0
-    assert capsys.readouterr().out
+    assert capsys.readouterr().out or "json" in arguments
 
 
-@pytest.mark.parametrize("call", _commands("resolve", "resume", "cancel"), ids=_id)
-def test_operator(call: Call, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("call", _commands("tx resolve", "tx resume", "tx cancel"), ids=_id)
+def test_operator(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """On a transaction that is as it must be: pending, discarded, or scheduled. With --yes it is done, else shown."""
-    lake, transaction = Lakehouse(tmp_path, datetime.now(timezone.utc)), call.arguments[1]
+    monkeypatch.setenv("USER", "alice")
+    verb, transaction = call.arguments[1:3]
+    lake = Lakehouse(tmp_path, datetime.now(timezone.utc))
     place = lake.half(12, transaction)
-    if call.arguments[0] == "resume":
+    if verb == "resume":
         lake.decide(place, "DISCARD", "checkback")
-    if call.arguments[0] == "cancel":
+    if verb == "cancel":
         lake.decide(place, "COMMIT", "producer", datetime.now(timezone.utc) + timedelta(hours=1))
     assert main([*call.arguments, "--set", f"storage.root={tmp_path}"]) == 0
     assert ("Resumed 1 message" if transaction == "--all" else transaction) in capsys.readouterr().out
@@ -344,7 +353,7 @@ def test_what_if(call: Call, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "batches from 1970-01-01" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("call", _commands("consume", "consumers", "reconsume", "group"), ids=_id)
+@pytest.mark.parametrize("call", _commands("topic consume", "group"), ids=_id)
 def test_consumer_commands(call: Call, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """On a topic and a group as they must be. --follow would not end; --yes does it, else it is shown."""
     names = {"TOPIC": "payments", "refunds": "payments", "GROUP": "credits"}
@@ -354,7 +363,7 @@ def test_consumer_commands(call: Call, tmp_path: Path, capsys: pytest.CaptureFix
         pytest.importorskip("lark", reason="SQL92 needs lark")
     run = [word for word in arguments if word != "--follow"]
     assert main([*run, "--set", f"storage.root={tmp_path}"]) == 0
-    assert capsys.readouterr().out or "--json" in run
+    assert capsys.readouterr().out or "json" in run
     retries = [each.retries for each in read_group(lake.tables, "credits").state.queues.values() if each.retries]
     assert len(retries) == call.arguments.count("--yes")
 

@@ -52,30 +52,28 @@ _CHECKS: dict[str, Callable[[Call], object]] = {
 }
 #: the test that runs a command of the pages: in docs/ and cluster/ as it is printed, elsewhere what it calls
 RUN = {
-    "checkback audit": "docs/test_run.py::test_answers",
-    "checkback cancel": "docs/test_run.py::test_operator",
-    "checkback config": "docs/test_run.py::test_config",
-    "checkback consume": "docs/test_run.py::test_consumer_commands",
-    "checkback consumers": "docs/test_run.py::test_consumer_commands",
-    "checkback discarded": "docs/test_run.py::test_answers",
+    **dict.fromkeys(
+        (f"checkback {name}" for name in ("audit", "maintain", "outages", "status")), "docs/test_run.py::test_answers"
+    ),
+    **dict.fromkeys(
+        (f"checkback {name}" for name in ("tx decisions", "tx describe", "tx list", "topic list")),
+        "docs/test_run.py::test_answers",
+    ),
+    **dict.fromkeys(
+        (f"checkback tx {verb}" for verb in ("resolve", "resume", "cancel")), "docs/test_run.py::test_operator"
+    ),
+    **dict.fromkeys(
+        (f"checkback group {verb}" for verb in ("list", "describe", "reconsume", "reset", "remove", "remove-topic")),
+        "docs/test_run.py::test_consumer_commands",
+    ),
+    "checkback --help": "test_cli.py::test_help_groups_the_commands",
+    "checkback config show": "docs/test_run.py::test_config",
     "checkback dashboard": "dashboard/test_run.py::test_ctrl_c_ends_it_with_130_and_without_a_word",
-    "checkback decisions": "docs/test_run.py::test_answers",
-    "checkback group": "docs/test_run.py::test_consumer_commands",
     "checkback gateway": "docs/test_run.py::test_curl",
     "checkback land": "landing/test_file_query.py::test_trace_lands_once_and_fits_the_tables",
-    "checkback lineage": "docs/test_run.py::test_answers",
-    "checkback maintain": "docs/test_run.py::test_answers",
-    "checkback outages": "docs/test_run.py::test_answers",
-    "checkback pending": "docs/test_run.py::test_answers",
     "checkback rebuild": "application/test_rebuild.py::test_rebuilt_after_a_batch_that_broke_off",
     "checkback reconcile": "spark/test_signals.py::test_signal_to_the_group_leaves_spark_to_the_command",
-    "checkback reconsume": "docs/test_run.py::test_consumer_commands",
-    "checkback resolve": "docs/test_run.py::test_operator",
-    "checkback resume": "docs/test_run.py::test_operator",
-    "checkback scheduled": "docs/test_run.py::test_answers",
-    "checkback status": "docs/test_run.py::test_answers",
-    "checkback stuck": "docs/test_run.py::test_answers",
-    "checkback unpublished": "docs/test_run.py::test_answers",
+    "checkback topic consume": "docs/test_run.py::test_consumer_commands",
     "checkback what-if": "docs/test_run.py::test_what_if",
     "curl": "docs/test_run.py::test_curl",
     "make run": "demo/test_bank.py::test_books_balance_after_a_run_with_kills",
@@ -128,7 +126,10 @@ def test_line_of_shell_would_be_taken(block: Block) -> None:
 
 def _named(call: Call) -> str:
     """A call by its program and, of one that has several, its command."""
-    several = call.program in ("checkback", "make", "spark-submit")
+    if call.program == "checkback":
+        verbs = getattr(application().commands.get(call.arguments[0]), "commands", {})
+        return " ".join([call.program, *call.arguments[: 2 if verbs else 1]])
+    several = call.program in ("make", "spark-submit")
     jobs = (Path(word).stem for word in call.arguments if "jobs/" in word)
     word = next(jobs, "") if call.program == "spark-submit" else call.arguments[0]
     return f"{call.program} {word}" if several else call.program
@@ -213,11 +214,11 @@ def test_commands_and_targets_in_the_text_are_there() -> None:
 def _check_command(page: str, words: list[str]) -> None:
     """The command is there, and so are its options; what it needs besides may be left out."""
     command: Any = application()
-    while hasattr(command, "commands"):
+    while words and hasattr(command, "commands") and not words[0].startswith("-"):
         assert words[0] in command.commands, (page, words)
         command, words = command.commands[words[0]], words[1:]
     known = {option for parameter in command.params for option in parameter.opts}
-    assert {word.partition("=")[0] for word in words if word.startswith("--")} <= known, (page, words)
+    assert {word.partition("=")[0] for word in words if word.startswith("--")} <= {*known, "--help"}, (page, words)
 
 
 def test_extras_in_the_text_are_there() -> None:

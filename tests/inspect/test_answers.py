@@ -166,7 +166,16 @@ def test_since_is_seen_from_the_time_that_is_asked_for(tmp_path: Path, capfd: py
     for since, number in (("40m ago", 1), ("20m ago", 0), (DECIDED, 1), (None, 1)):
         for ask in (answers.decisions, answers.decided, answers.discarded):
             assert ask(DONE, since=since).num_rows == number, (ask, since)
-    command = ["decisions", "--as-of", f"{DONE:%Y-%m-%dT%H:%M}", "--set", f"storage.root={tmp_path}", "--json"]
+    command = [
+        "tx",
+        "decisions",
+        "--as-of",
+        f"{DONE:%Y-%m-%dT%H:%M}",
+        "--set",
+        f"storage.root={tmp_path}",
+        "-o",
+        "json",
+    ]
     for more, number in ((), 1), (["--since", "20m ago"], 0), (["--since", "00:00"], 0):
         assert main([*command, *more]) == 0
         assert len(capfd.readouterr().out.splitlines()) == number, more
@@ -223,8 +232,8 @@ def test_damaged_table_is_one_line(
     damage(tmp_path)
     with pytest.raises(StorageError):
         Answers(settings).pending()
-    for command in ("pending", "stuck", "status", "audit"):
-        assert main([command, "--set", f"storage.root={tmp_path}"]) == 1
+    for command in ("tx list", "status", "audit"):
+        assert main([*command.split(), "--set", f"storage.root={tmp_path}"]) == 1
         err = capfd.readouterr().err
         assert err.startswith("checkback: ")
         assert len(err.splitlines()) == 1, err
@@ -272,7 +281,7 @@ def test_hostile_names_are_escaped_and_formats_agree(tmp_path: Path, capfd: pyte
     write(None, Tables.of(settings.storage), [Transaction(0).half(transaction_id=_HOSTILE)])
 
     def lines(*words: str) -> list[str]:
-        assert main([*words, "--set", f"storage.root={tmp_path}"]) == 0
+        assert main(["tx", "list", "--state", *words, "--set", f"storage.root={tmp_path}"]) == 0
         out, err = capfd.readouterr()
         assert err == ""
         assert all(line.isprintable() for line in out.splitlines())
@@ -281,29 +290,30 @@ def test_hostile_names_are_escaped_and_formats_agree(tmp_path: Path, capfd: pyte
     assert len(lines("pending")) == 2
     assert lines("unpublished", "--group", "orders") == ["Nothing of the group orders is unpublished."]
     assert lines("discarded") == ["Nothing is discarded."]  # that there are older ones --since does not deny
-    assert lines("discarded", "--since", "1h ago", "--topic", "a") == ["Nothing was discarded since 1h ago for a."]
-    (as_json,) = lines("pending", "--json")
+    assert lines("discarded", "--since", "1h ago", "--topic", "a") == ["Nothing is discarded for topic a since 1h ago."]
+    (as_json,) = lines("pending", "-o", "json")
     assert json.loads(as_json)["transaction_id"] == _HOSTILE
-    header, row = csv.reader(lines("pending", "--csv"))
+    header, row = csv.reader(lines("pending", "-o", "csv"))
     assert header == list(json.loads(as_json))
     assert row[header.index("queue_offset")] == "0"
-    assert len(lines("lineage", _HOSTILE)) == 2
-    assert main(["pending", "--json", "--csv", "--set", f"storage.root={tmp_path}"]) == 2
-    assert "exclude each other" in capfd.readouterr().err
+    assert main(["tx", "describe", _HOSTILE, "--set", f"storage.root={tmp_path}"]) == 0
+    assert len(capfd.readouterr().out.splitlines()) == 2
 
 
 def test_neither_spark_nor_java(tmp_path: Path) -> None:
     """In a process that has no java, and may not import pyspark."""
     write(None, Tables.of(_settings(str(tmp_path)).storage), _story())
-    commands = [["status"], ["stuck"], ["pending"], ["decisions"], ["scheduled"], ["audit"]]
-    commands += [["unpublished"], ["discarded", "--reason", "CHECK_MAX"], ["lineage", f"{NUMBER['published twice']}/0"]]
+    listed = [["tx", "list", "--state", state] for state in ("pending", "scheduled", "unpublished")]
+    commands = [["status"], *listed, ["tx", "list", "--state", "discarded", "--reason", "CHECK_MAX"], ["audit"]]
+    commands += [["tx", "decisions"], ["tx", "describe", f"{NUMBER['published twice']}/0"], ["topic", "list"]]
     code = f"""
 import sys
 import tempfile
 sys.modules["pyspark"] = None
 from checkback.cli import main
 for words in {commands!r}:
-    assert main([*words, "--json" if words != ["decisions"] else "--csv", "--set", "storage.root={tmp_path}"]) in (0, 1)
+    form = "csv" if "decisions" in words else "json"
+    assert main([*words, "-o", form, "--set", "storage.root={tmp_path}"]) in (0, 1)
 """
     environment = {"PATH": "/nonexistent", "PYTHONPATH": ":".join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)

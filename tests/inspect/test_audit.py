@@ -100,7 +100,7 @@ def test_command_counts_the_same_and_exits_with_1(
     # Of the settings only the place counts: batches are judged by what they were decided with.
     options = ["--set", f"storage.root={root}", "--set", "transaction.check_max=1", "--set", "transaction.timeout=1d"]
     options += ["--set", f"operator.queue={NUMBER[RESUMED]}"]
-    assert main(["audit", "--json", *options]) == 1
+    assert main(["audit", "-o", "json", *options]) == 1
     out, err = capfd.readouterr()
     assert err == ""
     told = json.loads(out)

@@ -140,7 +140,7 @@ def test_spark_finds_the_same(spark: SparkSession, clean: Path, tmp_path: Path) 
 def test_command_tells_it_and_exits_with_1(clean: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     settings = _damaged(clean, tmp_path / "root", _garble_log)
     options = ["--set", f"storage.root={settings.storage.root}"]
-    assert main(["audit", "--json", *options]) == 1
+    assert main(["audit", "-o", "json", *options]) == 1
     told = json.loads(capfd.readouterr().out)
     assert told["broken"] is False
     assert list(told["unread"]) == ["a"]

@@ -96,7 +96,7 @@ def test_sentence(name: str) -> None:
 
 
 def test_only_who_does_not_go_on_alone_is_stuck() -> None:
-    """Then `checkback stuck` lists it, and it is red."""
+    """Then `checkback status` lists it, and it is red."""
     well = {name for name, (group, _) in _SAID.items() if not is_stuck(group, _RUNS, _NOW)}
     assert well == {"answers", "all have an op", "young", "young, one with an op"}
     landed = Group(overdue=0, op_waiting=1, due_since=_AT)

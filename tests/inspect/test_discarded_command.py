@@ -1,4 +1,4 @@
-"""`checkback discarded` for people: how many by group and reason, above the first rows."""
+"""`checkback tx list --state discarded` for people: how many by group and reason, above the first rows."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def test_totals_are_of_all_rows_also_of_those_not_shown(tmp_path: Path, capfd: p
     write(None, Tables.of(Settings.model_validate({"storage": {"root": str(tmp_path)}}).storage), halves + rows)
 
     def lines(*words: str) -> list[str]:
-        assert main(["discarded", *words, "--set", f"storage.root={tmp_path}"]) == 0
+        assert main(["tx", "list", "--state", "discarded", *words, "--set", f"storage.root={tmp_path}"]) == 0
         return capfd.readouterr().out.splitlines()
 
     orders, pay, header, *shown, more = lines()
     assert (orders, pay) == ("orders: 60 CHECK_MAX, 1 CANCELLED", "pay: 2 EXPIRED")
     assert header.split()[:2] == ["queue", "offset"]
-    assert (len(shown), more) == (50, "and 13 more; --json shows all")
+    assert (len(shown), more) == (50, "and 13 more; -o json shows all")
     assert lines("--group", "pay")[0] == "pay: 2 EXPIRED"
-    assert len(lines("--json")) == 63
-    assert len(lines("--csv")) == 1 + 63
+    assert len(lines("-o", "json")) == 63
+    assert len(lines("-o", "csv")) == 1 + 63

@@ -26,13 +26,13 @@ def test_keys_are_shown_of_the_rows_that_are_shown(tmp_path: Path, capfd: pytest
     write(None, Tables.of(Settings.model_validate({"storage": {"root": str(tmp_path)}}).storage), rows)
 
     def lines(*words: str) -> list[str]:
-        assert main([*words, "--set", f"storage.root={tmp_path}"]) == 0
+        assert main(["tx", "list", "--state", *words, "--set", f"storage.root={tmp_path}"]) == 0
         return capfd.readouterr().out.splitlines()
 
     header, *pending, more = lines("pending")
     assert header.split()[:6] == ["queue", "offset", "transaction", "group", "topic", "keys"]
     assert [row.split()[5] for row in pending] == [f"invoice-{offset}" for offset in range(50)]
-    assert more == "and 1 more; --json shows all"
+    assert more == "and 1 more; -o json shows all"
     for command, key in (("scheduled", "later"), ("unpublished", "parked"), ("discarded", "gone")):
         assert lines(command)[-1].split()[5] == key
-    assert "keys" not in json.loads(lines("discarded", "--json")[0])
+    assert "keys" not in json.loads(lines("discarded", "-o", "json")[0])

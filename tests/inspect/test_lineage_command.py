@@ -1,4 +1,4 @@
-"""`checkback lineage`: by id, by the place of the half message, by key; several, and none."""
+"""`checkback tx describe`: by id, by the place of the half message, by key; several, and none."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def root(tmp_path: Path) -> str:
 
 
 def _lines(capfd: pytest.CaptureFixture[str], root: str, *words: str) -> list[str]:
-    assert main(["lineage", *words, "--set", f"storage.root={root}"]) == 0
+    assert main(["tx", "describe", *words, "--set", f"storage.root={root}"]) == 0
     out, err = capfd.readouterr()
     assert err == ""
     return out.splitlines()
@@ -42,14 +42,14 @@ def _lines(capfd: pytest.CaptureFixture[str], root: str, *words: str) -> list[st
 def test_a_transaction_is_found_by_id_place_and_key(
     root: str, words: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    events = [json.loads(line) for line in _lines(capfd, root, *words, "--json")]
+    events = [json.loads(line) for line in _lines(capfd, root, *words, "-o", "json")]
     assert [row["event"] for row in events] == ["HALF", "OP", "DECISION", "PUBLISHED"]
     assert {row["queue_offset"] for row in events} == {133}
     assert len(_lines(capfd, root, *words)) == 1 + 4
 
 
 def test_an_id_that_looks_like_a_place_is_an_id(root: str, capfd: pytest.CaptureFixture[str]) -> None:
-    (line,) = _lines(capfd, root, "1/5", "--json")
+    (line,) = _lines(capfd, root, "1/5", "-o", "json")
     assert json.loads(line)["queue_id"] == 2
 
 
@@ -58,8 +58,8 @@ def test_several_transactions_are_listed(root: str, capfd: pytest.CaptureFixture
     assert header.split() == ["transaction", "group", "topic", "queue/offset", "keys", "decision"]
     assert first.split() == ["tx-0-133", "orders", "a", "0/133", "payments-30", "7", "COMMIT"]
     assert second.split() == ["tx-1-5", "pay", "a", "1/5", "7", "PENDING"]
-    assert last == "several transactions: `checkback lineage TX --group G` shows one"
-    rows = [json.loads(line) for line in _lines(capfd, root, "--key", "7", "--json")]
+    assert last == "several transactions: `checkback tx describe TX --group G` shows one"
+    rows = [json.loads(line) for line in _lines(capfd, root, "--key", "7", "-o", "json")]
     assert [(row["transaction_id"], row["state"]) for row in rows] == [("tx-0-133", "COMMIT"), ("tx-1-5", None)]
 
 
@@ -80,7 +80,7 @@ def test_several_transactions_are_listed(root: str, capfd: pytest.CaptureFixture
 def test_nothing_found_is_told_with_what_to_give(
     root: str, words: list[str], told: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["lineage", *words, "--set", f"storage.root={root}"]) == 1
+    assert main(["tx", "describe", *words, "--set", f"storage.root={root}"]) == 1
     out, err = capfd.readouterr()
     assert out == ""
     assert err.startswith(f"checkback: {told}")
@@ -91,24 +91,24 @@ def test_nothing_found_is_told_with_what_to_give(
 def test_before_the_first_table_no_table_knows_it(
     root: str, words: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["lineage", *words, "--as-of", "2020-01-01T00:00", "--set", f"storage.root={root}"]) == 1
+    assert main(["tx", "describe", *words, "--as-of", "2020-01-01T00:00", "--set", f"storage.root={root}"]) == 1
     assert capfd.readouterr().err.startswith("checkback: no table knows the transaction ")
 
 
 @pytest.mark.parametrize("name", ["a{b}", "a{", "{half}", ":name_of_table_0", "it's"])
 def test_a_table_moved_aside_may_have_any_name(root: str, name: str, capfd: pytest.CaptureFixture[str]) -> None:
     os.rename(f"{root}/topics/a", f"{root}/topics/{name}")
-    events = [json.loads(line) for line in _lines(capfd, root, "tx-0-133", "--json")]
+    events = [json.loads(line) for line in _lines(capfd, root, "tx-0-133", "-o", "json")]
     assert events[-1]["table"] == f"topics/{name}"
 
 
 @pytest.mark.parametrize("key", ["", " "])
 def test_an_empty_key_is_refused(root: str, key: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["lineage", "--key", key, "--set", f"storage.root={root}"]) == 2
+    assert main(["tx", "describe", "--key", key, "--set", f"storage.root={root}"]) == 2
     assert "--key: is empty; a key is one whole word" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("words", [[], ["tx-0-133", "--key", "7"]])
 def test_it_is_named_in_one_way(root: str, words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["lineage", *words, "--set", f"storage.root={root}"]) == 2
+    assert main(["tx", "describe", *words, "--set", f"storage.root={root}"]) == 2
     assert "a transaction is named by either; give one of the two" in capfd.readouterr().err

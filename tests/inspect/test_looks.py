@@ -214,9 +214,9 @@ def test_many_small_files_are_told_once(
     answers.status()
     line = "many small files make this slow: half 3; run `checkback maintain`"
     assert said == [line]
-    for command in ("status", "pending", "stuck", "audit"):
-        main([command, "--set", f"storage.root={tmp_path}"])
+    for command in ("status", "tx list", "audit"):
+        main([*command.split(), "--set", f"storage.root={tmp_path}"])
         assert capfd.readouterr().err == f"checkback: {line}\n", command
     monkeypatch.setattr(duckdb_engine, "_SMALL", 10)
-    main(["pending", "--set", f"storage.root={tmp_path}"])
+    main(["tx", "list", "--set", f"storage.root={tmp_path}"])
     assert capfd.readouterr().err == ""

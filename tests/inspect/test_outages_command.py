@@ -37,7 +37,7 @@ def _lines(capfd: pytest.CaptureFixture[str], root: Path, *words: str) -> list[s
 
 
 def _rows(capfd: pytest.CaptureFixture[str], root: Path, *words: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in _lines(capfd, root, *words, "--json")]
+    return [json.loads(line) for line in _lines(capfd, root, *words, "-o", "json")]
 
 
 def test_what_is_over_is_named_and_what_goes_on(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -66,7 +66,7 @@ def test_since_keeps_the_beginning_of_what_was_not_over(root: Path, capfd: pytes
     late = f"{outage.NOW:%Y-%m-%dT%H:%M:%S}"
     assert {row["producer_group"] for row in _rows(capfd, root, "--since", late)} == {"invoices", "shipping"}
     (line,) = _lines(capfd, root, "--group", "orders", "--since", late)
-    assert line == f"No outage of the group orders since {late}."
+    assert line == f"No outage of the group orders is known since {late}."
 
 
 def test_one_whose_messages_were_all_given_up_does_not_go_on(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -83,10 +83,10 @@ def test_one_whose_messages_were_all_given_up_does_not_go_on(tmp_path: Path, cap
 
 
 def test_a_group_without_any_is_told(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert _lines(capfd, root, "--group", "payments") == ["No outage of the group payments."]
+    assert _lines(capfd, root, "--group", "payments") == ["No outage of the group payments is known."]
     (line,) = _lines(capfd, root, "--group", "nobody")
-    assert line.startswith("No outage of the group nobody.")
-    assert line != "No outage of the group nobody."
+    assert line.startswith("No outage of the group nobody is known.")
+    assert line != "No outage of the group nobody is known."
 
 
 def _text(time: datetime) -> str:

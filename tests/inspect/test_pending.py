@@ -441,16 +441,16 @@ def _command(capfd: pytest.CaptureFixture[str], settings: Settings, *arguments: 
 
 def test_commands(settings: Settings, capfd: pytest.CaptureFixture[str]) -> None:
     """Who is stuck can be told from the lines; --json has the same."""
-    lines = _command(capfd, settings, "pending", "--as-of", "2026-01-02T00:00:05", "--group", "dead")
+    lines = _command(capfd, settings, "tx", "list", "--as-of", "2026-01-02T00:00:05", "--group", "dead")
     assert len(lines) == 1 + 2
     assert "no endpoint answers: connection refused" in lines[2]
     assert " 2 of 15 " in lines[1]
     assert " check 2026-01-01T23:" in lines[1]
-    assert _command(capfd, settings, "pending", "--as-of", "2026-01-01T00:00", "--json") == []
-    (half, *_) = _command(capfd, settings, "lineage", "tx-0-10", "--json")
+    assert _command(capfd, settings, "tx", "list", "--as-of", "2026-01-01T00:00", "-o", "json") == []
+    (half, *_) = _command(capfd, settings, "tx", "describe", "tx-0-10", "-o", "json")
     assert json.loads(half)["event"] == "HALF"
-    assert "answers UNKNOWN" not in "".join(_command(capfd, settings, "lineage", "tx-0-10"))
-    told = json.loads("\n".join(_command(capfd, settings, "status", "--json")))
+    assert "answers UNKNOWN" not in "".join(_command(capfd, settings, "tx", "describe", "tx-0-10"))
+    told = json.loads("\n".join(_command(capfd, settings, "status", "-o", "json")))
     assert (told["reconcile"]["at_work"], told["batch"]["batch_id"], told["interrupted"]["batch_id"]) == (False, 0, 1)
     assert told["under_way"] is None
     assert told["pending"] == 6
@@ -470,12 +470,12 @@ def test_after_the_last_check_comes_the_discard(tmp_path: Path, capfd: pytest.Ca
     about, half = Settings.model_validate({"storage": {"root": str(tmp_path)}}), Transaction(0, 0, _ago(12))
     write(None, Tables.of(about.storage), [half.half(), half.check(1), half.check(2), batch(7, DONE, check_max=2)])
     assert Answers(about).check_max() == 2
-    (_, line) = _command(capfd, about, "pending")
+    (_, line) = _command(capfd, about, "tx", "list")
     assert " 2 of 2 " in line
     assert " discard 2026-01-01T23:" in line
 
 
-@pytest.mark.parametrize("command", [["pending"], ["lineage", "tx"]])
+@pytest.mark.parametrize("command", [["tx", "list"], ["tx", "describe", "tx"]])
 def test_wrong_time_is_told(command: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main([*command, "--as-of", "noon", "--set", f"storage.root={tmp_path}"]) == 2
     assert "'noon' is not a time; write 2026-11-20T15:00" in capfd.readouterr().err
@@ -493,11 +493,11 @@ def test_message_without_a_transaction_waits_for_the_next_batch(
     """It needs no op, and its group no endpoint."""
     settings = Settings.model_validate({"storage": {"root": str(tmp_path)}})
     write(None, Tables.of(settings.storage), [Transaction(0).half(committed=True)])
-    (line,) = _command(capfd, settings, "pending", "--json")
+    (line,) = _command(capfd, settings, "tx", "list", "-o", "json")
     row = json.loads(line)
     assert (row["op_waiting"], row["next_check_at"]) == ("COMMIT", None)
     assert row["why"] == "COMMIT has landed, not yet read by reconcile: the next batch decides"
     (group,) = Answers(settings).groups().to_pylist()
     assert (group["pending"], group["overdue"], group["op_waiting"]) == (1, 0, 1)
     assert group["why"] == "ops have landed, not yet read by reconcile: no batch of reconcile has run yet"
-    assert "COMMIT by the next batch" in " ".join(" ".join(_command(capfd, settings, "pending")).split())
+    assert "COMMIT by the next batch" in " ".join(" ".join(_command(capfd, settings, "tx", "list")).split())

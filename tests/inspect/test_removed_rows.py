@@ -114,7 +114,7 @@ def test_restore_of_op_is_found_and_told(tmp_path: Path, capfd: pytest.CaptureFi
     write(None, tables, Transaction(1).committed())
     write(None, tables, [Transaction(1, 1).half(), Transaction(1, 1).op()])
     at, _ = _restored(settings, "op", 1)
-    assert main(["audit", "--json", "--set", f"storage.root={tmp_path}"]) == 1
+    assert main(["audit", "-o", "json", "--set", f"storage.root={tmp_path}"]) == 1
     assert f'"{at}@20' in capfd.readouterr().out
 
 

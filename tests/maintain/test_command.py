@@ -35,7 +35,7 @@ def test_summary_for_people_and_as_json(tmp_path: Path, capfd: pytest.CaptureFix
     assert err.startswith("half: 6 files would be 1, ")
     assert "6 files would become 1; 0 old files (0 B) and 0 of logs would be removed" in out
     assert len(files_of(tmp_path, "half")) == 6
-    assert run(tmp_path, "--json") == 0
+    assert run(tmp_path, "-o", "json") == 0
     out, err = capfd.readouterr()
     assert err.startswith("half: 6 files are 1, ")
     (table,) = json.loads(out)["tables"]

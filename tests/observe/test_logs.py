@@ -75,8 +75,8 @@ def test_json_is_all_that_is_printed_to_stderr(capsys: pytest.CaptureFixture[str
 @pytest.mark.slow
 def test_error_that_ends_a_command_is_an_event(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = ["--set", f"storage.root={tmp_path / 'none'}"]
-    assert main(["pending", *where, "--set", "log.format=json"]) == 2
+    assert main(["tx", "list", *where, "--set", "log.format=json"]) == 2
     said = json.loads(capsys.readouterr().err)
     assert (said["level"], said["event"], said["exit_code"]) == ("error", "failed", 2)
-    assert main(["pending", *where]) == 2
+    assert main(["tx", "list", *where]) == 2
     assert capsys.readouterr().err == f"checkback: {said['error']}\n"

@@ -51,11 +51,11 @@ def test_what_is_not_scheduled_is_not_cancelled(lake: Lakehouse) -> None:
     lake.op(at_once, transaction_id="at once")
     lake.decide(at_once, "COMMIT")
     before = lake.versions()
-    assert main(["cancel", "at once", "--actor", "a", "--reason", "b", "--set", f"storage.root={lake.root}"]) == 1
+    assert main(["tx", "cancel", "at once", "--actor", "a", "--reason", "b", "--set", f"storage.root={lake.root}"]) == 1
     later = lake.half(14, "later")
     lake.decide(later, "COMMIT", deliver_at=DUE)
     lake.deliver(later)
-    assert main(["cancel", "later", "--actor", "a", "--reason", "b", "--set", f"storage.root={lake.root}"]) == 1
+    assert main(["tx", "cancel", "later", "--actor", "a", "--reason", "b", "--set", f"storage.root={lake.root}"]) == 1
     assert lake.versions()["op"] == before["op"]
 
 
@@ -115,7 +115,7 @@ def test_message_without_a_transaction_is_not_rolled_back_but_cancelled(
     assert lake.cancel().operation.action == "CANCEL"
     lake.decide(place, "CANCEL", "operator")
     options = ["tx", "--actor", "a", "--reason", "b", "--set", f"storage.root={lake.root}"]
-    assert main(["resume", *options]) == 0
+    assert main(["tx", "resume", *options]) == 0
     assert "a new message without a transaction" in capfd.readouterr().out
     assert lake.resume().operation.new_place is not None
     assert lake.rows("half")[-1]["committed"] is True
@@ -135,7 +135,7 @@ def test_preview_says_when_it_is_due(lake: Lakehouse, capfd: pytest.CaptureFixtu
     """Without --yes nothing is written."""
     lake.decide(lake.half(12), "COMMIT", deliver_at=DUE)
     before = lake.versions()
-    assert main(["cancel", "tx", "--actor", "a", "--reason", "b", "--set", f"storage.root={lake.root}"]) == 0
+    assert main(["tx", "cancel", "tx", "--actor", "a", "--reason", "b", "--set", f"storage.root={lake.root}"]) == 0
     out, err = capfd.readouterr()
     assert err == ""
     assert "scheduled for 2026-01-01 01:00:00" in out

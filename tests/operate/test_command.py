@@ -39,19 +39,31 @@ def fails(capfd: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["resolve", "tx", *SIGNED], "--commit, --rollback: say how the transaction ends"),
-        (["resolve", "tx", "--commit", "--rollback", *SIGNED], "give one of the two"),
-        (["resolve", "--commit", *SIGNED], "Missing argument 'TX'"),
-        (["resolve", "tx", "--commit", "--reason", "x"], "Missing option '--actor'"),
-        (["resume", "tx", "--actor", "x"], "Missing option '--reason'"),
-        (["resume", "tx", "--actor", "x", "--reason", "two\nlines"], "--reason: is not one line of printable text"),
-        (["resume", "tx", "--queue-id", "3", *SIGNED], "--queue-id, --queue-offset: only half of a place; give both"),
-        (["resume", "tx", "--commit", *SIGNED], "No such option"),
-        (["resume", "tx", *SIGNED], "storage.root (default): there is no folder "),
-        (["resume", "tx", *SIGNED, "--queue-id", f"{2**31}", "--queue-offset", "1"], "is no place; give numbers"),
-        (["cancel", "tx", *SIGNED, "--queue-id", "1", "--queue-offset", f"{2**63}"], "is no place; give numbers"),
-        (["resume", "tx", *SIGNED, "--set", "operator.queue=0"], "operator.queue 0 is also in gateway.queues; give"),
-        (["resume", "tx", *SIGNED, "--set", "operator.queue=1000"], "operator.queue 1000 is also in kafka.queue_base"),
+        (["tx", "resolve", "tx", *SIGNED], "--commit, --rollback: say how the transaction ends"),
+        (["tx", "resolve", "tx", "--commit", "--rollback", *SIGNED], "give one of the two"),
+        (["tx", "resolve", "--commit", *SIGNED], "Missing argument 'TX'"),
+        (["tx", "resolve", "tx", "--commit", "--reason", "x"], "Missing option '--actor'"),
+        (["tx", "resume", "tx", "--actor", "x"], "Missing option '--reason'"),
+        (
+            ["tx", "resume", "tx", "--actor", "x", "--reason", "two\nlines"],
+            "--reason: is not one line of printable text",
+        ),
+        (
+            ["tx", "resume", "tx", "--queue-id", "3", *SIGNED],
+            "--queue-id, --queue-offset: only half of a place; give both",
+        ),
+        (["tx", "resume", "tx", "--commit", *SIGNED], "No such option"),
+        (["tx", "resume", "tx", *SIGNED], "storage.root (default): there is no folder "),
+        (["tx", "resume", "tx", *SIGNED, "--queue-id", f"{2**31}", "--queue-offset", "1"], "is no place; give numbers"),
+        (["tx", "cancel", "tx", *SIGNED, "--queue-id", "1", "--queue-offset", f"{2**63}"], "is no place; give numbers"),
+        (
+            ["tx", "resume", "tx", *SIGNED, "--set", "operator.queue=0"],
+            "operator.queue 0 is also in gateway.queues; give",
+        ),
+        (
+            ["tx", "resume", "tx", *SIGNED, "--set", "operator.queue=1000"],
+            "operator.queue 1000 is also in kafka.queue_base",
+        ),
     ],
 )
 def test_wrong_usage_is_told_in_one_line(arguments: list[str], told: str, capfd: pytest.CaptureFixture[str]) -> None:
@@ -62,7 +74,9 @@ def test_wrong_usage_is_told_in_one_line(arguments: list[str], told: str, capfd:
 
 def test_tables_that_are_missing_are_told(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
-    assert "half: there is no such table; run `checkback reconcile` first" in fails(capfd, "resume", "t", *SIGNED)[1]
+    assert (
+        "half: there is no such table; run `checkback reconcile` first" in fails(capfd, "tx", "resume", "t", *SIGNED)[1]
+    )
 
 
 @pytest.mark.parametrize("command", [("resolve", "--commit"), ("resolve", "--rollback"), ("resume",)])
@@ -76,7 +90,7 @@ def test_without_yes_it_is_shown_and_nothing_is_written(
     if command == ("resume",):
         lake.decide(place, "DISCARD", "checkback")
     before = lake.versions()
-    assert main([*command, "tx", *SIGNED]) == 0
+    assert main(["tx", *command, "tx", *SIGNED]) == 0
     out, err = capfd.readouterr()
     assert err == ""
     shown = dict(line.split(maxsplit=1) for line in out.replace("last answer", "last_answer").splitlines())
@@ -86,7 +100,7 @@ def test_without_yes_it_is_shown_and_nothing_is_written(
     assert shown["checks"].strip() == ("15" if command == ("resume",) else "2")
     assert shown["state"].startswith("DISCARD since " if command == ("resume",) else "pending")
     assert out.splitlines()[-1] == "Nothing was done. --yes does it."
-    assert main([*command, "tx", *SIGNED, "--json"]) == 0
+    assert main(["tx", *command, "tx", *SIGNED, "-o", "json"]) == 0
     (line,) = capfd.readouterr().out.splitlines()
     found = json.loads(line)
     assert found["done"] is False
@@ -97,20 +111,20 @@ def test_without_yes_it_is_shown_and_nothing_is_written(
 def test_with_yes_it_is_shown_and_done(lake: Lakehouse, capfd: pytest.CaptureFixture[str]) -> None:
     """And refused the second time, with exit code 1."""
     lake.half(12)
-    assert main(["resolve", "tx", "--rollback", *SIGNED, "--yes"]) == 0
+    assert main(["tx", "resolve", "tx", "--rollback", *SIGNED, "--yes"]) == 0
     out, err = capfd.readouterr()
     assert err == ""
     assert out.splitlines()[0].split() == ["transaction", "tx"]
     assert out.splitlines()[-1].startswith("ROLLBACK 0/12: the op is appended. `checkback reconcile` decides")
     assert [(row["state"], row["remark"]) for row in lake.rows("op")] == [("ROLLBACK", "alice: the database says so")]
-    out, err = fails(capfd, "resolve", "tx", "--commit", *SIGNED, "--yes", code=1)
+    out, err = fails(capfd, "tx", "resolve", "tx", "--commit", *SIGNED, "--yes", code=1)
     assert out == ""
     assert err.startswith("checkback: transaction 0/12: ROLLBACK by operator (alice) has landed at ")
 
 
 def test_resume_tells_the_new_place(lake: Lakehouse, capfd: pytest.CaptureFixture[str]) -> None:
     lake.decide(lake.half(12), "DISCARD", "checkback")
-    assert main(["resume", "tx", *SIGNED, "--yes", "--json"]) == 0
+    assert main(["tx", "resume", "tx", *SIGNED, "--yes", "-o", "json"]) == 0
     (line,) = capfd.readouterr().out.splitlines()
     found = json.loads(line)
     assert (found["done"], found["repeated"], found["actor"]) == (True, False, "alice")
@@ -121,7 +135,7 @@ def test_resume_tells_the_new_place(lake: Lakehouse, capfd: pytest.CaptureFixtur
 
 def test_queue_of_resumed_messages_is_a_setting(lake: Lakehouse) -> None:
     lake.decide(lake.half(12), "DISCARD", "checkback")
-    assert main(["resume", "tx", *SIGNED, "--yes", "--set", "operator.queue=77"]) == 0
+    assert main(["tx", "resume", "tx", *SIGNED, "--yes", "--set", "operator.queue=77"]) == 0
     assert [row["queue_id"] for row in lake.rows("half")] == [0, 77]
 
 
@@ -130,36 +144,36 @@ def test_several_half_messages_are_listed(lake: Lakehouse, capfd: pytest.Capture
     lake.half(12)
     lake.half(13, group="pay")
     before = lake.versions()
-    out, err = fails(capfd, "resolve", "tx", "--commit", *SIGNED, "--yes")
+    out, err = fails(capfd, "tx", "resolve", "tx", "--commit", *SIGNED, "--yes")
     assert [line.split()[:2] for line in out.splitlines()[1:]] == [["0/12", "orders"], ["0/13", "pay"]]
     assert "TX: 2 half messages have this transaction id; name one: --group G" in err
-    out, _ = fails(capfd, "resolve", "tx", "--commit", *SIGNED, "--yes", "--json")
+    out, _ = fails(capfd, "tx", "resolve", "tx", "--commit", *SIGNED, "--yes", "-o", "json")
     assert [json.loads(line)["producer_group"] for line in out.splitlines()] == ["orders", "pay"]
     assert lake.versions() == before
-    assert main(["resolve", "tx", "--commit", *SIGNED, "--yes", "--group", "pay"]) == 0
-    assert main(["resolve", "tx", "--commit", *SIGNED, "--yes", "--queue-id", "0", "--queue-offset", "12"]) == 0
+    assert main(["tx", "resolve", "tx", "--commit", *SIGNED, "--yes", "--group", "pay"]) == 0
+    assert main(["tx", "resolve", "tx", "--commit", *SIGNED, "--yes", "--queue-id", "0", "--queue-offset", "12"]) == 0
     assert [row["half_offset"] for row in lake.rows("op")] == [13, 12]
 
 
 def test_unknown_transaction_is_told(lake: Lakehouse, capfd: pytest.CaptureFixture[str]) -> None:
     lake.half(12)
-    out, err = fails(capfd, "resume", "none", *SIGNED, "--yes")
+    out, err = fails(capfd, "tx", "resume", "none", *SIGNED, "--yes")
     assert out == ""
-    assert "no half message has this transaction id; `checkback pending`" in err
+    assert "no half message has this transaction id; `checkback tx list --state STATE`" in err
     wrong = ("--queue-id", "0", "--queue-offset", "99")
-    assert "no half message at 0/99 has this" in fails(capfd, "resolve", "tx", "--commit", *SIGNED, *wrong)[1]
+    assert "no half message at 0/99 has this" in fails(capfd, "tx", "resolve", "tx", "--commit", *SIGNED, *wrong)[1]
 
 
 def test_ledger_that_lacks_an_action_is_shown_and_completed(lake: Lakehouse, capfd: pytest.CaptureFixture[str]) -> None:
     """As after a crash between the op and the ledger."""
     lake.op(lake.half(12), "COMMIT", source="operator", remark="bob: before the crash")
     before = lake.versions()
-    assert main(["resolve", "tx", "--commit", *SIGNED]) == 0
+    assert main(["tx", "resolve", "tx", "--commit", *SIGNED]) == 0
     assert "was done already, at 2026-01-01 00:00:02 UTC by bob; its row in `operations` is missing" in (
         capfd.readouterr().out
     )
     assert lake.versions() == before
-    assert main(["resolve", "tx", "--commit", *SIGNED, "--yes"]) == 0
+    assert main(["tx", "resolve", "tx", "--commit", *SIGNED, "--yes"]) == 0
     assert "its row in `operations` was missing, and is there now" in capfd.readouterr().out
     assert [(row["actor"], row["reason"]) for row in lake.rows("operations")] == [("bob", "before the crash")]
     assert len(lake.rows("op")) == 1
@@ -170,9 +184,9 @@ def test_ledger_is_completed_by_a_command_that_is_refused_if_it_was_confirmed(la
     """Without --yes nothing is written."""
     lake.op(lake.half(12), "COMMIT", source="operator", remark="bob: before the crash")
     lake.half(13, "tx", "pay")
-    assert main([*command, "tx", "--group", "orders", *SIGNED]) == 1
+    assert main(["tx", *command, "tx", "--group", "orders", *SIGNED]) == 1
     assert lake.rows("operations") == []
-    assert main([*command, "tx", "--group", "orders", *SIGNED, "--yes"]) == 1
+    assert main(["tx", *command, "tx", "--group", "orders", *SIGNED, "--yes"]) == 1
     assert [(row["action"], row["actor"]) for row in lake.rows("operations")] == [("RESOLVE_COMMIT", "bob")]
     assert len(lake.rows("op")) == 1
 
@@ -180,7 +194,7 @@ def test_ledger_is_completed_by_a_command_that_is_refused_if_it_was_confirmed(la
 def test_ledger_is_completed_by_a_command_that_names_several(lake: Lakehouse) -> None:
     lake.op(lake.half(12), "COMMIT", source="operator", remark="bob: before the crash")
     lake.half(13, "tx", "pay")
-    assert main(["resolve", "tx", "--commit", *SIGNED, "--yes"]) == 2
+    assert main(["tx", "resolve", "tx", "--commit", *SIGNED, "--yes"]) == 2
     assert [row["actor"] for row in lake.rows("operations")] == ["bob"]
 
 
@@ -200,12 +214,12 @@ def test_preview_of_a_commit_with_a_delay(
 ) -> None:
     """It is scheduled, and may be cancelled until its time."""
     lake.half(12, **delay)
-    assert main(["resolve", "tx", "--commit", *SIGNED]) == 0
+    assert main(["tx", "resolve", "tx", "--commit", *SIGNED]) == 0
     shown = capfd.readouterr().out
     assert told in shown
-    assert "Until then `cancel` ends it; nothing else undoes it." in shown
+    assert "Until then `tx cancel` ends it; nothing else undoes it." in shown
     before = datetime.now(timezone.utc)
-    assert main(["resolve", "tx", "--commit", *SIGNED, "--json"]) == 0
+    assert main(["tx", "resolve", "tx", "--commit", *SIGNED, "-o", "json"]) == 0
     found = json.loads(capfd.readouterr().out)
     assert told in found["follows"]
     least = delay.get("deliver_at") or before + timedelta(milliseconds=5_400_000 - 1)
@@ -227,7 +241,7 @@ def test_preview_of_what_is_final(
 ) -> None:
     """There is no delay, it has passed, or the message is never delivered."""
     lake.half(12, **delay)
-    assert main(["resolve", "tx", f"--{state}", *SIGNED, "--json"]) == 0
+    assert main(["tx", "resolve", "tx", f"--{state}", *SIGNED, "-o", "json"]) == 0
     found = json.loads(capfd.readouterr().out)
     assert "Nothing undoes it." in found["follows"]
     assert found["deliver_at"] is None
@@ -238,7 +252,7 @@ def test_commands_without_spark(lake: Lakehouse, tmp_path: Path) -> None:
     """In local folders no JVM is started: there need not be one."""
     lake.half(12)
     run = subprocess.run(
-        [sys.executable, "-m", "checkback", "resolve", "tx", "--commit", *SIGNED, "--yes"],
+        [sys.executable, "-m", "checkback", "tx", "resolve", "tx", "--commit", *SIGNED, "--yes"],
         capture_output=True,
         text=True,
         check=False,
@@ -277,11 +291,21 @@ def on_a_terminal(answer: str, *arguments: str, meanwhile: Callable[[], object] 
 @pytest.mark.parametrize(("answer", "ops"), [("n", 0), ("y", 1)])
 def test_on_a_terminal_it_asks(lake: Lakehouse, answer: str, ops: int) -> None:
     lake.half(12)
-    code, said = on_a_terminal(answer, "resolve", "tx", "--commit", *SIGNED)
+    code, said = on_a_terminal(answer, "tx", "resolve", "tx", "--commit", *SIGNED)
     assert code == 0
     assert "Do it? [y/N]" in said
     assert ("Nothing was done." in said) == (ops == 0)
     assert len(lake.rows("op")) == ops
+
+
+@pytest.mark.slow
+def test_a_dry_run_asks_nobody_and_does_nothing(lake: Lakehouse) -> None:
+    lake.half(12)
+    code, said = on_a_terminal("", "tx", "resolve", "tx", "--commit", *SIGNED, "--dry-run")
+    assert code == 0
+    assert "[y/N]" not in said
+    assert "decides by it and publishes the message" in " ".join(said.split())
+    assert lake.rows("op") == []
 
 
 @pytest.mark.slow
@@ -293,7 +317,7 @@ def test_on_a_terminal_what_was_shown_is_done_or_nothing(lake: Lakehouse) -> Non
         lake.resume(signed=BOB)
         lake.decide(Place(QUEUE, 0), "CANCEL", "operator")
 
-    code, said = on_a_terminal("y", "resume", "tx", *SIGNED, meanwhile=bob)
+    code, said = on_a_terminal("y", "tx", "resume", "tx", *SIGNED, meanwhile=bob)
     assert code == 1
     assert "transaction 0/12: was discarded, and resumed as 2000000000/0; that one goes on" in said
     assert [row["queue_id"] for row in lake.rows("half")] == [0, QUEUE]
@@ -306,7 +330,7 @@ def test_control_characters_of_a_producer_are_shown_and_never_obeyed(
     hostile = "order-1\x1b[2K\x1b[1G\x1b]0;owned\x07\u202e\x9bhidden\nqueue 9/9"
     for offset in (7, 8):
         lake.half(offset, hostile)
-    arguments = ("resolve", hostile, "--rollback", *SIGNED)
+    arguments = ("tx", "resolve", hostile, "--rollback", *SIGNED)
     out, err = fails(capfd, *arguments)
     assert main([*arguments, "--queue-id", "0", "--queue-offset", "7"]) == 0
     assert main([*arguments, "--queue-id", "0", "--queue-offset", "7", "--yes"]) == 0

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from checkback.commands.operate import _now
 from checkback.errors import CheckbackError
 from checkback.operate.action import act
-from checkback.operate.command import _now
 from checkback.operate.operator_signature import OperatorSignature
 from checkback.operate.resolve import ending
 from checkback.operate.resume import resuming

@@ -1,4 +1,4 @@
-"""`checkback resume --all`: which messages it takes, and that each is resumed once. Without Spark."""
+"""`checkback tx resume --all`: which messages it takes, and that each is resumed once. Without Spark."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def offsets(made: Lakehouse) -> list[str]:
 
 def test_all_that_were_discarded_are_resumed_once(lake: Lakehouse, capfd: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):
-        assert main(["resume", "--all", *SIGNED, "--yes"]) == 0
+        assert main(["tx", "resume", "--all", *SIGNED, "--yes"]) == 0
         assert offsets(lake) == ["0/1", "0/0", "0/2", "0/3"]
     out, err = capfd.readouterr()
     assert "Resumed 3 messages." in out
@@ -58,7 +58,7 @@ def test_all_that_were_discarded_are_resumed_once(lake: Lakehouse, capfd: pytest
 
 def test_one_that_was_discarded_again_is_resumed_again(lake: Lakehouse) -> None:
     lake.decide(Place(QUEUE, 0), "DISCARD", "checkback")
-    assert main(["resume", "--all", *SIGNED, "--yes"]) == 0
+    assert main(["tx", "resume", "--all", *SIGNED, "--yes"]) == 0
     assert offsets(lake) == ["0/1", "0/0", "0/2", "0/3", f"{QUEUE}/0"]
 
 
@@ -67,7 +67,7 @@ def test_a_group_and_a_time(lake: Lakehouse, capfd: pytest.CaptureFixture[str]) 
     since = resumable(lake.store(), QUEUE)[-1].discarded_at
     assert [one.key.place.queue_offset for one in resumable(lake.store(), QUEUE, since=since)] == [3]
     before = lake.versions()
-    assert main(["resume", "--all", "--group", "orders", "--since", T0.isoformat(), *SIGNED]) == 0
+    assert main(["tx", "resume", "--all", "--group", "orders", "--since", T0.isoformat(), *SIGNED]) == 0
     out = capfd.readouterr().out
     assert "RESUME: 2 messages, each becomes a new half message" in out
     assert "Nothing was done. --yes does it." in out
@@ -77,16 +77,16 @@ def test_a_group_and_a_time(lake: Lakehouse, capfd: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize("column", ["discarded_at", "reason", "real_topic", "transaction_id", "queue_id"])
 def test_a_row_of_another_writer_that_lacks_something_is_left_out(lake: Lakehouse, column: str) -> None:
     lake._append("discarded", lake.rows("discarded")[0] | {column: None})
-    assert main(["resume", "--all", "--since", T0.isoformat(), *SIGNED, "--yes"]) == 0
+    assert main(["tx", "resume", "--all", "--since", T0.isoformat(), *SIGNED, "--yes"]) == 0
     assert offsets(lake) == ["0/1", "0/0", "0/2", "0/3"]
 
 
 def test_json_shows_the_groups_and_then_each_message(lake: Lakehouse, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["resume", "--all", "--json", *SIGNED]) == 0
+    assert main(["tx", "resume", "--all", "-o", "json", *SIGNED]) == 0
     shown = json.loads(capfd.readouterr().out)
     assert (shown["done"], shown["messages"]) == (False, 3)
     assert [(group["producer_group"], group["messages"]) for group in shown["groups"]] == [("orders", 2), ("pay", 1)]
-    assert main(["resume", "--all", "--json", "--yes", *SIGNED]) == 0
+    assert main(["tx", "resume", "--all", "-o", "json", "--yes", *SIGNED]) == 0
     done = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert [(one["transaction"]["transaction_id"], one["new_queue_offset"]) for one in done] == [
         ("tx-0", 1),
@@ -103,7 +103,7 @@ def test_what_cannot_be_resumed_holds_up_no_other(lake: Lakehouse, capfd: pytest
     lake.remove("half")
     for row in rows:
         lake._append("half", row)
-    assert main(["resume", "--all", *SIGNED, "--yes"]) == 1
+    assert main(["tx", "resume", "--all", *SIGNED, "--yes"]) == 1
     assert offsets(lake) == ["0/1", "0/2", "0/3", "0/7"]
     err = capfd.readouterr().err
     assert "1 message not resumed, the first: its half message is gone" in err
@@ -113,7 +113,7 @@ def test_a_row_that_the_ledger_lacks_is_added(lake: Lakehouse) -> None:
     """As after a crash between the half message and the ledger."""
     lake.remove("operations")
     assert [one.key.place.queue_offset for one in resumable(lake.store(), QUEUE)] == [0, 1, 2, 3]
-    assert main(["resume", "--all", *SIGNED, "--yes"]) == 0
+    assert main(["tx", "resume", "--all", *SIGNED, "--yes"]) == 0
     assert offsets(lake) == ["0/1", "0/0", "0/2", "0/3"]
     assert {row["queue_offset"]: row["actor"] for row in lake.rows("operations")}[1] == "alice"
 
@@ -135,7 +135,7 @@ def test_the_message_is_its_own_whoever_had_its_offset_before(lake: Lakehouse) -
         lake.decide(lake.half(place.queue_offset, f"new-{offset}", queue=1), "DISCARD", "checkback")
     lake._append("discarded", before[1])
     assert {one.key.transaction_id for one in resumable(lake.store(), QUEUE)} == {"old-1", "new-0", "new-1"}
-    assert main(["resume", "--all", *SIGNED, "--yes"]) == 1  # the half message of old-1 is gone
+    assert main(["tx", "resume", "--all", *SIGNED, "--yes"]) == 1  # the half message of old-1 is gone
     bodies = {row["transaction_id"]: row["body"] for row in lake.rows("half") if row["queue_id"] == QUEUE}
     assert bodies.items() >= {"new-0": b"body of new-0", "new-1": b"body of new-1"}.items()
     assert {one.key.transaction_id for one in resumable(lake.store(), QUEUE)} == {"old-1"}  # the ledger has the others
@@ -206,7 +206,7 @@ def test_what_was_interrupted_goes_on(lake: Lakehouse, before: str) -> None:
     ],
 )
 def test_wrong_usage_is_told(arguments: tuple[str, ...], told: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["resume", *arguments, *SIGNED]) == 2
+    assert main(["tx", "resume", *arguments, *SIGNED]) == 2
     err = capfd.readouterr().err
     assert told in err
     assert err.count("\n") == 1

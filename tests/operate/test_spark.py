@@ -76,7 +76,7 @@ def test_reconcile_obeys_the_operator(spark: SparkSession, tmp_path: Path) -> No
         assert [(row["queue_offset"], row["state"]) for row in lake.rows("decisions")] == [(0, "DISCARD")]
         options = ("--actor", "alice", "--reason", "ticket 7", "--yes", "--set", f"storage.root={lake.root}")
         for command in (["resolve", "paid", "--commit"], ["resolve", "unpaid", "--rollback"], ["resume", "gone"]):
-            assert main([*command, *options]) == 0
+            assert main(["tx", *command, *options]) == 0
         reconcile(spark, settings, available_now=True)
     names = ("queue_id", "queue_offset", "transaction_id", "state", "source", "check_times")
     decisions = sorted(tuple(row[name] for name in names) for row in lake.rows("decisions"))

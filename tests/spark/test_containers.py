@@ -174,5 +174,5 @@ def test_folder_without_hard_links(lake: Path) -> None:
     for arguments in (("reconcile", "--available-now"), ("gateway", "--set", "gateway.port=0")):
         refused = run(*arguments)
         assert (refused.returncode, refused.stderr) == (2, f"checkback: storage.root (--set): {lake}: {told}")
-    late = run("resolve", "t", "--queue-id=0", "--queue-offset=1", "--commit", "--actor=a", "--reason=r", "--yes")
+    late = run("tx", "resolve", "t", "--queue-id=0", "--queue-offset=1", "--commit", "--actor=a", "--reason=r", "--yes")
     assert late.stderr.endswith(f"the commit failed: {told}")

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from checkback.commands.no_pandas import NoPandas
-from checkback.commands.printing import console, print_line, print_rows
-from checkback.errors import SettingsError, printable
+from checkback.commands.options import Output
+from checkback.commands.printing import console, print_line, print_lines, print_table
+from checkback.errors import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
+    from checkback.commands.printing import Column, Row
     from checkback.inspect.answers import Answers
     from checkback.settings import Settings
 
@@ -52,12 +54,21 @@ def say(line: str) -> None:
     print(f"checkback: {printable(line)}", file=sys.stderr, flush=True)
 
 
-def none_of(answers: Answers, group: str | None, rows: pa.Table) -> str:
-    """A sentence to follow `Nothing is ...` if nobody has sent anything under the group's name; it may be mistyped."""
-    if group is None or rows.num_rows or group in (known := answers.producer_groups()):
-        return ""
+def nothing(
+    answers: Answers, subject: str, verb: str, as_of: str | None, group: str | None, **asked: str | None
+) -> str:
+    """The sentence in place of no rows, with what was ``asked`` for, by the words before it.
+
+    It names the groups there are if nobody has sent anything under this name: it may be mistyped.
+    """
+    whose = "" if group is None else f" of the group {group}"
+    words = {**{name.replace("_", " "): value for name, value in asked.items()}, "as of": as_of}
+    asked_for = "".join(f" {name} {each}" for name, each in words.items() if each is not None)
+    told = f"{subject}{whose} {verb}{asked_for}"
+    if group is None or group in (known := answers.producer_groups()):
+        return f"{told}."
     there = ", ".join(known[:_GROUPS]) + (f" and {len(known) - _GROUPS} more" if len(known) > _GROUPS else "")
-    return f" No half message is of the group {group}" + (f"; there are {there}." if known else ".")
+    return f"{told}. No half message is of the group {group}" + (f"; there are {there}." if known else ".")
 
 
 def with_keys(answers: Answers, rows: pa.Table, as_of: str | None, most: int) -> pa.Table:
@@ -70,29 +81,26 @@ def with_keys(answers: Answers, rows: pa.Table, as_of: str | None, most: int) ->
     return rows.append_column("keys", pa.array(keys + [None] * (rows.num_rows - len(keys)), pa.string()))
 
 
-def one_form(as_json: bool, as_csv: bool) -> None:
-    """Raises SettingsError if both are asked for."""
-    if as_json and as_csv:
-        raise SettingsError("--json and --csv exclude each other", "", "give one of them")
-
-
 def print_answer(
     rows: pa.Table,
-    as_json: bool,
-    as_csv: bool,
+    output: Output,
+    columns: Sequence[Column],
     most: int,
-    show: Callable[[list[dict[str, Any]]], None],
     nothing: str,
+    shape: Callable[[Iterable[Row]], Iterable[Row]] = iter,
 ) -> None:
-    """Print all rows as JSON lines or CSV, or the first ``most`` as a table. Raises SettingsError."""
+    """Print all rows as JSON lines or CSV, or the first ``most`` as a table for people.
+
+    ``nothing``: the sentence if there are none; ``shape``: what makes rows of the table of these.
+    """
     from checkback.inspect.json_lines import csv_lines, json_lines, json_rows
 
-    one_form(as_json, as_csv)
-    if as_json or as_csv:
-        print_rows(json_lines(rows) if as_json else csv_lines(rows))
+    if output is not Output.TABLE:
+        print_lines(json_lines(rows) if output is Output.JSON else csv_lines(rows))
     elif not rows.num_rows:
         print_line(nothing)
     else:
-        show(list(json_rows(rows.slice(0, most))))
+        found = shape(json_rows(rows.slice(0, most)))
+        print_table([column.title for column in columns], [[each.cell(row) for each in columns] for row in found])
         if rows.num_rows > most:
-            console().print(f"and {rows.num_rows - most} more; --json shows all")
+            console().print(f"and {rows.num_rows - most} more; -o json shows all")

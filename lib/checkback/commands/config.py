@@ -1,32 +1,21 @@
-"""`checkback config`: the settings and their origins."""
+"""`checkback config show`: the settings and their origins."""
 
 from __future__ import annotations
 
 import json
 
-import typer
-
-from checkback.commands.options import Config, Debug, Json, Overrides, app, prepared
-from checkback.commands.printing import console, shown, table_of
+from checkback.commands.options import Answer, Output, command, config
+from checkback.commands.printing import print_table, shown
 from checkback.settings import flatten
 
-config_app = typer.Typer(help="What is set, and where.")
-app.add_typer(config_app, name="config")
 
-
-@config_app.command("show")
-def config_show(
-    as_json: Json = False, config: Config = None, overrides: Overrides = None, debug: Debug = False
-) -> None:
+@command(config)
+def show(options: Answer) -> None:
     """Show every setting, its value and where it comes from; secrets are masked."""
-    loaded = prepared(config, overrides, debug)
-    values = flatten(loaded.settings)
-    if as_json:
-        print(
-            json.dumps({key: {"value": value, "origin": loaded.origin(key)} for key, value in values.items()}, indent=2)
-        )
+    loaded = options.load()
+    values = {key: {"value": value, "origin": loaded.origin(key)} for key, value in flatten(loaded.settings).items()}
+    if options.output is Output.JSON:
+        print(json.dumps(values, indent=2))
         return
-    table = table_of("setting", "value", "origin")
-    for key, value in values.items():
-        table.add_row(key, shown(value), loaded.origin(key))
-    console().print(table)
+    rows = [(key, shown(each["value"]), each["origin"]) for key, each in values.items()]
+    print_table(("setting", "value", "origin"), rows, options.output)

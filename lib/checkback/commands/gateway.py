@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
 from checkback.commands.no_pandas import no_pandas
-from checkback.commands.options import Config, Debug, Overrides, app, prepared
+from checkback.commands.options import RUN, Common, app, command
 from checkback.errors import missing_module
 from checkback.observe.logs import started
 from checkback.storage.files.paths import storage_check
 
 
-@app.command()
+@command(app, panel=RUN)
 def gateway(
+    options: Common,
     host: Annotated[str | None, typer.Option(metavar="HOST", help="As gateway.host.")] = None,
     port: Annotated[int | None, typer.Option(metavar="PORT", help="As gateway.port.")] = None,
     take_over: Annotated[
@@ -26,14 +26,9 @@ def gateway(
             "is started again.",
         ),
     ] = False,
-    config: Config = None,
-    overrides: Overrides = None,
-    debug: Debug = False,
 ) -> None:
-    """Take half messages and ops from producers over HTTP, until SIGTERM or Ctrl-C."""
-    given = {"host": host, "port": port}
-    options = [f"gateway.{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
-    loaded = prepared(config, [*(overrides or ()), *options], debug)
+    """Serve HTTP: take half messages and ops from producers, until SIGTERM or Ctrl-C."""
+    loaded = options.load(given={"gateway.host": host, "gateway.port": port})
     storage_check(loaded.settings, loaded.origins)
     try:
         with no_pandas():

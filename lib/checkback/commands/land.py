@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from checkback.commands.options import AvailableNow, Config, Debug, Overrides, app, prepared
+from checkback.commands.options import RUN, AvailableNow, Common, app, command
 from checkback.errors import SettingsError
 from checkback.spark.session import running_session
 from checkback.storage.files.paths import local_path, storage_check
@@ -21,8 +21,9 @@ _BROKERS = re.compile(r"[^\s,:/@]+:\d{1,5}(,[^\s,:/@]+:\d{1,5})*|\[[0-9a-fA-F:]+
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
-@app.command()
+@command(app, panel=RUN)
 def land(
+    options: Common,
     half: Annotated[
         str | None, typer.Option(metavar="PATH", help="Half messages: a JSON lines file or folder.")
     ] = None,
@@ -36,14 +37,9 @@ def land(
         int | None, typer.Option(metavar="N", help="Half queue of the half topic's partition 0: kafka.queue_base.")
     ] = None,
     available_now: AvailableNow = False,
-    config: Config = None,
-    overrides: Overrides = None,
-    debug: Debug = False,
 ) -> None:
     """Land half and op messages from files or from Kafka."""
-    if queue_base is not None:
-        overrides = [*(overrides or ()), f"kafka.queue_base={queue_base}"]
-    loaded = prepared(config, overrides, debug)
+    loaded = options.load(given={"kafka.queue_base": queue_base})
     if kafka is None:
         _check_paths(half, op, half_topic, op_topic)
     else:

@@ -7,27 +7,21 @@ from typing import Annotated
 
 import typer
 
-from checkback.commands.options import Config, Debug, Json, Overrides, app, prepared_for_tables
+from checkback.commands.options import RUN, Answer, Output, app, command
 from checkback.commands.printing import console, print_table
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")]
-Repair = Annotated[
-    bool,
-    typer.Option("--repair", help="Only move torn commits (after a power cut) of the tables aside, and list them."),
-]
 
-
-@app.command()
+@command(app, panel=RUN)
 def maintain(
-    dry_run: DryRun = False,
-    repair: Repair = False,
-    as_json: Json = False,
-    config: Config = None,
-    overrides: Overrides = None,
-    debug: Debug = False,
+    options: Answer,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")] = False,
+    repair: Annotated[
+        bool,
+        typer.Option("--repair", help="Only move torn commits (after a power cut) of the tables aside, and list them."),
+    ] = False,
 ) -> None:
-    """Make the tables' many small files few, and remove what nobody needs any more."""
-    settings = prepared_for_tables(config, overrides, debug)
+    """Compact small files of the tables, and remove what nobody needs any more."""
+    settings = options.settings()
     if repair:
         from checkback.storage.crash_recovery import recover_tables
         from checkback.storage.tables import Tables
@@ -39,9 +33,10 @@ def maintain(
     from checkback.maintain.command import run
 
     done = run(settings, dry_run)
-    if as_json:
+    if options.output is Output.JSON:
         print(json.dumps(report.as_json(done, dry_run), indent=2))
         return
-    print_table(report.COLUMNS, [report.row(one) for one in done])
-    for line in [*report.notes(done), report.total(done, dry_run)]:
-        console().print(line)
+    print_table(report.COLUMNS, [report.row(one) for one in done], options.output)
+    if options.for_people:
+        for line in [*report.notes(done), report.total(done, dry_run)]:
+            console().print(line)

@@ -7,13 +7,32 @@ import json
 import select
 import sys
 import time
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
+from checkback.commands.options import Output
 from checkback.errors import printable
+
+Row = Mapping[str, Any]
+
+
+class Column(NamedTuple):
+    """A column of a table for people. ``of``: the value's name in the row, or what makes the cell of the row."""
+
+    title: str
+    of: str | Callable[[Row], str]
+
+    def cell(self, row: Row) -> str:
+        """Its cell."""
+        return shown(row[self.of]) if isinstance(self.of, str) else self.of(row)
+
+
+def columns(**of: str | Callable[[Row], str]) -> tuple[Column, ...]:
+    """Columns by their titles, with ``_`` for a space."""
+    return tuple(Column(title.replace("_", " ").strip(), each) for title, each in of.items())
 
 
 def shown(value: object) -> str:
@@ -47,20 +66,25 @@ def _printable(value: Any) -> Any:
     return printable(value) if isinstance(value, str) else value
 
 
-def table_of(*columns: str) -> Table:
+def table_of(titles: Iterable[str]) -> Table:
     """An empty table with these columns."""
     table = _Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
+    for title in titles:
+        table.add_column(title, overflow="fold")
     return table
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table; without a header if all column names are empty."""
-    table = table_of(*columns)
-    table.show_header = any(columns)
+def print_table(titles: Sequence[str], rows: Iterable[Sequence[Any]], output: Output = Output.TABLE) -> None:
+    """Print a table, or it as CSV; without a header if all titles are empty."""
+    if output is Output.CSV:
+        from checkback.inspect.json_lines import csv_table
+
+        print_lines(csv_table(titles, rows))
+        return
+    table = table_of(titles)
+    table.show_header = any(titles)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(shown, row))
     console().print(table)
 
 
@@ -70,15 +94,24 @@ def console() -> Console:
     return _Console(markup=False, highlight=False, emoji=False, width=None if sys.stdout.isatty() else 10_000)
 
 
-def print_rows(lines: Iterable[str]) -> None:
-    """Print one row a line."""
+def print_objects(objects: Iterable[Row], output: Output, names: Sequence[str] = (), flush: bool = False) -> None:
+    """Print each as an object of JSON, or as a line of CSV below one with the names (default: the first one's)."""
+    from checkback.inspect.json_lines import csv_objects
+
+    lines = csv_objects(objects, names) if output is Output.CSV else map(json.dumps, objects)
     for line in lines:
-        print_line(line)
+        print_line(line, flush)
 
 
 def print_line(line: str, flush: bool = False) -> None:
     """Print a line, without wrapping it at the terminal's width."""
     print(printable(line), flush=flush)
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print each as a line."""
+    for line in lines:
+        print_line(line)
 
 
 def wait_for_reader(seconds: float) -> bool:

@@ -5,19 +5,11 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from checkback.commands.options import (
-    AvailableNow,
-    Config,
-    Debug,
-    LeaveOut,
-    Overrides,
-    PublishAgain,
-    app,
-    load_for_tables,
-    prepared,
-)
+import typer
+
+from checkback.commands.options import RUN, AvailableNow, Common, app, command
 from checkback.errors import CheckbackError, SettingsError, StorageError
 from checkback.spark.session import running_session
 from checkback.storage.files.paths import storage_check
@@ -29,12 +21,10 @@ if TYPE_CHECKING:
 _MANY = 200_000
 
 
-@app.command()
-def reconcile(
-    available_now: AvailableNow = False, config: Config = None, overrides: Overrides = None, debug: Debug = False
-) -> None:
+@command(app, panel=RUN)
+def reconcile(options: Common, available_now: AvailableNow = False) -> None:
     """Decide transactions, publish what is committed, and check back on the rest."""
-    loaded = prepared(config, overrides, debug)
+    loaded = options.load()
     storage_check(loaded.settings, loaded.origins)
     if available_now and _nothing_to_do(loaded.settings):
         return
@@ -80,18 +70,20 @@ def _is_small(settings: Settings) -> bool:
     return Tables.of(settings.storage).by_files and sum(unread.rows for unread in lag.values()) < _MANY
 
 
-@app.command()
+@command(app, panel=RUN)
 def rebuild(
-    config: Config = None,
-    overrides: Overrides = None,
-    debug: Debug = False,
-    leave_out: LeaveOut = False,
-    publish_again: PublishAgain = False,
+    options: Common,
+    leave_out: Annotated[
+        bool, typer.Option("--leave-out", help="Messages that somebody deleted from their tables stay deleted.")
+    ] = False,
+    publish_again: Annotated[
+        bool, typer.Option("--publish-again", help="Write messages that were deleted from their tables again.")
+    ] = False,
 ) -> None:
     """Rebuild reconcile's checkpoint from the tables; the old one is kept beside it."""
     if leave_out and publish_again:
         raise SettingsError("--leave-out and --publish-again exclude each other", fix="give one of them")
-    loaded = load_for_tables(config, overrides, debug)
+    loaded = options.load_for_tables()
     storage_check(loaded.settings, loaded.origins)
     _refuse_second(loaded.settings)
     from checkback.application.rebuild import rebuild as rebuilt_from_tables

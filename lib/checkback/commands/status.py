@@ -14,9 +14,9 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from checkback.commands.answering import answering, one_form, say
-from checkback.commands.options import AsOf, Config, Csv, Debug, Json, Overrides, app, prepared_for_tables
-from checkback.commands.printing import console, print_rows, table_of
+from checkback.commands.answering import answering, say
+from checkback.commands.options import ANSWERS, Answer, AsOf, Output, app, command
+from checkback.commands.printing import console, print_lines, table_of
 from checkback.errors import CheckbackError, SettingsError, printable
 
 if TYPE_CHECKING:
@@ -30,33 +30,26 @@ if TYPE_CHECKING:
 #: Refresh interval in seconds.
 REFRESH_S = 5.0
 
-Watch = Annotated[bool, typer.Option("--watch", help="Look again every few seconds, until Ctrl-C.")]
 
-
-@app.command()
+@command(app, panel=ANSWERS)
 def status(
-    watch: Watch = False,
+    options: Answer,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again every few seconds, until Ctrl-C.")] = False,
     as_of: AsOf = None,
-    as_json: Json = False,
-    as_csv: Csv = False,
-    config: Config = None,
-    overrides: Overrides = None,
-    debug: Debug = False,
 ) -> None:
     """Show on one screen whether reconcile is at work, how far it is, and who is stuck and why."""
-    one_form(as_json, as_csv)
     if watch and as_of is not None:
         raise SettingsError("--watch and --as-of exclude each other", fix="give one of them")
-    settings = prepared_for_tables(config, overrides, debug)
+    settings = options.settings()
     out = console()
     if as_of is not None:
         with answering(settings, "status") as answers:
-            _print(out, answers.status(as_of), as_json, as_csv, watch)
+            _print(out, answers.status(as_of), options.output, watch)
         return
     try:
-        if as_json or as_csv or not out.is_terminal:
+        if not (options.for_people and out.is_terminal):
             for found in _looks(settings, watch, lambda error: say(str(error))):
-                _print(out, found, as_json, as_csv, watch)
+                _print(out, found, options.output, watch)
             return
         # Reconcile's own facts are available at once, the tables' a little later, on Spark much later.
         with Live(console=out, auto_refresh=False, screen=watch) as live:
@@ -131,13 +124,13 @@ def _consumers_reader(settings: Settings) -> Callable[[], tuple[ConsumerFacts, .
     return read
 
 
-def _print(out: Console, found: Status, as_json: bool, as_csv: bool, watch: bool) -> None:
+def _print(out: Console, found: Status, output: Output, watch: bool) -> None:
     from checkback.inspect.json_lines import csv_of
     from checkback.inspect.status import screen as status_screen
 
-    if as_csv:
-        print_rows(csv_of(status_screen.as_json(found)))
-    elif not as_json:
+    if output is Output.CSV:
+        print_lines(csv_of(status_screen.as_json(found)))
+    elif output is Output.TABLE:
         out.print(_screen(found))
     elif watch:
         print(json.dumps(status_screen.as_json(found)), flush=True)
@@ -154,10 +147,10 @@ def _screen(found: Status) -> RenderableType:
     ]
     if found.facts is None:
         return Group(*parts, Text("reading the tables ...", style="dim"))
-    groups = table_of(*status_screen.GROUPS)
+    groups = table_of(status_screen.GROUPS)
     for row, bad in status_screen.group_rows(found.facts):
         groups.add_row(*row, style="red" if bad else "")
-    checks = table_of(*status_screen.CHECKS)
+    checks = table_of(status_screen.CHECKS)
     for cells in status_screen.check_rows(found.facts):
         checks.add_row(*cells)
     shown = [table for table in (groups, checks) if table.row_count]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from checkback.commands.options import Config, Debug, Json, Overrides, app, load_for_tables
+from checkback.commands.options import ANSWERS, Answer, Output, app, command
 from checkback.commands.printing import console, print_line, print_table
 from checkback.spark.session import running_session
 from checkback.storage.tables import Tables
@@ -15,26 +15,21 @@ from checkback.storage.tables import Tables
 if TYPE_CHECKING:
     from checkback.what_if.parts import Change
 
-Since = Annotated[
-    str | None,
-    typer.Option("--since", metavar="TIME", help="Only half messages that landed then or later, as for --as-of."),
-]
-OnSpark = Annotated[
-    bool, typer.Option("--spark", help="Replay on Spark, for many millions of transactions. A catalog always is.")
-]
 
-
-@app.command(name="what-if")
+@command(app, "what-if", ANSWERS)
 def what_if(
-    overrides: Overrides = None,
-    since: Since = None,
-    on_spark: OnSpark = False,
-    as_json: Json = False,
-    config: Config = None,
-    debug: Debug = False,
+    options: Answer,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME", help="Only half messages that landed then or later, as for --as-of."),
+    ] = None,
+    on_spark: Annotated[
+        bool,
+        typer.Option("--spark", help="Replay on Spark, for many millions of transactions. A catalog always is."),
+    ] = False,
 ) -> None:
-    """Show what would have been otherwise under the rules given by --set, as transaction.timeout=30s."""
-    loaded = load_for_tables(config, overrides, debug)
+    """Replay the past under other rules, as --set transaction.timeout=30s: what would have been otherwise."""
+    loaded = options.load_for_tables()
     from checkback.inspect.versions.as_of import parse_as_of
     from checkback.what_if import report
     from checkback.what_if.changes import changes_of
@@ -44,7 +39,7 @@ def what_if(
     changes, begin = changes_of(loaded), parse_as_of(since, name="--since")
 
     def tell(change: Change) -> None:
-        if as_json:
+        if options.output is Output.JSON:
             _print_json({"transaction": report.change_as_json(change)})
 
     if not on_spark and readable(Tables.of(loaded.settings.storage)):
@@ -52,8 +47,11 @@ def what_if(
     else:
         with running_session(loaded.settings, "checkback-what-if") as spark:
             found = replay(loaded.settings, changes, begin, tell, spark)
-    if as_json:
+    if options.output is Output.JSON:
         _print_json({"what_if": report.as_json(found)})
+        return
+    if options.output is Output.CSV:
+        print_table(report.COLUMNS, report.group_rows(found), options.output)
         return
     console().print(report.heading(found))
     print_table(report.COLUMNS, report.group_rows(found))
@@ -63,7 +61,7 @@ def what_if(
         total = found.total
         more = total.saved + total.lost + total.otherwise - len(found.examples)
         if more > 0:
-            console().print(f"and {more} more; --json shows all")
+            console().print(f"and {more} more; -o json shows all")
     print_line("")
     for line in report.conclusion(found):
         console().print(line)

@@ -268,7 +268,7 @@ class Coordinator:
             if each is None or each.epoch != state.epoch:
                 continue
             # With SqlPositions those that both have: the group's table may have one that no transaction has kept, whose
-            # number is then another message's; an operator's `reconsume` judges by the group's table.
+            # number is then another message's; an operator's `group reconsume` judges by the group's table.
             kept = set(each.kept_dead if each.sequential else state.dead)
             new = [one for one in state.dead if one[0] > each.buried and one in kept]
             if new:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from typing import TYPE_CHECKING, Any
 
 from checkback.storage.timestamps import iso
@@ -14,6 +13,21 @@ if TYPE_CHECKING:
 #: widths of the columns before the last
 _WIDTHS = (24, 5, 12, 24, 9, 12, 16)
 _BODY = "body as text or base64"
+_COLUMNS = (
+    "topic",
+    "committed_at",
+    "batch_id",
+    "queue_id",
+    "half_queue_id",
+    "half_queue_offset",
+    "transaction_id",
+    "producer_group",
+    "tags",
+    "keys",
+    "properties",
+    "born_timestamp",
+    "body_size",
+)
 
 
 def header(bodies: bool = False) -> str:
@@ -35,24 +49,16 @@ def text_line(message: MessageExt, bodies: bool = False) -> str:
     )
 
 
-def json_line(message: MessageExt, bodies: bool = False) -> str:
-    """One object: the message's columns. With ``bodies`` also ``body`` if that is UTF-8, else ``body_base64``."""
-    found: dict[str, Any] = {
-        "topic": message.topic,
-        "committed_at": iso(message.committed_at),
-        "batch_id": message.batch_id,
-        "queue_id": message.queue_id,
-        "half_queue_id": message.half_queue_id,
-        "half_queue_offset": message.half_queue_offset,
-        "transaction_id": message.transaction_id,
-        "producer_group": message.producer_group,
-        "tags": message.tags,
-        "keys": message.keys,
-        "properties": message.properties,
-        "born_timestamp": iso(message.born_timestamp),
-        "body_size": len(message.body),
-    }
-    return json.dumps(found | _body(message.body) if bodies else found)
+def names(bodies: bool = False) -> list[str]:
+    """The columns of `as_json`; those of a body that is text, and of one that is not, too."""
+    return [*_COLUMNS, *(("body", "body_base64") if bodies else ())]
+
+
+def as_json(message: MessageExt, bodies: bool = False) -> dict[str, Any]:
+    """The message's columns. With ``bodies`` also ``body`` if that is UTF-8, else ``body_base64``."""
+    found: dict[str, Any] = {name: getattr(message, name) for name in _COLUMNS[:-1]}
+    times = {name: iso(found[name]) for name in ("committed_at", "born_timestamp")}
+    return found | times | {"body_size": len(message.body)} | (_body(message.body) if bodies else {})
 
 
 def _body(body: bytes) -> dict[str, str]:

@@ -43,7 +43,7 @@ class Retry(NamedTuple):
 
     @property
     def resumed(self) -> bool:
-        """True if an operator has the message consumed again (`reconsume`)."""
+        """True if an operator has the message consumed again (`group reconsume`)."""
         return self.reason.startswith(RESUMED)
 
 

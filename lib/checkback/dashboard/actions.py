@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from checkback.consumer import reconsume_command
+from checkback.consumer import dead_letter_requests
 from checkback.dashboard.fate import fate_of, fate_of_letter
 from checkback.dashboard.pages import ROWS, link, of_field
 from checkback.dashboard.pages import time as shown_time
@@ -18,9 +18,9 @@ from checkback.inspect.answers import records
 from checkback.inspect.no_answer import hint, no_answer
 from checkback.messages.durations import span
 from checkback.operate.action import act, look
-from checkback.operate.command import Request as Operation
 from checkback.operate.operations import CANCEL
 from checkback.operate.preview import follows, outcome_text, transaction_card
+from checkback.operate.request import Request as Operation
 from checkback.operate.tables import open_tables
 from checkback.storage.queue_owners import QueueOwner, log_of_half, refuse_foreign
 from checkback.storage.tables import Tables
@@ -84,7 +84,7 @@ def handle(pages: Pages, request: Request, form: Mapping[str, str]) -> Response:
     data: dict[str, Any] = {
         "preview": found.__dict__,
         "title": TITLES[name],
-        "columns": reconsume_command.SHOWN,
+        "columns": dead_letter_requests.SHOWN,
         "form": kept | ({"seen": found.seen} if found.seen else {}),
         "back": _back(form),
     }
@@ -128,7 +128,7 @@ def _said(error: CheckbackError) -> str:
     where, fix = _FIELDS.get(error.where, error.where), error.fix
     if where.startswith("--transaction-id "):
         where = f"dead letter {where.removeprefix('--transaction-id ')}"
-    if fix.startswith(("see `checkback ", "`checkback pending`", "name one: --")):
+    if fix.startswith(("see `checkback ", "`checkback tx list ", "name one: --")):
         fix = ""
     return str(CheckbackError(error.what, where, fix))
 
@@ -189,7 +189,7 @@ def _reconsume(pages: Pages, form: Mapping[str, str], do: bool) -> Preview:
     ids = _lines(form.get("transaction_id", ""))
     if bool(ids) == (form.get("everything") == "yes"):
         raise SettingsError("tick some, or all of the group's", "dead letters")
-    asked = reconsume_command.Request.of(
+    asked = dead_letter_requests.Request.of(
         _name(form, "group"),
         _name(form, "topic") or None,
         ids,
@@ -197,29 +197,29 @@ def _reconsume(pages: Pages, form: Mapping[str, str], do: bool) -> Preview:
         form.get("actor", ""),
         form.get("reason", ""),
     )
-    chosen = reconsume_command.chosen_of(asked, reconsume_command.look(tables, asked))
+    chosen = dead_letter_requests.chosen_of(asked, dead_letter_requests.look(tables, asked))
     which = f"{len(chosen)}, by transaction id" if ids else f"{len(chosen)}, all of the group"
     card = [("consumer group", asked.group), ("topic", asked.topic or ""), ("dead letters", which)]
     card = [row for row in card if row[1]]
     seen = _seen(chosen)
     if do and form.get("seen") == seen:
-        done = reconsume_command.act(tables, asked, chosen[: reconsume_command.MOST], round(time.time() * 1000))
+        done = dead_letter_requests.act(tables, asked, chosen[: dead_letter_requests.MOST], round(time.time() * 1000))
         rows = tuple(map(_cells, done[:_LISTED]))
-        return Preview(RECONSUME, card, reconsume_command.outcome(asked, done, len(chosen)), done=True, rows=rows)
-    follows = reconsume_command.follows(asked, chosen)
+        return Preview(RECONSUME, card, dead_letter_requests.outcome(asked, done, len(chosen)), done=True, rows=rows)
+    follows = dead_letter_requests.follows(asked, chosen)
     if do:
         follows = f"Not done: these are other dead letters than those shown before. {follows}"
     if len(chosen) > _LISTED:
-        follows += f" The first {_LISTED} are listed; the command lists all with --json."
+        follows += f" The first {_LISTED} are listed; the command lists all with -o json."
     rows = tuple(map(_cells, chosen[:_LISTED]))
     return Preview(RECONSUME, card, follows, rows=rows, seen=seen, nothing=not chosen)
 
 
 def _cells(one: Judged) -> tuple[str, ...]:
-    """As `reconsume_command.cells`, its time as on all pages."""
+    """As `dead_letter_requests.cells`, its time as on all pages."""
     return tuple(
         shown_time(one.buried.dead_at) if name == "given up" else cell
-        for name, cell in zip(reconsume_command.SHOWN, reconsume_command.cells(one), strict=True)
+        for name, cell in zip(dead_letter_requests.SHOWN, dead_letter_requests.cells(one), strict=True)
     )
 
 
@@ -238,7 +238,7 @@ def dead_letters(tables: Tables, group: str) -> tuple[list[dict[str, Any]], dict
 
     And of all of them how many have each fate: messages, of which some may have been given up several times.
     """
-    found = reconsume_command.dead_letters(tables, group)
+    found = dead_letter_requests.dead_letters(tables, group)
     fates = Counter(fate_of_letter(one) for one in found)
     listed = [
         {

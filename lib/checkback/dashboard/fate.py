@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from checkback.consumer import reconsume_command
+from checkback.consumer import dead_letter_requests
 from checkback.consumer.dead_letters import TABLE
 from checkback.consumer.reconsume import AGAIN
 from checkback.errors import CheckbackError
@@ -81,7 +81,7 @@ def dead_letters_of(tables: Tables, half: Mapping[str, Any]) -> list[dict[str, A
     found: list[dict[str, Any]] = []
     for group in sorted({row["consumer_group"] for row in rows if row["consumer_group"]})[:_GROUPS]:
         try:
-            letters = reconsume_command.dead_letters(tables, group, None, [half["transaction_id"]])
+            letters = dead_letter_requests.dead_letters(tables, group, None, [half["transaction_id"]])
         except CheckbackError as error:  # the story, and the other groups, are shown all the same
             found.append({"group": group, "topic": None, "fate": f"not known: {error}"})
             continue

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta, timezone
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from checkback.consumer.dead_letter_requests import command_of
 from checkback.consumer.group.lag_reader import LagReader
 from checkback.consumer.group.lag_screen import DIFFER, held_lines
-from checkback.consumer.reconsume_command import command_of
 from checkback.dashboard import charts
 from checkback.dashboard.actions import dead_letters
 from checkback.dashboard.pages import ROWS, given, mended, page_of

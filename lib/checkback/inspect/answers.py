@@ -44,6 +44,7 @@ from checkback.inspect.timeline import (
     pending_over_time_question,
     pick_interval,
 )
+from checkback.inspect.topics import topic_rows
 from checkback.inspect.transaction_lineage import lineage_rows, transactions_question
 from checkback.inspect.unpublished_messages import Topic, topics, unpublished_rows
 from checkback.inspect.versions.batch_stops import ORDER, stops_question
@@ -216,6 +217,10 @@ class Answers:
         """How many wait for each topic's table, since when and why; the longest waiting first."""
         found: list[Topic] = self._view(topics, as_of)
         return found
+
+    def topics(self, as_of: AsOf = None) -> pa.Table:
+        """The topics that have a table; columns as `topic_rows`."""
+        return self._view(topic_rows, as_of)
 
     def lineage(self, transaction_id: str, as_of: AsOf = None, *, group: str | None = None) -> pa.Table:
         """All that the tables record of a transaction id, in order; columns as `inspect.lineage`."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 from checkback.storage.timestamps import python_times
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 _CHUNK = 10_000
 _encoded = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -34,15 +34,15 @@ def json_lines(rows: pa.Table) -> Iterator[str]:
 
 def csv_lines(rows: pa.Table) -> Iterator[str]:
     """A header, then each row as CSV (RFC 4180), without line ends; null is empty, a list is JSON."""
-    yield _csv(rows.column_names)
+    yield csv_line(rows.column_names)
     for row in json_rows(rows):
-        yield _csv(list(row.values()))
+        yield csv_line(list(row.values()))
 
 
 def csv_of(value: Any) -> Iterator[str]:
     """The leaves of a JSON value as CSV: a header, then a line each, named as `reconcile.at_work` or `groups.0.why`."""
-    yield _csv(["name", "value"])
-    yield from map(_csv, _leaves("", value))
+    yield csv_line(["name", "value"])
+    yield from map(csv_line, _leaves("", value))
 
 
 def _leaves(name: str, value: Any) -> Iterator[list[Any]]:
@@ -53,14 +53,26 @@ def _leaves(name: str, value: Any) -> Iterator[list[Any]]:
         yield from _leaves(f"{name}.{key}" if name else str(key), each)
 
 
+def csv_objects(objects: Iterable[Mapping[str, Any]], names: Sequence[str] = ()) -> Iterator[str]:
+    """A header with the names (default: the first object's), then each object, as CSV; what it lacks is empty."""
+    known = list(names)
+    if known:
+        yield csv_line(known)
+    for each in objects:
+        if not known:
+            known = list(each)
+            yield csv_line(known)
+        yield csv_line([each.get(name) for name in known])
+
+
 def csv_table(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> Iterator[str]:
     """A header, then each row, as CSV."""
-    yield from map(_csv, (list(cells) for cells in (columns, *rows)))
+    yield from map(csv_line, (list(cells) for cells in (columns, *rows)))
 
 
-def _csv(cells: list[Any]) -> str:
+def csv_line(cells: list[Any]) -> str:
+    """A line of CSV: null is empty, a list, object or truth value as JSON has it."""
     line = io.StringIO()
-    # As JSON has them; null is empty.
     texts = [json.dumps(cell) if isinstance(cell, (list, dict, bool)) else cell for cell in cells]
     csv.writer(line, lineterminator="").writerow(texts)
     return line.getvalue()

@@ -38,7 +38,7 @@ class TableReport:
 
 
 def as_json(tables: Sequence[TableReport], dry_run: bool) -> dict[str, Any]:
-    """The report as --json prints it."""
+    """The report as -o json prints it."""
     return {"dry_run": dry_run, "tables": [asdict(table) for table in tables]}
 
 

@@ -67,7 +67,7 @@ def consequence(action: str, transaction: Transaction, queue: int, now: datetime
         return (
             f"Your {state} is appended to `op`. When `checkback reconcile` next runs, it decides by it and schedules "
             f"the message, which is published in topics/{transaction.real_topic}{later}, not before {readable(due)}; "
-            "no further check is sent. Until then `cancel` ends it; nothing else undoes it."
+            "no further check is sent. Until then `tx cancel` ends it; nothing else undoes it."
         )
     fate = f"publishes the message in topics/{transaction.real_topic}" if state == "COMMIT" else "never publishes it"
     return (

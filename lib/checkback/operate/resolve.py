@@ -1,4 +1,4 @@
-"""`checkback resolve` and `cancel`: an op of the operator ends a pending transaction, or a scheduled message."""
+"""`checkback tx resolve` and `tx cancel`: an op of the operator ends a pending transaction, or a scheduled message."""
 
 from __future__ import annotations
 

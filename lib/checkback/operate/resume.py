@@ -1,4 +1,4 @@
-"""`checkback resume`: a discarded message becomes a new half message, in the queue reserved for resumed messages."""
+"""`checkback tx resume`: a discarded message becomes a new half message, in the queue reserved for resumed messages."""
 
 from __future__ import annotations
 

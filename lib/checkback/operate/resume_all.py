@@ -1,4 +1,4 @@
-"""`checkback resume --all`: the discarded messages of a group, or of all, each resumed as by `checkback resume TX`.
+"""`checkback tx resume --all`: the discarded messages of a group, or of all, each resumed as by `tx resume TX`.
 
 After an outage of a producer's endpoints thousands may be in `discarded`. They are resumed some at a time: their half
 messages in one commit, then their rows of `operations` in another. Each is an action of its own all the same, and what

@@ -193,7 +193,7 @@ def chosen(family: Sequence[Transaction], asked: Asked) -> Transaction:
         raise SettingsError(
             f"no half message{where}{whose} has this transaction id",
             "TX",
-            "`checkback pending`, `discarded` and `scheduled` show those there are",
+            "`checkback tx list --state STATE` lists those there are",
         )
     if len(named) > 1:
         fix = "name one: --queue-id N --queue-offset N"

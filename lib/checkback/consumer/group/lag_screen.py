@@ -66,7 +66,7 @@ def queue_rows(group: GroupLag, now: int) -> list[tuple[str, ...]]:
 
 
 def held_rows(group: GroupLag, now: int) -> list[tuple[str, ...]]:
-    """Rows of the table of queues that a message holds up, in HELD; it is half queue/offset, as `lineage` takes it."""
+    """Rows of the table of queues that a message holds up, in HELD; as half queue/offset, for `tx describe`."""
     return [
         (
             topic,
@@ -94,7 +94,7 @@ def idle(group: GroupLag) -> str:
     queues = [each for topic in group.topics for each in topic.queues if each.messages == 0 and not each.retries]
     alone = sum(each.owner is None for each in queues)
     told = f"nothing to consume in {len(queues)} queues" + (f", {alone} of them without an owner" if alone else "")
-    return f"{told}; --json shows all" if queues else ""
+    return f"{told}; -o json shows all" if queues else ""
 
 
 def member_rows(group: GroupLag) -> list[tuple[str, ...]]:

@@ -16,7 +16,7 @@ def next_step(row: Mapping[str, Any]) -> str | None:
     """What to do about a row of `inspect.stuck_groups`; None = its outcomes do not tell."""
     name = row["producer_group"] or ""
     if (row["unknown_share"] or 0) >= 1:
-        return "ask its team what became of these transactions, or end them by hand (`checkback resolve`)"
+        return "ask its team what became of these transactions, or end them by hand (`checkback tx resolve`)"
     if (row["no_answer_share"] or 0) < 1:
         return None
     if not row["endpoints"]:

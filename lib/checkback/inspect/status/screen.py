@@ -132,7 +132,7 @@ def _lost(facts: TableFacts | None) -> list[Line]:
         return []
     few = [f"{_shown(one['transaction_id'] or '?')} ({one['state']})" for one in facts.lost.transactions[:_FEW]]
     names = ", ".join(few) + (", ..." if facts.lost.number > _FEW else "")
-    how = "`checkback lineage TX`; `checkback resume TX` publishes what was discarded"
+    how = "`checkback tx describe TX`; `checkback tx resume TX` publishes what was discarded"
     text = f"{facts.lost.number} in the last day, decided before their COMMIT came: {names}; {how}"
     return [Line("committed, not published", text, bad=True)]
 

@@ -1,4 +1,4 @@
-"""The commands `group reset`, `group remove-topic` and `group remove`: positions of a consumer group, set or dropped.
+"""Positions of a consumer group, set or dropped, as `group reset`, `remove-topic` and `remove` ask for.
 
 The group's table is written in one commit, on condition that no living member consumes what it concerns; whoever joins
 next begins there. Then `operations` gets a row for each topic.
@@ -6,7 +6,6 @@ next begins there. Then `operations` gets a row for each topic.
 
 from __future__ import annotations
 
-import json
 import uuid
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,8 +21,7 @@ from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.group.lag_reader import unread_of
 from checkback.consumer.group.rebalance import leave
 from checkback.consumer.topic_reader import TopicReader
-from checkback.errors import SettingsError, StorageError, printable
-from checkback.operate.command import confirmed
+from checkback.errors import SettingsError, StorageError
 from checkback.operate.operations import Operation
 from checkback.operate.operator_signature import OperatorSignature
 from checkback.operate.rows import operation_row
@@ -33,19 +31,18 @@ from checkback.storage.log.delta_log import AlteredError, DeltaLog
 from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.row_texts import CONSUMER_GROUP, CONSUMER_GROUP_END
 from checkback.storage.schemas import arrow_schema
-from checkback.storage.timestamps import iso, time_of
+from checkback.storage.timestamps import time_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from checkback.consumer.group.group_state import MessageQueue, QueueState
     from checkback.consumer.position import Position
-    from checkback.consumer.reconsume_command import Print
     from checkback.storage.tables import Tables
 
 RESET, REMOVE_TOPIC, REMOVE_GROUP = "RESET_POSITION", "REMOVE_TOPIC", "REMOVE_GROUP"
 _LEDGER = "operations"
-_COLUMNS = ("topic", "lag", "consumed again", "skipped", "lag then", "retries", "retries dropped")
+COLUMNS = ("topic", "lag", "consumed again", "skipped", "lag then", "retries", "retries dropped")
 
 
 @dataclass(frozen=True)
@@ -99,31 +96,12 @@ class Plan:
     in_database: bool
 
 
-def run(tables: Tables, request: Request, yes: bool, as_json: bool, table: Print, clock: Callable[[], int]) -> None:
-    """Without ``yes`` it only shows what would be done; on a terminal it asks. ``clock``: ms.
+def look(tables: Tables, request: Request, now: int) -> Plan:
+    """What the command would do. Read only. ``now``: ms.
 
     Raises SettingsError if there is no such group, topic or batch, RefusedError if a living member consumes it,
     StorageError.
     """
-    plan = look(tables, request, clock())
-    if not (yes and as_json):
-        if as_json:
-            print(json.dumps(_json(request, plan, done=False)))
-        else:
-            table(_COLUMNS, [["?" if cell is None else str(cell) for cell in each] for each in plan.topics])
-            print(printable(f"{request.action}: {follows(request, plan)}"))
-        if not yes and not confirmed(as_json):
-            return
-    now = clock()
-    act(tables, request, plan, now)
-    if as_json:
-        print(json.dumps(_json(request, plan, done=True) | {"at": iso(now)}))
-    else:
-        print(printable(f"Done: {request.action} of the group {request.group}."))
-
-
-def look(tables: Tables, request: Request, now: int) -> Plan:
-    """What the command would do. Read only. ``now``: ms. Raises as `run`."""
     chosen_groups(tables, request.group)
     stored = read_group(tables, request.group)
     state = stored.state
@@ -261,7 +239,8 @@ def _rows_of(request: Request, plan: Plan) -> str:
     )
 
 
-def _json(request: Request, plan: Plan, done: bool) -> dict[str, Any]:
+def as_json(request: Request, plan: Plan, done: bool) -> dict[str, Any]:
+    """What is asked for, and what becomes of each topic."""
     names = ("topic", "lag_messages", "again", "skipped", "lag_messages_then", "retries", "retries_dropped")
     return {
         "done": done,

@@ -1,4 +1,4 @@
-"""The command `reconsume`: dead letters of a group become retries in its state, and rows of `operations`.
+"""Dead letters consumed again, as `group reconsume` asks for: retries in the group's state, and rows of `operations`.
 
 The group's state is written first, in one commit the retries and which deaths they are for; then the ledger, which must
 not record what was not done; then the state forgets the deaths. After a crash in between they are there still: nobody
@@ -7,7 +7,6 @@ resumes them again, and the same command of the same actor completes the ledger.
 
 from __future__ import annotations
 
-import json
 import shlex
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,27 +29,22 @@ from checkback.consumer.reconsume import (
 )
 from checkback.consumer.resumption_ledger import ACTION, ResumptionLedger, recorded_deaths
 from checkback.consumer.retry import RESUMED
-from checkback.errors import SettingsError, StorageError, printable
-from checkback.operate.command import confirmed
+from checkback.errors import SettingsError, StorageError
 from checkback.operate.operator_signature import OperatorSignature
 from checkback.operate.rules import RefusedError
 from checkback.operate.tables import FileStore
 from checkback.storage.timestamps import iso
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Collection, Sequence
 
     from checkback.consumer.group.group_state import Death, GroupState
     from checkback.storage.tables import Tables
 
-    #: prints a table: column titles, rows
-    Print = Callable[[Sequence[str], Sequence[Sequence[str]]], None]
-
 #: dead letters that one command resumes: each commit of the group has all retries
 MOST = 10_000
-#: columns of the table of dead letters, and rows of it that are shown
+#: columns of the table of dead letters
 SHOWN = ("topic", "queue", "half", "transaction", "keys", "retries", "given up", "reason", "is")
-_SHOWN = 50
 
 
 @dataclass(frozen=True)
@@ -83,33 +77,13 @@ class Request:
         return f"{RESUMED}{self.signed.actor}"
 
 
-def run(tables: Tables, request: Request, yes: bool, as_json: bool, table: Print, clock: Callable[[], int]) -> None:
-    """Without ``yes`` it only shows the dead letters; on a terminal it asks. ``clock``: ms.
-
-    Raises SettingsError if there is no such group or dead letter, RefusedError if none of those asked for can be
-    resumed, StorageError.
-    """
-    judged = look(tables, request)
-    chosen = chosen_of(request, judged)
-    if not (yes and as_json):
-        _show(request, judged, chosen, as_json, table)
-        if not chosen or (not yes and not confirmed(as_json)):
-            return
-    now = clock()
-    done = act(tables, request, chosen[:MOST], now)
-    if as_json:
-        print(json.dumps(_json(request, done, done=bool(done)) | {"at": iso(now)}))
-    else:
-        print(printable(outcome(request, done, len(chosen))))
-
-
 def chosen_of(request: Request, judged: Sequence[Judged]) -> list[Judged]:
     """Those that are to be consumed again. Raises RefusedError if none of those with the ids asked for can be."""
     chosen = [one for one in judged if one.fate == AGAIN]
     if request.transaction_ids and not chosen:
         fates = ", ".join(sorted({one.fate for one in judged}))
         where = f"--transaction-id {', '.join(request.transaction_ids[:3])}"
-        raise RefusedError(f"is {fates}", where, f"see `checkback consumers {request.group}`")
+        raise RefusedError(f"is {fates}", where, f"see `checkback group describe {request.group}`")
     return chosen
 
 
@@ -160,7 +134,7 @@ def dead_letters(
 
 def command_of(group: str) -> str:
     """The command that has all dead letters of a group consumed again."""
-    return f"checkback reconsume {shlex.quote(group)} --all --actor NAME --reason TEXT"
+    return f"checkback group reconsume {shlex.quote(group)} --all --reason TEXT"
 
 
 def act(tables: Tables, request: Request, chosen: Sequence[Judged], now: int) -> list[Judged]:
@@ -189,17 +163,6 @@ def act(tables: Tables, request: Request, chosen: Sequence[Judged], now: int) ->
 
 
 # What is shown
-
-
-def _show(request: Request, judged: Sequence[Judged], chosen: Sequence[Judged], as_json: bool, table: Print) -> None:
-    if as_json:
-        print(json.dumps(_json(request, judged, done=False) | {"follows": follows(request, chosen)}))
-        return
-    if judged:
-        table(SHOWN, [cells(one) for one in judged[:_SHOWN]])
-    if len(judged) > _SHOWN:
-        print(f"and {len(judged) - _SHOWN} more; --json shows all")
-    print(printable(f"{ACTION}: {follows(request, chosen)}"))
 
 
 def follows(request: Request, chosen: Sequence[Judged]) -> str:
@@ -248,18 +211,19 @@ def cells(one: Judged) -> tuple[str, ...]:
     )
 
 
-def _json(request: Request, judged: Sequence[Judged], done: bool) -> dict[str, Any]:
+def request_json(request: Request, judged: Sequence[Judged], done: bool) -> dict[str, Any]:
+    """What is asked for, and the dead letters that it is done with, or would be."""
     return {
         "done": done,
         "action": ACTION,
         "group": request.group,
         "actor": request.signed.actor,
         "reason": request.signed.reason,
-        "messages": list(map(message_json, judged)),
+        "messages": list(map(as_json, judged)),
     }
 
 
-def message_json(one: Judged) -> dict[str, Any]:
+def as_json(one: Judged) -> dict[str, Any]:
     """A dead letter as docs/consumer-commands.md describes it."""
     return {
         "topic": one.buried.queue.topic,

@@ -1,75 +1,83 @@
-"""`checkback lineage`: the story of a transaction, found by its id, its half message's place, or a key."""
+"""`checkback tx describe`: the story of a transaction, found by its id, its half message's place, or a key."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from checkback.commands.answering import answering, print_answer
-from checkback.commands.options import (
-    AsOf,
-    Config,
-    Csv,
-    Debug,
-    Group,
-    Json,
-    Overrides,
-    app,
-    prepared_for_tables,
-)
-from checkback.commands.printing import console, print_line, shown, table_of
+from checkback.commands.options import Answer, AsOf, OfGroup, command, tx
+from checkback.commands.printing import columns, print_line, shown
 from checkback.errors import CheckbackError, SettingsError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from checkback.commands.printing import Row
     from checkback.inspect.answers import Answers
 
-#: events of a transaction, or transactions, in the table for people; --json shows all
+#: events of a transaction, or transactions, in the table for people; -o json shows all
 SHOWN = 500
 #: what is shown of transactions when several were found
 _FOUND = ("transaction_id", "producer_group", "real_topic", "queue_id", "queue_offset", "keys", "state")
 _FIX = "TX is an id: a key is given as --key K, the place of a half message as QUEUE/OFFSET"
 _FIX_OF_KEY = "a key is one whole word of a message's keys; a transaction id is given without --key"
 
-Wanted = Annotated[
-    str | None,
-    typer.Argument(metavar="TX | QUEUE/OFFSET", help="The transaction id, or its half message's queue and offset."),
-]
-Key = Annotated[str | None, typer.Option("--key", metavar="K", help="Instead: one of the message's keys.")]
+
+def _version(row: Row) -> str:
+    version = shown(row["table_version"])
+    return version if row["version_exact"] in (True, None) else f"<={version}"
 
 
-@app.command()
-def lineage(
-    wanted: Wanted = None,
-    key: Key = None,
-    group: Group = None,
+_EVENTS = columns(
+    at="at",
+    event="event",
+    **{"queue/offset": lambda row: "-" if row["queue_id"] is None else f"{row['queue_id']}/{row['queue_offset']}"},
+    group="producer_group",
+    table="table",
+    version=_version,
+    batch="batch_id",
+    detail="detail",
+)
+_TRANSACTIONS = columns(
+    transaction="transaction_id",
+    group="producer_group",
+    topic="real_topic",
+    **{"queue/offset": lambda row: f"{row['queue_id']}/{row['queue_offset']}"},
+    keys="keys",
+    decision=lambda row: row["state"] or "PENDING",
+)
+
+
+@command(tx)
+def describe(
+    options: Answer,
+    wanted: Annotated[
+        str | None,
+        typer.Argument(metavar="TX | QUEUE/OFFSET", help="The transaction id, or its half message's queue and offset."),
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", metavar="K", help="Instead: one of the message's keys.")] = None,
+    group: OfGroup = None,
     as_of: AsOf = None,
-    as_json: Json = False,
-    as_csv: Csv = False,
-    config: Config = None,
-    overrides: Overrides = None,
-    debug: Debug = False,
 ) -> None:
-    """Show all that the tables know of a transaction, in the order of time; the exit code is 1 if that is nothing."""
+    """Show all that the tables know of a transaction, in order of time. Exit code 1: nothing."""
     if (wanted is None) == (key is None):
         raise SettingsError("a transaction is named by either", "TX, --key", "give one of the two")
     if key is not None and not key.strip():
         raise SettingsError("is empty", "--key", _FIX_OF_KEY)
-    settings = prepared_for_tables(config, overrides, debug)
-    with answering(settings, "lineage") as several, several.together() as answers:
+    with answering(options.settings(), "tx-describe") as several, several.together() as answers:
         search = _Search(answers, wanted, key, as_of)
         rows = search.found(group)
         if not rows.num_rows:
             raise search.nothing(group)
     if "event" in rows.column_names:
-        print_answer(rows, as_json, as_csv, SHOWN, _print_events, "")
+        print_answer(rows, options.output, _EVENTS, SHOWN, "")
         return
-    print_answer(rows, as_json, as_csv, SHOWN, _print_transactions, "")
-    if not as_json and not as_csv:
-        print_line("several transactions: `checkback lineage TX --group G` shows one")
+    print_answer(rows, options.output, _TRANSACTIONS, SHOWN, "")
+    if options.for_people:
+        print_line("several transactions: `checkback tx describe TX --group G` shows one")
 
 
 @dataclass(frozen=True)
@@ -112,33 +120,3 @@ class _Search:
             owners = {name for name in self.found(None)["producer_group"].to_pylist() if name is not None}
             fix = f"it is of {', '.join(sorted(owners))}" if owners else fix
         return CheckbackError(what, "", fix)
-
-
-def _print_transactions(rows: list[dict[str, Any]]) -> None:
-    table = table_of("transaction", "group", "topic", "queue/offset", "keys", "decision")
-    for row in rows:
-        table.add_row(
-            *(shown(row[name]) for name in ("transaction_id", "producer_group", "real_topic")),
-            f"{row['queue_id']}/{row['queue_offset']}",
-            shown(row["keys"]),
-            row["state"] or "PENDING",
-        )
-    console().print(table)
-
-
-def _print_events(rows: list[dict[str, Any]]) -> None:
-    table = table_of("at", "event", "queue/offset", "group", "table", "version", "batch", "detail")
-    for row in rows:
-        version = "-" if row["table_version"] is None else str(row["table_version"])
-        place = "-" if row["queue_id"] is None else f"{row['queue_id']}/{row['queue_offset']}"
-        table.add_row(
-            shown(row["at"]),
-            str(row["event"]),
-            place,
-            shown(row["producer_group"]),
-            str(row["table"]),
-            version if row["version_exact"] in (True, None) else f"<={version}",
-            shown(row["batch_id"]),
-            shown(row["detail"]),
-        )
-    console().print(table)
