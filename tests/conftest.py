@@ -36,7 +36,7 @@ _SERVERS = {"azure_port", "postgres_url", "adls", "postgresql"}
 #: files of few tests that take a minute of CPU time and more; the latter do not use the session of `spark`
 _LONG = (
     *("application/test_delay.py", "application/test_object_store.py", "application/test_rebuild.py"),
-    *("reconcile/test_batch_rules.py", "reconcile/test_group_hash.py", "reconcile/test_release_before.py"),
+    *("reconcile/test_batch_rules.py", "reconcile/test_group_hash.py"),
     *("crash/test_points.py", "inspect/test_engines.py"),
 )
 _APART = (

@@ -71,11 +71,6 @@ def delivered(offset: int, number: int, *, group: int = 1, tx: int = 7) -> tuple
     return (offset, Kind.DELIVERED, Source.CHECK, 0, 0, number, group, tx, 0)
 
 
-def undelivered(offset: int, number: int, *, group: int = 1, tx: int = 7) -> tuple[Any, ...]:
-    """The check of this number reached nobody: a release before said so."""
-    return (offset, Kind.UNDELIVERED, Source.CHECK, 0, 0, number, group, tx, 0)
-
-
 def events(*rows: tuple[Any, ...]) -> Records:
     """EVENT records."""
     return np.array(list(rows), EVENT)

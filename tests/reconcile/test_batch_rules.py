@@ -20,7 +20,6 @@ from checkback.reconcile import batch_rules
 from checkback.reconcile.batch_rules import BatchRules, in_force, keep
 from checkback.reconcile.publish.publisher import Publisher
 from checkback.reconcile.segment import Rules
-from checkback.reconcile.state.group_hash import GroupHash
 from checkback.reconcile.state.processor import STATE_NAME
 from checkback.reconcile.state.registered_timers import registered_timers
 from checkback.settings import Settings
@@ -188,18 +187,16 @@ def test_batch_that_was_begun_puts_off_the_same_checks(lake: Lakehouse, monkeypa
 
 @pytest.fixture(scope="module")
 def begun(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
-    """After the first run of a release before, of its one check of both messages; an op has landed since."""
+    """After the first run of another release, of its one check of both messages; an op has landed since."""
     lake = Lakehouse(spark, tmp_path_factory.mktemp("begun") / "data")
     lake.half(0, 1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch_rules, "GROUP_HASH", GroupHash.XXHASH64)
-        lake.run(lake.settings(check_max=1))
+    lake.run(lake.settings(check_max=1))
     lake.commit(1)
     return lake
 
 
-def _as_release_before(lake: Lakehouse, root: Path, version: int | None) -> Lakehouse:
-    """A copy, with the rules beside the checkpoint of a release that decides otherwise; None: that kept none."""
+def _as_other_release(lake: Lakehouse, root: Path, version: int | None) -> Lakehouse:
+    """A copy, with the rules beside the checkpoint of a release that decides otherwise; None: they are lost."""
     lake = Lakehouse(lake.spark, copied(Path(lake.root), root))
     folder = Path(lake.tables.checkpoint("reconcile"), batch_rules.FOLDER)
     for file in folder.iterdir():
@@ -218,7 +215,7 @@ def test_batch_of_another_release_that_has_written_is_refused_until_a_rebuild(
     settings = crashed.settings(check_max=1)
     batch = _crash(crashed, settings, "topics/t", monkeypatch)
     for version in (None, 0):
-        lake = _as_release_before(crashed, tmp_path / f"{version}", version)
+        lake = _as_other_release(crashed, tmp_path / f"{version}", version)
         settings = lake.settings(check_max=1)
         with pytest.raises(StateError, match="`checkback rebuild`") as refused:
             lake.run(settings)
@@ -251,7 +248,7 @@ def test_batch_of_another_release_that_has_written_nothing_is_decided_anew(
         return publish(self, spark, actions, batch_id, app)
 
     for version in (None, 0):
-        lake = _as_release_before(crashed, tmp_path / f"{version}", version)
+        lake = _as_other_release(crashed, tmp_path / f"{version}", version)
         (state,) = Path(lake.tables.checkpoint("reconcile"), "state").iterdir()
         for partition in state.iterdir():
             if partition.name.isdecimal():

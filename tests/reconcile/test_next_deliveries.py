@@ -18,7 +18,6 @@ from checkback.reconcile.records.actions import SEGMENT, Actions
 from checkback.reconcile.records.records import Action
 from checkback.reconcile.segment import Segment, decide
 from checkback.reconcile.state import next_deliveries
-from checkback.reconcile.state.group_hash import GroupHash
 from checkback.reconcile.state.next_deliveries import NextDeliveries, load
 from checkback.reconcile.state.partition_batch import PartitionBatch
 from checkback.reconcile.state.processor import NEXT_NAME, STATE_NAME, SegmentProcessor
@@ -211,7 +210,7 @@ def test_next_deliveries_survive_their_bytes() -> None:
     left = found.deliver(76, [])
     assert left is not None
     assert left.delivered_until == 76
-    again = NextDeliveries.of_bytes(left.to_bytes(SIZE, GroupHash.XXHASH64), SIZE, GroupHash.XXHASH64)
+    again = NextDeliveries.of_bytes(left.to_bytes(SIZE), SIZE)
     assert again.delivered_until == 76
 
 
@@ -224,23 +223,19 @@ def test_next_deliveries_survive_their_bytes() -> None:
         (_beside() + b"\0", "cut off"),
         (_beside()[: next_deliveries._HEADER.size], "cut off"),
         (_beside(99), "version 99"),
-        (_beside(7), "names producer groups by"),
         (NextDeliveries.of(_segment(500), Timers()).to_bytes(32), r"set it to 32"),
     ],
 )
 def test_damaged_next_deliveries_are_refused(value: bytes, says: str) -> None:
     with pytest.raises(StateError, match=says):
-        NextDeliveries.of_bytes(value, SIZE, GroupHash.SHA1)
+        NextDeliveries.of_bytes(value, SIZE)
 
 
 def test_block_without_its_next_deliveries_is_refused() -> None:
-    """What was delivered since would be delivered again. Blocks of the release before had none."""
-    block, timers = encode(_segment(500, 400), Timers(77, 403)), Timers(77, 403)
+    """What was delivered since would be delivered again."""
+    block = encode(_segment(500, 400), Timers(77, 403))
     nothing: Callable[[], None] = lambda: None  # noqa: E731 - as short as it can be
     with pytest.raises(StateError, match="next deliveries are missing"):
         load(block, nothing, 0, SIZE)
-    before = block[:2] + struct.pack("<H", 6) + block[4:]
-    segment, found = load(before, nothing, 0, SIZE)
-    assert (_offsets(segment.scheduled), found) == ([0, 1], timers)
     empty = encode(Segment.empty(0, SIZE))
     assert load(empty, nothing, 0, SIZE)[1] == Timers()

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import struct
-from typing import TYPE_CHECKING
-
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from checkback.errors import StateError
-from checkback.reconcile.records.records import Action
 from checkback.reconcile.segment import Segment, decide
-from checkback.reconcile.state.group_hash import GroupHash
 from checkback.reconcile.state.state_codec import NO_TIMERS, Timers, decode, encode
 from reconcile.segments import RULES, SIZE, commit, events, half
-
-if TYPE_CHECKING:
-    from checkback.reconcile.records.records import Records
 
 
 def _segment() -> Segment:
@@ -44,56 +35,6 @@ def test_empty_segment_survives_its_bytes() -> None:
     found, timers = decode(encode(Segment.empty(0, 13)), 0, 13)
     assert timers == NO_TIMERS
     assert found.seen.tolist() == [False] * 13
-
-
-_NUMBERS = [(name, "<i8") for name in ("offset", "born", "due", "store", "group", "transaction")]
-_WITH_ASKED = [*_NUMBERS, ("check_times", "<i4"), ("asked", "<i4"), ("repeated", "u1")]
-_DELAYED = [*_WITH_ASKED, ("delay", "<i8")]
-#: the fields of PENDING in releases before, by version of the block
-_BEFORE = {
-    2: [*_NUMBERS, ("check_times", "<i4"), ("repeated", "u1")],
-    3: _WITH_ASKED,
-    4: _WITH_ASKED,
-    5: _DELAYED,
-    6: _DELAYED,
-}
-
-
-def _block_before(version: int, segment: Segment, timer: int) -> bytes:
-    """The block as a release before wrote it, in its own words."""
-    kind = np.dtype(_BEFORE[version])
-    pending = np.zeros(len(segment.pending), kind)
-    for name in kind.names or ():
-        pending[name] = segment.pending[name]
-
-    def turned(records: Records) -> bytes:
-        return bytes(np.ascontiguousarray(records).view(np.uint8).reshape(-1, records.dtype.itemsize).T.tobytes())
-
-    bits = np.packbits(segment.seen, bitorder="little").tobytes()
-    raw = bits + turned(pending) + turned(segment.early)
-    raw += turned(segment.scheduled) if version > 4 else b""
-    packed = pa.compress(raw, "lz4_raw", asbytes=True)
-    counts = len(pending), len(segment.early), len(packed)
-    head = struct.pack("<2sHIqqIII", b"CB", version, len(segment.seen), timer, segment.seen_until, *counts)
-    head += struct.pack("<qI", 79, len(segment.scheduled)) if version > 4 else b""
-    return bytes(head + packed)
-
-
-@pytest.mark.parametrize("version", _BEFORE)
-def test_block_of_the_release_before_is_read_and_written_anew(version: int) -> None:
-    """The checks that version 2 counted are those that it knows of; all else is as it was."""
-    later = events(half(21, delay=500), commit(21)) if version > 4 else events()
-    segment, actions = decide(_segment(), later, 60, RULES)
-    assert actions[actions["action"] == Action.CHECK]["check_times"].tolist() == [1]
-    found, timers = decode(_block_before(version, segment, 77), 16, SIZE)
-    assert timers == (Timers(77, 79) if version > 4 else Timers(77))
-    assert len(found.scheduled) == (version > 4)
-    for name in ("seen", "pending", "early", "seen_until", "scheduled"):
-        assert np.array_equal(getattr(found, name), getattr(segment, name)), name
-    assert found.pending["asked"].tolist() == [1, 0]
-    assert encode(found, timers) == encode(segment, timers)
-    hashed_by = GroupHash.SHA1 if version in (4, 6) else GroupHash.XXHASH64
-    decode(_block_before(version, segment, 77), 16, SIZE, hashed_by)
 
 
 @pytest.mark.parametrize(

@@ -29,14 +29,14 @@ T0 = datetime(2026, 3, 1, tzinfo=timezone.utc)
 EPOCH = datetime.fromtimestamp(0, timezone.utc)
 LONG = "tx" * 50
 GROUPS, IDS = ["orders", "evil", None], ["tx", "other", LONG, None]
-KINDS = {"COMMIT": Kind.COMMIT, "ROLLBACK": Kind.ROLLBACK}
+KINDS = {"COMMIT": Kind.COMMIT, "ROLLBACK": Kind.ROLLBACK, "DELIVERED": Kind.DELIVERED}
 TIMES = st.none() | st.integers(0, 4000).map(lambda us: T0 + timedelta(microseconds=500 * us))
 OPS = st.lists(
     st.fixed_dictionaries(
         {
             "producer_group": st.sampled_from(GROUPS),
             "transaction_id": st.sampled_from(IDS),
-            "state": st.sampled_from(["COMMIT", "ROLLBACK", "UNDELIVERED", "MAYBE", None]),
+            "state": st.sampled_from(["COMMIT", "ROLLBACK", "DELIVERED", "MAYBE", None]),
             "born_timestamp": TIMES,
             "store_timestamp": TIMES,
         }
@@ -58,8 +58,7 @@ def decided(transaction_id: str, ops: list[dict[str, Any]]) -> str | None:
             event["kind"], event["group"], event["transaction"] = Kind.HALF, 1, 1 + IDS.index(transaction_id)
             continue
         stored = row["store_timestamp"] or EPOCH
-        undelivered = Kind.UNDELIVERED if row["state"] == "UNDELIVERED" else Kind.UNKNOWN
-        event["kind"] = KINDS.get(row["state"], undelivered)
+        event["kind"] = KINDS.get(row["state"], Kind.UNKNOWN)
         event["group"] = 1 + GROUPS.index(row["producer_group"])
         event["transaction"] = NOT_STATED if row["transaction_id"] is None else 1 + IDS.index(row["transaction_id"])
         event["born"], event["store"] = _us(row["born_timestamp"] or stored) // 1000, _us(stored)

@@ -15,7 +15,7 @@ from checkback.application.observability import observed
 from checkback.check.checkpoint_reset import renew
 from checkback.check.query import CheckBatches, check_query, decisive_ops
 from checkback.errors import reason
-from checkback.reconcile.batch_rules import BatchRules, batch_rules, begun_with, group_hash_of, keep
+from checkback.reconcile.batch_rules import BatchRules, batch_rules, begun_with, keep
 from checkback.reconcile.checkpoint_owner import NAME, claim
 from checkback.reconcile.query import reconcile_query
 from checkback.reconcile.start import scheduled_run
@@ -108,8 +108,7 @@ class Queries:
         Returns the latter. A batch that began with the current rules is replayed when the query starts.
         """
         place, newest = self.tables.checkpoint(NAME), None if checkpoint is None else checkpoint.newest
-        group_hash = group_hash_of(self.spark, place, None if newest is None else newest.batch_id)
-        now = batch_rules(self.settings, is_connect(self.spark), group_hash)
+        now = batch_rules(self.settings, is_connect(self.spark))
         before = None if checkpoint is None else begun_with(self.spark, self.tables, checkpoint, now)
         if newest is not None and before is not None:
             _log.warning("batch %s was begun with other settings and is finished by these", newest.batch_id)

@@ -46,20 +46,13 @@ halves AS (SELECT * FROM landed WHERE copy = 1)"""
 
 #: CTE `checks`: of each half message the checks that count (docs/protocol.md, rule 9; `check_counts`), and
 #: when the last was requested. A half message is identified by its names, too: after a restore of `half` from a backup
-#: an offset may be reused. A check that an earlier release took back (UNDELIVERED) does not count.
+#: an offset may be reused.
 _CHECKS = """
-told AS (
-    SELECT queue_id, half_offset AS queue_offset, producer_group, transaction_id, state, store_timestamp,
-        coalesce(TRY_CAST(regexp_extract(remark, '^check ([0-9]{{1,9}})$', 1) AS BIGINT), -1) AS number
-    FROM {op} WHERE source = 'check' AND state IN ('DELIVERED', 'UNDELIVERED', 'COMMIT', 'ROLLBACK')),
 received AS (
-    SELECT queue_id, queue_offset, producer_group, transaction_id, max(number) AS number
-    FROM told WHERE state <> 'UNDELIVERED' GROUP BY queue_id, queue_offset, producer_group, transaction_id),
-taken AS (
-    SELECT *, row_number() OVER (
-        PARTITION BY queue_id, queue_offset, producer_group, transaction_id
-        ORDER BY store_timestamp DESC NULLS LAST, number DESC) AS turn
-    FROM told WHERE state = 'UNDELIVERED'),
+    SELECT queue_id, half_offset AS queue_offset, producer_group, transaction_id,
+        max(coalesce(TRY_CAST(regexp_extract(remark, '^check ([0-9]{{1,9}})$', 1) AS BIGINT), -1)) AS number
+    FROM {op} WHERE source = 'check' AND state IN ('DELIVERED', 'COMMIT', 'ROLLBACK')
+    GROUP BY queue_id, half_offset, producer_group, transaction_id),
 asked AS (
     SELECT queue_id, queue_offset, producer_group, transaction_id, check_times, requested_at,
         row_number() OVER (
@@ -69,22 +62,18 @@ asked AS (
     FROM {check_requests}),
 counted AS (
     SELECT a.queue_id, a.queue_offset, a.producer_group, a.transaction_id, a.asked, a.requested_at,
-        CAST(a.check_times AS BIGINT) AS number, coalesce(r.number, 0) AS confirmed,
-        coalesce(t.number = a.check_times AND t.store_timestamp > a.requested_at, FALSE) AS taken_back
+        CAST(a.check_times AS BIGINT) AS number, coalesce(r.number, 0) AS confirmed
     FROM asked AS a
     LEFT JOIN received AS r
         ON r.queue_id = a.queue_id AND r.queue_offset = a.queue_offset AND r.producer_group = a.producer_group
         AND r.transaction_id IS NOT DISTINCT FROM a.transaction_id
-    LEFT JOIN taken AS t
-        ON t.queue_id = a.queue_id AND t.queue_offset = a.queue_offset AND t.producer_group = a.producer_group
-        AND t.transaction_id IS NOT DISTINCT FROM a.transaction_id AND t.turn = 1
     WHERE a.turn = 1),
 checks AS (
     SELECT queue_id, queue_offset, producer_group, transaction_id, requested_at,
         CAST(CASE
             WHEN :count_undelivered = 0 THEN least(confirmed, asked)
             WHEN number >= :check_max AND confirmed < number THEN greatest(confirmed, :check_max - 1)
-            ELSE number - CASE WHEN taken_back THEN 1 ELSE 0 END
+            ELSE number
         END AS INT) AS check_times
     FROM counted)"""
 

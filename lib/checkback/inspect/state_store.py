@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from checkback.errors import StateError
@@ -43,8 +42,6 @@ _COUNTED = pa.schema(
         ("block", pa.binary()),
     ]
 )
-#: of the state source: for a state variable that a checkpoint does not have
-_NO_VARIABLE = "STDS_INVALID_OPTION_VALUE.WITH_MESSAGE"
 _DECODED = "queue_id INT, queue_offset BIGINT, born BIGINT, due BIGINT, check_times INT, timer BIGINT"
 
 
@@ -90,12 +87,7 @@ def state_segments(spark: SparkSession, settings: Settings) -> DataFrame:
     view = View.of(spark, settings)
     batch_id, size = _fixed(view)[1].batch_id, settings.reconcile.segment_size
     blocks = _variable(spark, view, batch_id, STATE_NAME)
-    try:
-        beside = _variable(spark, view, batch_id, NEXT_NAME).withColumnRenamed("block", "next")
-    except PySparkException as error:
-        if error.getCondition() != _NO_VARIABLE:
-            raise
-        beside = blocks.select("segment", F.lit(None).cast("binary").alias("next"))  # the release before wrote none
+    beside = _variable(spark, view, batch_id, NEXT_NAME).withColumnRenamed("block", "next")
 
     def counted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

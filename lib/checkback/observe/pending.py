@@ -25,13 +25,11 @@ _Groups = list[tuple[int, int, int]]
 
 
 def names_by_hash(groups: Iterable[str]) -> dict[int, str]:
-    """The groups by the hashes that events and actions name them by, of both `GroupHash`es."""
+    """The groups by the hashes that events and actions name them by, as `identity_columns` does."""
     found = {}
     for name in groups:
-        plain = name.encode()
-        for content in (plain, hashlib.sha1(plain).hexdigest().encode()):  # noqa: S324 - as GroupHash.SHA1
-            number = xxh64_intdigest(content, _SEED)
-            found[number - (number >> 63 << 64)] = name
+        number = xxh64_intdigest(hashlib.sha1(name.encode()).hexdigest(), _SEED)  # noqa: S324 - not for security
+        found[number - (number >> 63 << 64)] = name
     return found
 
 

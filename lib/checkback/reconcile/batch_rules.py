@@ -17,7 +17,6 @@ from checkback import __version__
 from checkback.errors import StateError
 from checkback.reconcile.checkpoint_owner import NAME, committed
 from checkback.reconcile.segment import DECISION_VERSION, Rules
-from checkback.reconcile.state.group_hash import GROUP_HASH, GroupHash
 from checkback.storage.checkpoints.checkpoint import last_done, numbers
 from checkback.storage.files import filesystem
 
@@ -39,9 +38,7 @@ class BatchRules:
     """Everything that determines a batch besides offsets, state and time.
 
     ``max_checks``, ``max_deliveries``: maximum number of checks and discards, and of scheduled messages published, in a
-    partition, None = unlimited. ``release``: Checkback's;
-    ``decision_version``: that of `segment.decide`. ``group_hash``: that of the state, fixed in a checkpoint until
-    `rebuild`; the release before this field had only XXHASH64.
+    partition, None = unlimited. ``release``: Checkback's; ``decision_version``: that of `segment.decide`.
     """
 
     rules: Rules
@@ -49,38 +46,17 @@ class BatchRules:
     max_deliveries: int | None = None
     release: str = __version__
     decision_version: int = DECISION_VERSION
-    group_hash: GroupHash = GroupHash.XXHASH64
 
     def decides_like(self, other: BatchRules) -> bool:
         """True if both decide every batch alike. Releases may differ."""
         return self == replace(other, release=self.release)
 
 
-def batch_rules(settings: Settings, connect: bool = False, group_hash: GroupHash = GROUP_HASH) -> BatchRules:
-    """The rules of these settings. ``connect``: with Spark Connect nothing is deferred, as nothing is reported here.
-
-    ``group_hash``: that of the checkpoint, see `group_hash_of`.
-    """
+def batch_rules(settings: Settings, connect: bool = False) -> BatchRules:
+    """The rules of these settings. ``connect``: with Spark Connect nothing is deferred, as nothing is reported here."""
     limits = settings.reconcile.max_checks, settings.reconcile.max_deliveries
     checks, deliveries = (None if connect else max(1, limit // settings.reconcile.partitions) for limit in limits)
-    return BatchRules(rules_of(settings), checks, deliveries, group_hash=group_hash)
-
-
-def group_hash_of(spark: SparkSession, place: str, begun: int | None) -> GroupHash:
-    """The group hash of the checkpoint in ``place``. ``begun``: its newest batch; None = none has begun.
-
-    With the wrong one its state cannot be read (`state_codec`). Raises StateError if no stored rules are readable,
-    StorageError.
-    """
-    if begun is None:
-        return GROUP_HASH
-    kept = sorted((number for number in numbers(spark, f"{place}/{FOLDER}") if number <= begun), reverse=True)
-    for number in kept:
-        if (found := _read(spark, place, number)) is not None:
-            return found.group_hash
-    if kept:
-        raise StateError("the rules of the batches cannot be read", f"{place}/{FOLDER}", "run `checkback rebuild`")
-    return GroupHash.XXHASH64
+    return BatchRules(rules_of(settings), checks, deliveries)
 
 
 def rules_of(settings: Settings) -> Rules:
@@ -103,8 +79,8 @@ def rules_of(settings: Settings) -> Rules:
 def begun_with(spark: SparkSession, tables: Tables, checkpoint: Checkpoint, now: BatchRules) -> BatchRules | None:
     """The rules with which an uncommitted batch must be replayed; None = no such batch, or they equal ``now``.
 
-    They may be unknown (the previous release stored none), or unknown to this release. If no table has a commit of the
-    batch, it is then decided with ``now``, from the state before it. Raises StateError if one has, StorageError.
+    Another release's may decide otherwise or be unreadable here. If no table has a commit of the batch, it is then
+    decided with ``now``, from the state before it. Raises StateError if one has, StorageError.
     """
     place, newest = tables.checkpoint(NAME), checkpoint.newest
     if newest is None or newest.batch_id <= last_done(spark, place):
@@ -113,7 +89,7 @@ def begun_with(spark: SparkSession, tables: Tables, checkpoint: Checkpoint, now:
     if found is not None and found.decision_version == DECISION_VERSION:
         return None if found.decides_like(now) else found
     if names := committed(spark, tables, checkpoint.query_id, newest.batch_id):
-        who = "a release that did not keep its settings" if found is None else f"Checkback {found.release}"
+        who = "a release whose rules cannot be read" if found is None else f"Checkback {found.release}"
         raise StateError(
             f"batch {newest.batch_id} was begun by {who}, which decides otherwise, and has written {names[0]}",
             place,

@@ -50,17 +50,10 @@ def actions(
     The order of the union matters: Spark determines the sources' latest offsets in that order. With `half` first, each
     batch reads every op that landed before any of its half messages.
     """
-    events = (
-        half_events(half, decided.group_hash)
-        .union(op_events(op, decided.group_hash))
-        .union(_no_events(ticks))
-        .select(*EVENT_COLUMNS)
-    )
+    events = half_events(half).union(op_events(op)).union(_no_events(ticks)).select(*EVENT_COLUMNS)
     packed = events.mapInArrow(packer(size), PACKED_SCHEMA)
     return packed.groupBy("segment").transformWithStateInPandas(
-        statefulProcessor=SegmentProcessor(
-            decided.rules, size, decided.max_checks, decided.max_deliveries, decided.group_hash
-        ),
+        statefulProcessor=SegmentProcessor(decided.rules, size, decided.max_checks, decided.max_deliveries),
         outputStructType=ACTIONS_SCHEMA,
         outputMode="Update",
         timeMode="ProcessingTime",

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from checkback.reconcile.records.records import Bits, Records
 
 #: Incremented with each change that makes `decide` or `partition_batch` decide a batch differently: `batch_rules`.
-DECISION_VERSION = 7
+DECISION_VERSION = 1
 
 #: minimum number of checks before a half message older than the reserved time expires, if check_max allows it (rule 7)
 CHECKS_AT_LEAST = 15
@@ -143,7 +143,7 @@ def decide(
     actions: list[Records] = []
     kind = events["kind"]
     is_half = (kind == Kind.HALF) | (kind == Kind.MESSAGE)
-    is_op = ~is_half & (kind < Kind.UNDELIVERED)
+    is_op = ~is_half & (kind < Kind.DELIVERED)
     # First: what this batch schedules is not cancelled in it, as a batch acts on a half message once.
     segment = _cancel(segment, events[kind == Kind.CANCEL], now, actions)
     segment = _take_halves(segment, events[is_half], now, rules, actions)

@@ -288,22 +288,6 @@ SCHEMAS: Mapping[str, Columns] = {
 TOPIC_PREFIX = "topics/"
 GROUP_PREFIX = "consumer_groups/"
 _BY_PREFIX: Mapping[str, Columns] = {TOPIC_PREFIX: TOPIC, GROUP_PREFIX: CONSUMER_GROUP}
-_DELAYED = frozenset({"delay_ms", "deliver_at", "committed"})
-#: by table, the columns that tables of the release before lack: they are added where they are missing (`Tables.create`)
-ADDED: Mapping[str, frozenset[str]] = {
-    "half": _DELAYED,
-    "discarded": _DELAYED,
-    "decisions": frozenset({"deliver_at"}),
-    "batches": frozenset({"delivered", "cancelled", "read_ranges", "restored_at"}),
-}
-_ADDED_TO_GROUPS = frozenset({"consumed_times", "held_since", "kept_by", "reset_id", "selector"})
-
-
-def added_columns(name: str) -> frozenset[str]:
-    """ADDED of a table, also of a consumer group's."""
-    return _ADDED_TO_GROUPS if name.startswith(GROUP_PREFIX) else ADDED.get(name, frozenset())
-
-
 #: by table, the column with the time of the batch that wrote the row; in topic tables it is committed_at
 BATCH_TIMES: Mapping[str, str] = {
     "decisions": "decided_at",
@@ -330,6 +314,8 @@ STATISTICS: Mapping[str, tuple[str, ...]] = {
     "batches": ("batch_id", "batch_time"),
     TOPIC_PREFIX: ("half_queue_id", "half_queue_offset", "committed_at"),
 }
+#: Table property with the format of Checkback's tables, and that of this release. Another one is refused (`DeltaLog`).
+FORMAT_PROPERTY, FORMAT = "checkback.format", "1"
 _APPEND_ONLY = ("half", "op", "decisions", "deliveries", "operations", "batches")
 
 
@@ -393,13 +379,13 @@ def properties_of(name: str) -> dict[str, str]:
     if name.startswith(GROUP_PREFIX):  # one commit a heartbeat and a position: the history is of no use
         properties["delta.logRetentionDuration"] = "interval 1 hours"
     # The log is read from its last checkpoint on: this bounds the commits to replay.
-    return properties | {"delta.checkpointInterval": "20"}
+    return properties | {"delta.checkpointInterval": "20", FORMAT_PROPERTY: FORMAT}
 
 
 def in_schema(rows: Rows, schema: pa.Schema) -> Rows:
     """The rows in these columns and types, whichever another writer has used for the same values.
 
-    Columns that an old file lacks are null; times are cut to microseconds.
+    Columns that a file lacks are null; times are cut to microseconds.
     """
     there = set(rows.schema.names)
     columns = [

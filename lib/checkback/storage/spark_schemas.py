@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from checkback.storage.schemas import added_columns, arrow_schema, delta_schema
+from checkback.storage.schemas import arrow_schema, delta_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -30,15 +29,7 @@ UNPUBLISHED = schema_of("unpublished")
 
 
 def own_columns(rows: DataFrame, name: str) -> DataFrame:
-    """The rows without columns that somebody has added, whose names a query may use for something else.
-
-    A column that tables of the release before lack (`added_columns`) is null.
-    """
+    """The rows without columns that somebody has added, whose names a query may use for something else."""
     there, names = rows.columns, arrow_schema(name).names
     own = [column for column in there if column in names]
-    if len(own) < len(there):
-        rows = rows.select(*own)
-    lacking = added_columns(name).difference(own)
-    if not lacking:
-        return rows
-    return rows.withColumns({column: F.lit(None).cast(schema_of(name)[column].dataType) for column in sorted(lacking)})
+    return rows.select(*own) if len(own) < len(there) else rows

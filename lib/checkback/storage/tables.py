@@ -107,14 +107,14 @@ class Tables(TableLocations):
             DeltaLog.create(name, self.location(name), self.sync)
             self._own_folder(name)
             return
-        properties = properties_of(name)
+        wanted = properties_of(name)
         topic = name.removeprefix(TOPIC_PREFIX)
         hashed = self.catalog and topic != name and not is_plain(topic)
         if hashed:
-            properties[TOPIC_PROPERTY] = topic
-        spark_log.create(spark, self.in_sql(name), name, properties)
+            wanted[TOPIC_PROPERTY] = topic
+        found = spark_log.create(spark, self.in_sql(name), name, wanted)
         self._own_folder(name)
-        whose = spark_log.properties(spark, self.in_sql(name)).get(TOPIC_PROPERTY, topic) if hashed else topic
+        whose = found.get(TOPIC_PROPERTY, topic) if hashed else topic
         if whose != topic:
             what = f"the names of the topics {topic} and {whose} have the same hash, and the table is the latter's"
             raise StorageError(what, self.location(name), "rename one of the topics")

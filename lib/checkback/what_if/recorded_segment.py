@@ -103,7 +103,7 @@ def _unasked(owners: Records, requests: Records, ops: Records, timeline: Timelin
     at, known = place(owners, ops["offset"])
     checks = whose, requests["number"], timeline.times[requests["turn"]]
     of = asked_by(checks, (at, ops["immunity"], ops["born"]))
-    found: Bits = (ops["kind"] < Kind.UNDELIVERED) & ~(known & same(owners, at, ops) & (of >= 0))
+    found: Bits = (ops["kind"] < Kind.DELIVERED) & ~(known & same(owners, at, ops) & (of >= 0))
     return found
 
 

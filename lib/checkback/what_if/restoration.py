@@ -114,7 +114,7 @@ def _received(recorded: Recorded, ops: Records) -> NDArray[Any]:
 
 def _ops(recorded: Recorded, ops: Records, held: Held, rejected: Records) -> Records:
     """Those that have neither decided nor been rejected."""
-    ops = ops[(ops["kind"] < Kind.UNDELIVERED) | (ops["kind"] == Kind.CANCEL)]
+    ops = ops[(ops["kind"] < Kind.DELIVERED) | (ops["kind"] == Kind.CANCEL)]
     at, known = place(recorded.halves, ops["offset"])
     own: Bits = known & same(recorded.halves, at, ops)
     if len(recorded.halves):

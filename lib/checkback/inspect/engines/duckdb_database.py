@@ -17,7 +17,6 @@ from checkback.inspect.engines.rejected_names import NAMES, REJECTED_NAMES, reje
 from checkback.inspect.engines.version_at import TOO_LONG_AGO
 from checkback.storage.row_texts import NOT_TRIED
 from checkback.storage.timestamps import LEAST, MOST
-from checkback.urls import MASK, SECRETS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -52,7 +51,6 @@ _MACROS = rf"""
     no_text() AS CAST([] AS VARCHAR[])
     errors_of(tries) AS list_transform(coalesce(tries, []), lambda one: one.error)
     first_error(error, tries) AS list_filter([error] || errors_of(tries), lambda one: one NOT LIKE '{NOT_TRIED}%')[1]
-    masked(url) AS CASE WHEN contains(url, '?') THEN regexp_replace(url, '{SECRETS}', '\1\2{MASK}', 'g') ELSE url END
 """
 _FUNCTIONS: tuple[tuple[str, Any, list[str], str], ...] = (
     (NAME, own_jitter, ["VARCHAR", "BIGINT", "INTEGER", "BIGINT"], "BIGINT"),

@@ -53,14 +53,6 @@ _SAMPLE = 32_768
 #: what Arrow says if it cannot compare values of these types
 _NO_COMPARISON = "has no kernel matching input types"
 _VIEWS = {pa.string(): pa.string_view(), pa.binary(): pa.binary_view()}
-#: columns that are not shown as they are in the table: an earlier release recorded the URLs of endpoints whole
-_SHOWN = {
-    "check_answers": {
-        "endpoint": "masked(endpoint) AS endpoint",
-        "failed_tries": "list_transform(failed_tries, lambda one: "
-        "{'endpoint': masked(one.endpoint), 'error': one.error}) AS failed_tries",
-    }
-}
 
 
 class Mark(NamedTuple):
@@ -315,8 +307,7 @@ class DuckDBEngine:
         """A view of the table's columns: those that its files do not have are null."""
         view = f"table_{len(self._views)}"
         columns = [column for column in arrow_schema(name).names if not (file and column == "body")]
-        shown = _SHOWN.get(name, {})
-        selected = ", ".join(shown.get(column, f'"{column}"') for column in ([*columns, "_file"] if file else columns))
+        selected = ", ".join(f'"{column}"' for column in ([*columns, "_file"] if file else columns))
         rows = f"SELECT * FROM {self.empty(name, file=file)} UNION ALL BY NAME SELECT * FROM"
         condition = "" if where is None else f" WHERE {where}"
         made = f"CREATE OR REPLACE VIEW {view} AS SELECT {selected} FROM"

@@ -24,12 +24,11 @@ from checkback.storage.row_texts import NOT_TRIED
 from checkback.storage.spark_schemas import schema_of
 from checkback.storage.table_scan import read_table, read_topics
 from checkback.storage.valid_texts import python_values
-from checkback.urls import MASK, SECRETS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from checkback.inspect.engines.engine import Value, Versions
     from checkback.storage.parquet.column_span import Span
@@ -125,7 +124,7 @@ class SparkEngine:
     ) -> DataFrame:
         """See Engine."""
         rows = self._delta(name, version) if file else self._rows(name, version)
-        rows = _masked(rows if where is None else rows.where(where), name)
+        rows = rows if where is None else rows.where(where)
         if not file:
             return whole_columns(rows, name)
         path = F.element_at(F.split("_metadata.file_path", "/"), -1)
@@ -242,28 +241,6 @@ def _literal(value: Value) -> str:
     return f"CAST({value} AS BIGINT)" if isinstance(value, int) else f"CAST('{value!r}' AS DOUBLE)"
 
 
-def _masked(rows: DataFrame, name: str) -> DataFrame:
-    """The rows without secrets in the URLs of endpoints, which an earlier release recorded whole."""
-    if name != "check_answers":
-        return rows
-
-    def shown(url: Column) -> Column:
-        return F.regexp_replace(url, SECRETS, f"$1$2{MASK}")
-
-    masked = {"endpoint": shown(F.col("endpoint"))}
-    if "failed_tries" in rows.columns:
-        tries = F.transform(
-            "failed_tries", lambda one: F.struct(shown(one["endpoint"]).alias("endpoint"), one["error"].alias("error"))
-        )
-        masked["failed_tries"] = tries
-    return rows.withColumns(masked)
-
-
 def whole_columns(rows: DataFrame, name: str, *more: str) -> DataFrame:
-    """The rows with all columns of the table: an older release created it with fewer."""
-    fields = schema_of(name).fields
-    if rows.columns == [field.name for field in fields]:
-        return rows
-    there = set(rows.columns)
-    nothing = (F.lit(None).cast(field.dataType).alias(field.name) for field in fields if field.name not in there)
-    return rows.select(*(field.name for field in fields if field.name in there), *nothing, *more)
+    """The rows in the table's own columns, in their order, and ``more``."""
+    return rows.select(*schema_of(name).names, *more)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from checkback.messages.limits import INT_MAX
 from checkback.reconcile.records.records import Action
 from checkback.storage.schemas import arrow_schema
 
@@ -80,7 +79,7 @@ def batch_row(
             "checkback_version": decided.release,
             "timeout_ms": rules.timeout,
             "check_interval_ms": rules.check_interval,
-            "check_max": min(rules.check_max, INT_MAX),  # rules kept by an earlier build may have a larger one
+            "check_max": rules.check_max,
             "reserved_ms": rules.reserved,
             "check_jitter_ms": rules.check_jitter,
             "count_undelivered": rules.count_undelivered,

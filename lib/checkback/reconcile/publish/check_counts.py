@@ -30,32 +30,15 @@ def checks_so_far(check_requests: DataFrame, op: DataFrame, count_undelivered: b
     group, transaction = identity_columns()
     whose = "queue_id", F.col("queue_offset").alias("offset"), group.alias("group"), transaction.alias("transaction")
     asked = check_requests.groupBy(*whose).agg(last, number)
-    told = op_events(op)
-    received = told.where(F.col("kind").isin(*_RECEIVED)).groupBy(*CHECKED).agg(F.max("immunity").alias("received"))
-    if not count_undelivered:
-        times = F.least(F.coalesce("received", F.lit(0)).cast("int"), "asked").alias("check_times")
-        checked = F.unix_millis("last.requested_at").alias("checked")
-        return asked.join(received, on=CHECKED, how="left").select(*CHECKED, times, "asked", checked)
-    back = told.where(F.col("kind") == Kind.UNDELIVERED)
-    back = back.groupBy(*CHECKED).agg(F.max(F.struct("store", "immunity")).alias("back"))
-    # Uncounted by an earlier release: no endpoint received the last one, and no other followed.
-    taken_back = (F.col("back.immunity") == F.col("last.check_times")) & (
-        F.col("back.store") > F.unix_micros("last.requested_at")
-    )
-    number = F.col("last.check_times")
-    confirmed = F.coalesce("received", F.lit(0))
-    not_sent = (number >= check_max) & (confirmed < number)
-    # check_max may have been greater when the last one was requested.
-    times = F.when(not_sent, F.greatest(confirmed, F.lit(check_max - 1))).otherwise(
-        number - F.when(taken_back, 1).otherwise(0)
-    )
-    return (
-        asked.join(back, on=CHECKED, how="left")
-        .join(received, on=CHECKED, how="left")
-        .select(
-            *CHECKED,
-            times.cast("int").alias("check_times"),
-            "asked",
-            F.unix_millis("last.requested_at").alias("checked"),
-        )
-    )
+    received = op_events(op).where(F.col("kind").isin(*_RECEIVED)).groupBy(*CHECKED)
+    received = received.agg(F.max("immunity").alias("received"))
+    confirmed, newest = F.coalesce("received", F.lit(0)), F.col("last.check_times")
+    if count_undelivered:
+        not_sent = (newest >= check_max) & (confirmed < newest)
+        # check_max may have been greater when the last one was requested.
+        times = F.when(not_sent, F.greatest(confirmed, F.lit(check_max - 1))).otherwise(newest)
+    else:
+        times = F.least(confirmed, "asked")
+    checked = F.unix_millis("last.requested_at").alias("checked")
+    counts = asked.join(received, on=CHECKED, how="left")
+    return counts.select(*CHECKED, times.cast("int").alias("check_times"), "asked", checked)

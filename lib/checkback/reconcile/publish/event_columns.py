@@ -10,22 +10,22 @@ from pyspark.sql import functions as F
 
 from checkback.messages.limits import MS_MAX
 from checkback.reconcile.records.records import LONGEST_DELAY, NOT_STATED, Kind
-from checkback.reconcile.state.group_hash import GROUP_HASH, GroupHash
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-def identity_columns(group_hash: GroupHash = GROUP_HASH) -> tuple[Column, Column]:
+def identity_columns() -> tuple[Column, Column]:
     """The 64-bit hashes of producer_group and transaction_id that segments compare.
 
+    A group whose name collides with another's could end that group's transactions. xxhash64 alone is no protection: a
+    colliding name can be computed. Of the name's SHA-1 in hexadecimal finding one takes about 2^64 attempts.
     Transaction ids are only compared within a group: a producer that forges a collision harms only itself.
     """
-    stated = F.xxhash64("transaction_id")
+    group, stated = F.xxhash64(F.sha1("producer_group")), F.xxhash64("transaction_id")
     transaction = F.when(F.col("transaction_id").isNull(), F.lit(NOT_STATED)).otherwise(
         F.when(stated == NOT_STATED, F.lit(~NOT_STATED)).otherwise(stated)
     )
-    group = F.xxhash64(F.sha1("producer_group") if group_hash is GroupHash.SHA1 else F.col("producer_group"))
     return group.alias("group_hash"), transaction.cast("bigint").alias("transaction_hash")
 
 
@@ -45,13 +45,13 @@ def _has_place(offset_column: str) -> Column:
     return (F.col("queue_id") >= 0) & (F.col(offset_column) >= 0)
 
 
-def half_events(half: DataFrame, group_hash: GroupHash = GROUP_HASH) -> DataFrame:
+def half_events(half: DataFrame) -> DataFrame:
     """Rows of `half` as EVENT_COLUMNS.
 
     Skips invalid rows, which only another writer can have appended: queue id or offset null or negative, or without
     transaction id, group or topic. They can be neither checked nor published.
     """
-    group, transaction = identity_columns(group_hash)
+    group, transaction = identity_columns()
     named = [F.col(name).isNotNull() for name in ("transaction_id", "producer_group", "real_topic")]
     return half.where(reduce(and_, named, _has_place("queue_offset"))).select(
         "queue_id",
@@ -75,16 +75,16 @@ def delay_column() -> Column:
     return F.when(F.col("deliver_at").isNotNull(), at).otherwise(after).cast("bigint")
 
 
-def op_events(op: DataFrame, group_hash: GroupHash = GROUP_HASH) -> DataFrame:
+def op_events(op: DataFrame) -> DataFrame:
     """Rows of `op` as EVENT_COLUMNS. immunity is the number of the check that was answered or DELIVERED; else -1.
 
-    DELIVERED is only accepted from the check query; UNDELIVERED was written by earlier releases. Skips invalid rows,
-    which only another writer can have appended: queue id or offset null or negative, or without group.
+    DELIVERED is only accepted from the check query. Skips invalid rows, which only another writer can have appended:
+    queue id or offset null or negative, or without group.
     """
-    group, transaction = identity_columns(group_hash)
-    of_check = F.when(F.col("state") == "UNDELIVERED", 4).when(F.col("state") == "DELIVERED", 5)
-    of_check = F.coalesce(F.when(F.col("source") == "check", of_check), F.when(is_cancel(), 6), F.lit(3))
-    kind = F.when(F.col("state") == "ROLLBACK", 1).when(F.col("state") == "COMMIT", 2).otherwise(of_check)
+    group, transaction = identity_columns()
+    delivered = (F.col("source") == "check") & (F.col("state") == "DELIVERED")
+    kind = F.when(F.col("state") == "ROLLBACK", int(Kind.ROLLBACK)).when(F.col("state") == "COMMIT", int(Kind.COMMIT))
+    kind = kind.when(delivered, int(Kind.DELIVERED)).when(is_cancel(), int(Kind.CANCEL)).otherwise(int(Kind.UNKNOWN))
     number = F.regexp_extract("remark", "^check ([0-9]{1,9})$", 1)
     source = F.when(F.col("source") == "check", 1).when(F.col("source") == "operator", 2).otherwise(0)
     return op.where(_has_place("half_offset") & F.col("producer_group").isNotNull()).select(
@@ -94,7 +94,9 @@ def op_events(op: DataFrame, group_hash: GroupHash = GROUP_HASH) -> DataFrame:
         source.cast("tinyint").alias("source"),
         F.coalesce(F.unix_millis("born_timestamp"), F.unix_millis("store_timestamp"), F.lit(0)).alias("born"),
         store_us().alias("store"),
-        F.coalesce(F.when((source == 1) & (kind != 3), number.try_cast("bigint")), F.lit(-1)).alias("immunity"),
+        F.coalesce(F.when((source == 1) & (kind != int(Kind.UNKNOWN)), number.try_cast("bigint")), F.lit(-1)).alias(
+            "immunity"
+        ),
         group.alias("group"),
         transaction.alias("transaction"),
         F.lit(0).cast("bigint").alias("delay"),

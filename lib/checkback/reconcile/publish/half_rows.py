@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from checkback.reconcile.publish.half_lookup import HalfLookup
     from checkback.reconcile.records.actions import Actions
-    from checkback.reconcile.state.group_hash import GroupHash
     from checkback.storage.tables import Tables
 
 #: If fewer than one row in this many is wanted, Spark filters the rows with a broadcast join before Python gets them.
@@ -29,13 +28,12 @@ _FEW = 4
 
 @dataclass(frozen=True)
 class HalfRows:
-    """`half`, for a batch's actions. ``group_hash``: the hash that identifies groups in ``actions``."""
+    """`half`, for a batch's actions."""
 
     spark: SparkSession
     tables: Tables
     actions: Actions
     segment_size: int
-    group_hash: GroupHash
 
     def read(self, wanted: HalfLookup) -> DataFrame:
         """The rows of `half` that include the wanted ones, in as few partitions as the work allows.
@@ -50,18 +48,18 @@ class HalfRows:
             half = half.join(offsets, on=["queue_id", "queue_offset"], how="left_semi")
         names: list[str] = list(HALF.names)
         if wanted.identity is not None:
-            half = one_of_each(half, self.group_hash)
+            half = one_of_each(half)
             names += ["group_hash", "transaction_hash"]
         if not self.actions.need_bodies:
             half = half.withColumn("body", F.lit(None).cast("binary"))
         return half.select(*names).coalesce(-(-len(wanted.records) // half_reader.ROWS_A_TASK))
 
 
-def one_of_each(half: DataFrame, group_hash: GroupHash) -> DataFrame:
+def one_of_each(half: DataFrame) -> DataFrame:
     """`half` deduplicated by offset, store_timestamp and identity, deterministically."""
     key = ["queue_id", "queue_offset", "store_us", "group_hash", "transaction_hash"]
     names = half.columns
-    half = half.select("*", store_us(), *identity_columns(group_hash))
+    half = half.select("*", store_us(), *identity_columns())
     order = Window.partitionBy(*key).orderBy(F.xxhash64(F.to_json(F.struct(*names))))
     return half.withColumn("_n", F.row_number().over(order)).where(F.col("_n") == 1).drop("_n", "store_us")
 

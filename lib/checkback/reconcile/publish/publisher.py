@@ -30,7 +30,6 @@ from checkback.reconcile.read_ranges import READ, read_ranges
 from checkback.reconcile.records.actions import Actions
 from checkback.reconcile.records.records import Action
 from checkback.reconcile.start.preconditions import REPLACED_FIX
-from checkback.reconcile.state.group_hash import GROUP_HASH
 from checkback.spark.connect import query_id
 from checkback.storage.checkpoints.batch_plan import plan_versions, refuse_other_plan
 from checkback.storage.checkpoints.checkpoint import read_batch
@@ -89,7 +88,6 @@ class Publisher:
         self._tables = tables
         self._size = segment_size
         self._decided = decided
-        self._group_hash = GROUP_HASH if decided is None else decided.group_hash
         self._observer = observer
         self._wakes = wakes
         self._restored = restored
@@ -223,7 +221,7 @@ class Publisher:
 
         Returns None, and commits nothing, if some rows can only be told apart by their identity.
         """
-        half = HalfRows(spark, self._tables, actions, self._size, self._group_hash)
+        half = HalfRows(spark, self._tables, actions, self._size)
         parking = self._topics.parking(spark, app)
         kind = FileBatchWriter if self._tables.by_files else SparkBatchWriter
         with ThreadPoolExecutor(max_workers=1) as pool:
@@ -286,9 +284,9 @@ class Publisher:
         found = []
         if about.count(Action.REJECT_OP, Action.LATE_OP):
             op = self._tables.read(spark, "op").where(within(ranges, "half_offset"))
-            found.append(rejected.rejected_ops(rows, op, half, self._group_hash))
+            found.append(rejected.rejected_ops(rows, op, half))
         if about.count(Action.REJECT_HALF):
-            found.append(rejected.rejected_halves(rows, half, self._group_hash))
+            found.append(rejected.rejected_halves(rows, half))
         # Counted here, because a replay that finds them committed could not tell the number. A late op that only
         # repeats the one that decided its half leaves no row.
         both = reduce(DataFrame.unionByName, found).persist()

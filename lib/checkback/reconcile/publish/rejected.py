@@ -9,7 +9,6 @@ from pyspark.sql import functions as F
 
 from checkback.reconcile.publish.event_columns import identity_columns, is_cancel, store_us
 from checkback.reconcile.records.records import REJECTION, Action, Reason
-from checkback.reconcile.state.group_hash import GROUP_HASH, GroupHash
 from checkback.storage.dataframes import frame
 from checkback.storage.spark_schemas import HALF
 
@@ -37,7 +36,7 @@ def action_rows(spark: SparkSession, actions: Actions) -> DataFrame:
     return frame(spark, pa.table(columns)).withColumn("batch_time", F.lit(actions.batch_time))
 
 
-def rejected_ops(actions: DataFrame, op: DataFrame, half: DataFrame, group_hash: GroupHash = GROUP_HASH) -> DataFrame:
+def rejected_ops(actions: DataFrame, op: DataFrame, half: DataFrame) -> DataFrame:
     """Rows of `rejected` for the ops that were not applied.
 
     An op whose half is already decided (LATE_OP) is a harmless duplicate if group and transaction match the half's;
@@ -45,7 +44,7 @@ def rejected_ops(actions: DataFrame, op: DataFrame, half: DataFrame, group_hash:
     """
     about = actions.where(F.col("action").isin(int(Action.REJECT_OP), int(Action.LATE_OP)))
     about = about.select(*_ROW_AND_IDENTITY, "action", "detail", "batch_time").distinct()
-    ops = op.withColumnRenamed("half_offset", "queue_offset").select("*", store_us(), *identity_columns(group_hash))
+    ops = op.withColumnRenamed("half_offset", "queue_offset").select("*", store_us(), *identity_columns())
     found = ops.join(F.broadcast(about), on=_ROW_AND_IDENTITY, how="inner")
     found = found.where(_is_about())
     owner = half.groupBy("queue_id", "queue_offset").agg(
@@ -92,10 +91,10 @@ def raw_op(half_offset: Column) -> Column:
     return F.to_json(F.struct("queue_id", half_offset.alias("half_offset"), *columns, born))
 
 
-def rejected_halves(actions: DataFrame, half: DataFrame, group_hash: GroupHash = GROUP_HASH) -> DataFrame:
+def rejected_halves(actions: DataFrame, half: DataFrame) -> DataFrame:
     """Rows of `rejected` for half messages at an offset seen before. Without the body."""
     about = actions.where(F.col("action") == Action.REJECT_HALF).select(*_ROW_AND_IDENTITY, "batch_time").distinct()
-    rows = half.select("*", store_us(), *identity_columns(group_hash))
+    rows = half.select("*", store_us(), *identity_columns())
     found = rows.join(F.broadcast(about), on=_ROW_AND_IDENTITY, how="inner").dropDuplicates(_ROW_AND_IDENTITY)
     names = [name for name in HALF.names if name != "body"]
     offset = F.concat_ws("/", "queue_id", "queue_offset")

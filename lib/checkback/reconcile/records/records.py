@@ -22,10 +22,9 @@ class Kind(IntEnum):
     ROLLBACK = 1
     COMMIT = 2
     UNKNOWN = 3  # an op whose state is neither: never applied
-    UNDELIVERED = 4  # written by an earlier release: ignored
-    DELIVERED = 5  # the check with this number (in the field immunity) was sent or received, and counts
-    CANCEL = 6  # an operator's op: ends a scheduled message
-    MESSAGE = 7  # a half message without a transaction: its own COMMIT
+    DELIVERED = 4  # the check with this number (in the field immunity) was sent or received, and counts
+    CANCEL = 5  # an operator's op: ends a scheduled message
+    MESSAGE = 6  # a half message without a transaction: its own COMMIT
 
 
 class Source(IntEnum):

@@ -19,8 +19,7 @@ import numpy as np
 from checkback.errors import StateError
 from checkback.reconcile import scheduled as scheduling
 from checkback.reconcile.records.records import SCHEDULED
-from checkback.reconcile.state.group_hash import GROUP_HASH, GroupHash
-from checkback.reconcile.state.state_codec import NO_TIMER, REBUILD, VERSIONS, Timers, decode, refuse_other, version_of
+from checkback.reconcile.state.state_codec import NO_TIMER, REBUILD, VERSION, Timers, decode, refuse_other
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,38 +81,34 @@ class NextDeliveries:
         left = segment.scheduled["due"] > self.delivered_until
         return replace(segment, scheduled=segment.scheduled[left])
 
-    def to_bytes(self, size: int, group_hash: GroupHash = GROUP_HASH) -> bytes:
-        """Encoded. ``size``: of the segment. ``group_hash``: that of its records."""
+    def to_bytes(self, size: int) -> bytes:
+        """Encoded. ``size``: of the segment."""
         fields = *self.timers, self.delivered_until, self.pending, self.oldest, self.scheduled
-        return _HEADER.pack(_MARK, VERSIONS[group_hash], size, *fields) + self.records.tobytes()
+        return _HEADER.pack(_MARK, VERSION, size, *fields) + self.records.tobytes()
 
     @classmethod
-    def of_bytes(cls, value: bytes, size: int, group_hash: GroupHash | None = None) -> NextDeliveries:
+    def of_bytes(cls, value: bytes, size: int) -> NextDeliveries:
         """Decoded; raises StateError as `decode` does."""
         length = len(value) - _HEADER.size
         if value[:2] != _MARK or length <= 0 or length % SCHEDULED.itemsize:
             raise StateError("a segment's next deliveries are not Checkback's, or cut off", fix=REBUILD)
         _, version, of_size, due, delivery, until, pending, oldest, scheduled = _HEADER.unpack_from(value)
-        refuse_other(version, of_size, size, group_hash)
+        refuse_other(version, of_size, size)
         records = np.frombuffer(value, SCHEDULED, offset=_HEADER.size)
         return cls(records, Timers(due, delivery), pending, oldest, scheduled, until)
 
 
-def load(
-    block: bytes, next_deliveries: Callable[[], bytes | None], base: int, size: int, group_hash: GroupHash | None = None
-) -> tuple[Segment, Timers]:
+def load(block: bytes, next_deliveries: Callable[[], bytes | None], base: int, size: int) -> tuple[Segment, Timers]:
     """The segment in a block, and its timers, as they are now.
 
     ``next_deliveries``: reads the variable; called only if the block has scheduled messages. Raises StateError as
-    `decode` does, and if there is none beside a block that was written with one.
+    `decode` does, and if the variable is missing then.
     """
-    segment, timers = decode(block, base, size, group_hash)
+    segment, timers = decode(block, base, size)
     if not len(segment.scheduled):
         return segment, timers
     value = next_deliveries()
     if value is None:
-        if version_of(block) in VERSIONS.values():
-            raise StateError("a segment's next deliveries are missing", fix=REBUILD)
-        return segment, timers
-    found = NextDeliveries.of_bytes(value, size, group_hash)
+        raise StateError("a segment's next deliveries are missing", fix=REBUILD)
+    found = NextDeliveries.of_bytes(value, size)
     return found.applied_to(segment), found.timers

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from checkback.reconcile.records.records import Records
     from checkback.reconcile.segment import Rules
-    from checkback.reconcile.state.group_hash import GroupHash
 
 
 class _Turn(Enum):
@@ -109,7 +108,6 @@ class PartitionBatch:
         segment_size: int,
         max_checks: int | None,
         max_deliveries: int | None,
-        group_hash: GroupHash,
         handle: StatefulProcessorHandle,
         state: ValueState,
         next_deliveries: ValueState,
@@ -118,7 +116,6 @@ class PartitionBatch:
         self._rules = rules
         self._size = segment_size
         self._checks, self._deliveries = _Limit(max_checks), _Limit(max_deliveries)
-        self._group_hash = group_hash
         self._handle = handle
         self._state, self._next = state, next_deliveries
         self._checked_segments = self._put_off_segments = self._put_off_deliveries = 0
@@ -132,7 +129,7 @@ class PartitionBatch:
     def restored(self, key: str, block: bytes, now: int) -> None:
         """Load the block of a segment restored by `rebuild`."""
         _, base = parse_key(key, self._size)
-        segment, _ = decode(block, base, self._size, self._group_hash)
+        segment, _ = decode(block, base, self._size)
         timers = Timers(self._due_timer(segment, NO_TIMER, NO_TIMER, now, _Turn.EVENTS, check=True)[0])
         delivery = segment.next_delivery
         if delivery is not None:
@@ -176,7 +173,7 @@ class PartitionBatch:
     def _deliver(self, key: str, now: int, turns: _Turns, fired: int) -> pd.DataFrame | None:
         """Deliver what is due without reading the segment's block; None = it must be read."""
         stored = self._next_deliveries()
-        found = None if stored is None else NextDeliveries.of_bytes(stored, self._size, self._group_hash)
+        found = None if stored is None else NextDeliveries.of_bytes(stored, self._size)
         actions = [np.empty(0, ACTION)]
         left = None if found is None else found.deliver(now, actions)
         if left is None:
@@ -184,7 +181,7 @@ class PartitionBatch:
         before = _with_fired(left.timers, fired, now)
         timers = before._replace(delivery=delivery_timer(left.first))
         self._set_timers(before, timers, fired)
-        self._next.update((replace(left, timers=timers).to_bytes(self._size, self._group_hash),))
+        self._next.update((replace(left, timers=timers).to_bytes(self._size),))
         done = np.concatenate(actions)
         self._count(done, turns)
         queue_id, base = parse_key(key, self._size)
@@ -205,7 +202,7 @@ class PartitionBatch:
             segment, timers = Segment.empty(base, self._size), NO_TIMERS
             crowded = self._unseen.crowded(events)
         else:
-            segment, timers = load(bytes(stored[0]), self._next_deliveries, base, self._size, self._group_hash)
+            segment, timers = load(bytes(stored[0]), self._next_deliveries, base, self._size)
         timers = _with_fired(timers, fired, now)
         check, deliver = self._checks.allows(turns.check), self._deliveries.allows(turns.delivery)
         segment, actions = decide(segment, events, now, self._rules, check, crowded, deliver)
@@ -260,10 +257,10 @@ class PartitionBatch:
     def _keep(self, segment: Segment, timers: Timers, before: Timers, fired: int) -> None:
         """Store the segment, and register its timers in place of those ``before``."""
         self._set_timers(before, timers, fired)
-        self._state.update((encode(segment, timers, self._group_hash),))
+        self._state.update((encode(segment, timers),))
         if len(segment.scheduled):
             found = NextDeliveries.of(segment, timers)
-            self._next.update((found.to_bytes(self._size, self._group_hash),))
+            self._next.update((found.to_bytes(self._size),))
         else:
             self._clear_next(before)
 

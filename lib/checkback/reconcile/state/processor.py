@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from checkback.reconcile.state.group_hash import GROUP_HASH, GroupHash
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -40,14 +38,11 @@ class SegmentProcessor(StatefulProcessor):
         segment_size: int,
         max_checks: int | None = None,
         max_deliveries: int | None = None,
-        group_hash: GroupHash = GROUP_HASH,
     ) -> None:
-        """``group_hash``: that of the events and of the state, which may be an older checkpoint's."""
         self._rules = rules
         self._size = segment_size
         self._max_checks = max_checks
         self._max_deliveries = max_deliveries
-        self._group_hash = group_hash
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state variables; Spark creates a processor per partition and batch."""
@@ -60,8 +55,8 @@ class SegmentProcessor(StatefulProcessor):
     def _batch(self) -> PartitionBatch:
         from checkback.reconcile.state.partition_batch import PartitionBatch
 
-        limits, state = (self._max_checks, self._max_deliveries), (self._state, self._next)
-        return PartitionBatch(self._rules, self._size, *limits, self._group_hash, self._handle, *state)
+        limits = self._max_checks, self._max_deliveries
+        return PartitionBatch(self._rules, self._size, *limits, self._handle, self._state, self._next)
 
     def handleInputRows(
         self,

@@ -1,10 +1,10 @@
 """Information encoded in the low bits of a segment's timer, so that its state need not be read: pure arithmetic.
 
 1 modulo 4: something comes due in the segment. 3 modulo 8: a scheduled message does; 7 modulo 8: one did, and was
-deferred by `reconcile.max_deliveries` (in checkpoints of releases without them: both as 1 modulo 4). 2 modulo 4: the
-segment has ops to apply, as restored by `rebuild`. 0 modulo 4: the segment was deferred by `reconcile.max_checks`; its
-slot in the timer's window encodes since when: the longer, the earlier. Spark fires timers in order of time, and so
-fires the segments that have waited longest first, to within about half a minute.
+deferred by `reconcile.max_deliveries`. 2 modulo 4: the segment has ops to apply, as restored by `rebuild`. 0 modulo 4:
+the segment was deferred by `reconcile.max_checks`; its slot in the timer's window encodes since when: the longer, the
+earlier. Spark fires timers in order of time, and so fires the segments that have waited longest first, to within about
+half a minute.
 """
 
 from __future__ import annotations

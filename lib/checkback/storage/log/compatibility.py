@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from deltalake import Schema
 
-from checkback.storage.schemas import delta_schema, kind_of
+from checkback.errors import StorageError
+from checkback.storage.schemas import FORMAT, FORMAT_PROPERTY, delta_schema, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -107,8 +108,19 @@ def has_columns(table: DeltaTable, name: str) -> bool:
     return set(_columns(declared_schema(name))) <= set(_columns(table.schema()))
 
 
+def refuse_format(found: str | None, place: str) -> None:
+    """Raises StorageError if a table's FORMAT_PROPERTY is not FORMAT; ``found``: None = it has none."""
+    if found != FORMAT:
+        raise StorageError(
+            f"its property {FORMAT_PROPERTY} is {found or 'missing'}, this release reads format {FORMAT}",
+            place,
+            "use the release that made the table; if it is a copy made with SQL: "
+            f"ALTER TABLE ... SET TBLPROPERTIES ('{FORMAT_PROPERTY}' = '{FORMAT}')",
+        )
+
+
 def has_key(table: DeltaTable) -> bool:
-    """True if the table has the columns that identify a topic's messages, which each release has written."""
+    """True if the table has the columns that identify a topic's messages."""
     return {"half_queue_id", "half_queue_offset"} <= set(_columns(table.schema()))
 
 

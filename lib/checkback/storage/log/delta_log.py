@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from checkback.errors import StorageError
@@ -24,7 +24,7 @@ from checkback.storage.files import table_files
 from checkback.storage.files.fsync import LogFlush
 from checkback.storage.files.lease import boot_time
 from checkback.storage.files.log_files import LOG, commit_file
-from checkback.storage.files.object_store import is_registered
+from checkback.storage.files.object_store import is_registered, options_of
 from checkback.storage.files.paths import for_spark
 from checkback.storage.log import compatibility
 from checkback.storage.log.checksum import write_checksum
@@ -35,10 +35,9 @@ from checkback.storage.log.log_tail import LogTail
 from checkback.storage.log.optimistic_transaction import OptimisticTransaction, alters, fenced, update
 from checkback.storage.log.snapshot_files import DataFile, SnapshotFiles, data_files, open_listed, open_table
 from checkback.storage.log.synchronized import synchronized
-from checkback.storage.log.table_creation import add_columns, create_table
 from checkback.storage.log.torn_commits import last_checkpoint, recover_log, refuse_torn
 from checkback.storage.own_failure import reading
-from checkback.storage.schemas import SOURCES, added_columns
+from checkback.storage.schemas import FORMAT_PROPERTY, SOURCES, TOPIC_PREFIX, properties_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -73,7 +72,8 @@ class DeltaLog:
         """``place``: the table's absolute folder, or its URI. ``sync``: flush each commit to disk (`fsync`).
 
         ``confirm``: is called before each attempt at a commit; raises FencedError if this process may not write any
-        more. Raises StorageError if the table does not exist or its newest commits are torn (`torn_commits`).
+        more. Raises StorageError if the table does not exist, its newest commits are torn (`torn_commits`) or it is of
+        another format.
         """
         self._name = name
         self._place = place
@@ -85,6 +85,8 @@ class DeltaLog:
         refuse_torn(place, sync)
         with reading(place, _unopened):
             self._table = open_listed(place, 0)
+        if not name.startswith(TOPIC_PREFIX) or self.is_topic():  # somebody may have made another in a topic's place
+            compatibility.refuse_format(self._table.metadata().configuration.get(FORMAT_PROPERTY), place)
         self._tail = LogTail(place, int(self._table.version()))
         #: what readers of all rows ask for
         self.files = SnapshotFiles(name, place, self._at, self._lock)
@@ -100,8 +102,8 @@ class DeltaLog:
             return DeltaTable.is_deltatable(place)
 
     @classmethod
-    def create(cls, name: str, place: str, sync: bool = True) -> DeltaLog | None:
-        """Create the table if it does not exist; its log, if that had to be read. Every writer calls this first.
+    def create(cls, name: str, place: str, sync: bool = True) -> None:
+        """Create the table if it does not exist. Every writer calls this first.
 
         With ``sync``, torn commits (after a power cut) are moved aside first (`torn_commits`). Raises StorageError if
         the table cannot be created, or has torn commits and ``sync`` is false.
@@ -111,41 +113,37 @@ class DeltaLog:
         else:
             refuse_torn(place, sync)
         if cls.exists(place):
-            if not added_columns(name):
-                return None
-            log = cls(name, place, sync)
-            log.add_columns()
-            return log
+            return
         try:
-            create_table(name, place)
+            DeltaTable.create(
+                place,
+                declared_schema(name),
+                mode="ignore",
+                configuration=properties_of(name),
+                storage_options=options_of(place) or None,
+                # Retried, it becomes a later version beside another process's creation: the table with another id.
+                commit_properties=CommitProperties(max_commit_retries=0),
+                raise_if_key_not_exists=False,  # FORMAT_PROPERTY
+            )
         except DELTA_ERRORS as error:
             if not cls.exists(place):  # else another process was faster
                 raise storage_error("the table cannot be created", place, error) from error
-            return None
+            return
         if sync:
             LogFlush(place).to()
         if name in _STREAMED:
             write_checksum(place, 0)
-        return None
 
     @classmethod
     def created(cls, name: str, place: str, sync: bool = True) -> DeltaLog:
-        """`create`, and the table's log: in an object store it takes some dozen requests to open."""
-        return cls.create(name, place, sync) or cls(name, place, sync)
+        """`create`, and the table's log."""
+        cls.create(name, place, sync)
+        return cls(name, place, sync)
 
     def flush(self) -> None:
         """Flush all versions seen so far to disk. Raises UnflushedError."""
         if self._sync is not None:
             self._sync.to(self._tail.version)
-
-    def add_columns(self) -> None:
-        """Add the columns that a table of the release before lacks: all are nullable. Other commits may come between.
-
-        Raises StorageError.
-        """
-        if add_columns(self._table, self._name, self._place):
-            self._load()
-        self.flush()
 
     def appendable(self) -> bool:
         """True if whole files can be appended unchanged: the table was not clustered, partitioned or altered.
@@ -218,7 +216,7 @@ class DeltaLog:
         return compatibility.schema_mismatch(self._table, self._name)
 
     def is_topic(self) -> bool:
-        """May the table be a topic's, of any release? Somebody may have made another in its place."""
+        """May the table be a topic's? Somebody may have made another in its place."""
         return compatibility.has_key(self._table)
 
     def history(self, commits: int) -> dict[int, int]:

@@ -164,8 +164,8 @@ class OptimisticTransaction:
     def _refuse_conflicts(self, commits: Iterable[Commit], apps: Collection[str], widened: bool) -> None:
         """Check that an append may follow these concurrent commits (PROTOCOL.md of delta-io/delta, transactions).
 
-        ``widened``: the table has the same columns as before them, or only more: another process of this release may
-        have added those that the release before lacked. Delta itself refuses any change of metadata.
+        ``widened``: the table has the same columns as before them, or only more, which anybody may add. Delta itself
+        refuses any change of metadata.
         """
         for commit in commits:
             if any(action["txn"]["appId"] in apps for action in commit if "txn" in action):

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from checkback.errors import StorageError
-from checkback.storage.schemas import ADDED
+from checkback.storage.log.compatibility import refuse_format
+from checkback.storage.schemas import FORMAT_PROPERTY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -52,8 +53,11 @@ class CommitInfo(NamedTuple):
     note: str | None
 
 
-def create(spark: SparkSession, table: str, name: str, properties: Mapping[str, str]) -> None:
-    """Create the table ``name`` (`schema_of`) if it does not exist. Raises StorageError if that fails."""
+def create(spark: SparkSession, table: str, name: str, wanted: Mapping[str, str]) -> dict[str, str]:
+    """Create the table ``name`` (`schema_of`) with the properties ``wanted`` if it does not exist; its properties.
+
+    Raises StorageError if that fails, or the table is of another format.
+    """
     from pyspark.errors import AnalysisException
 
     from checkback.storage.spark_schemas import schema_of
@@ -62,15 +66,16 @@ def create(spark: SparkSession, table: str, name: str, properties: Mapping[str, 
         f"`{field.name}` {field.dataType.simpleString()} COMMENT {_text(field.metadata.get('comment', ''))}"
         for field in schema_of(name).fields
     )
-    statement = f"CREATE TABLE IF NOT EXISTS {table} ({columns}) USING delta {_with(properties)}"
+    statement = f"CREATE TABLE IF NOT EXISTS {table} ({columns}) USING delta {_with(wanted)}"
     try:
         spark.sql(statement)
     except AnalysisException as error:
         lacking = error.getCondition() == "SCHEMA_NOT_FOUND"
         fix = "make the schema first: CREATE SCHEMA" if lacking else ""
         raise StorageError(f"the table cannot be created: {str(error).splitlines()[0]}", table, fix) from error
-    if name in ADDED:
-        _add_columns(spark, table, name)
+    found = properties(spark, table)
+    refuse_format(found.get(FORMAT_PROPERTY), table)
+    return found
 
 
 def register(spark: SparkSession, table: str, place: str) -> None:
@@ -81,20 +86,6 @@ def register(spark: SparkSession, table: str, place: str) -> None:
 def place_of(spark: SparkSession, table: str) -> str:
     """The folder or URI of a catalog's table."""
     return str(spark.sql(f"DESCRIBE DETAIL {table}").select("location").collect()[0][0])
-
-
-def _add_columns(spark: SparkSession, table: str, name: str) -> None:
-    """Add the columns that a table of the release before lacks."""
-    from checkback.storage.spark_schemas import schema_of
-
-    lacking = ADDED[name].difference(spark.sql(f"SELECT * FROM {table} LIMIT 0").columns)  # noqa: S608 - quoted
-    columns = ", ".join(
-        f"`{field.name}` {field.dataType.simpleString()} COMMENT {_text(field.metadata.get('comment', ''))}"
-        for field in schema_of(name).fields
-        if field.name in lacking
-    )
-    if columns:
-        spark.sql(f"ALTER TABLE {table} ADD COLUMNS ({columns})")
 
 
 def history_if_any(spark: SparkSession, table: str, commits: int) -> list[CommitInfo] | None:
