@@ -12,10 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkback.filter.arrow_numbers import keys
 from checkback.filter.columns import source
 from checkback.filter.expressions import Order, Search
-from checkback.filter.numbers import NumberType, Whole, constant_key
+from checkback.filter.numbers import NumberType, Whole, constant_key, key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,6 +34,10 @@ _FIND: dict[Search, Callable[..., Any]] = {
     Search.STARTS_WITH: pc.starts_with,
     Search.ENDS_WITH: pc.ends_with,
 }
+
+#: As many digits as an Integer has for sure, and no plus, which Arrow does not take.
+_PLAIN_WHOLE = r"\A-?[0-9]{1,9}\z"
+_PLAIN_DOUBLE = r"\A-?[0-9]{1,17}(?:\.[0-9]{1,17})?\z"
 
 
 class BatchColumns:
@@ -103,7 +106,7 @@ class BatchColumns:
 
     def _number(self, name: str, number_type: NumberType) -> tuple[Mask, NDArray[np.int64]]:
         if (name, number_type) not in self._numbers:
-            numbers = keys(self._text(name), number_type)
+            numbers = _keys(self._text(name), number_type)
             valid = _mask(pc.is_valid(numbers))
             self._numbers[name, number_type] = valid, pc.fill_null(numbers, 0).to_numpy(zero_copy_only=False)
         return self._numbers[name, number_type]
@@ -131,6 +134,35 @@ class _Lookup:
         if self._null is not None:
             where[self._null] = -1
         return self._items.take(pa.array(where, mask=where < 0))
+
+
+def _keys(texts: Any, number_type: NumberType) -> Any:
+    """Numbers as Java reads them: int64 that compare alike (`numbers.key`), null = none. ``texts``: a pa.StringArray.
+
+    Plain numbers are converted by Arrow's kernels; of the rest each distinct text once, by `numbers.key`.
+    """
+    is_double = number_type is NumberType.DOUBLE
+    plain = pc.fill_null(pc.match_substring_regex(texts, _PLAIN_DOUBLE if is_double else _PLAIN_WHOLE), False)
+    numbers = pc.cast(pc.if_else(plain, texts, None), pa.float64() if is_double else pa.int64())
+    if is_double:
+        numbers = _order_keys(numbers)
+    odd = pc.and_(pc.is_valid(texts), pc.invert(plain))
+    if not pc.any(odd, min_count=0).as_py():
+        return numbers
+    return pc.if_else(odd, _each(pc.if_else(odd, texts, None), number_type), numbers)
+
+
+def _order_keys(doubles: Any) -> Any:
+    """`numbers.order_key` of each; none is NaN."""
+    bits = pc.fill_null(doubles, 0.0).to_numpy(zero_copy_only=False).view(np.int64)
+    ordered = np.where(bits >= 0, bits, bits ^ np.int64(0x7FFF_FFFF_FFFF_FFFF))
+    return pc.if_else(pc.is_valid(doubles), pa.array(ordered), None)
+
+
+def _each(texts: Any, number_type: NumberType) -> Any:
+    encoded = pc.dictionary_encode(texts)
+    judged = [None if text is None else key(text, number_type) for text in encoded.dictionary.to_pylist()]
+    return pa.array(judged, pa.int64()).take(encoded.indices)
 
 
 def _both(one: Mask, other: Mask) -> Mask:

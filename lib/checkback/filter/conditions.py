@@ -1,4 +1,4 @@
-"""A filter as conditions over columns: of Spark, of Arrow's expressions, of arrays.
+"""A filter as conditions over columns: of Spark, or of arrays.
 
 An expression is true, false, unknown or an error. A column has no fourth value, so that each is a condition of its own:
 `Conditions.true` is what is delivered, and asks for `false` and `error` of what is below only where they decide

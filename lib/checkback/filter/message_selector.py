@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import pyarrow as pa
-    import pyarrow.compute as pc
     from pyspark.sql import Column
 
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 class MessageSelector:
     """Which messages of a topic a consumer gets: RocketMQ's MessageSelector.
 
-    Made by `by_tag` and `by_sql`. `matches`, `column`, `expression` and `mask` agree on every message: True only where
+    Made by `by_tag` and `by_sql`. `matches`, `column` and `mask` agree on every message: True only where
     RocketMQ's broker delivers, so neither where the filter is unknown (null) nor where its evaluation fails. They read
     the columns ``tags``, ``keys`` (string) and ``properties`` (map<string, string>) of topic tables, those in
     ``columns``.
@@ -93,21 +92,11 @@ class MessageSelector:
 
         return Conditions(SparkColumns(), self.text).delivered(self.condition)
 
-    def expression(self) -> pc.Expression:
-        """A condition for Arrow, never null: ``pa.Table.filter`` or the filter of a dataset that is read.
-
-        ``properties`` must be of type ``map<string, string>``. Numbers are compared by functions registered in this
-        process, to which the expression is bound. Raises SelectorError as `column`.
-        """
-        from checkback.filter.arrow_expression import ExpressionColumns
-        from checkback.filter.conditions import Conditions
-
-        return Conditions(ExpressionColumns(), self.text).delivered(self.condition)
-
     def mask(self, table: pa.Table | pa.RecordBatch) -> pa.BooleanArray:
         """A boolean for each row, never null: ``table.filter(selector.mask(table))``.
 
-        The fastest of the ways for a table in memory; any of Arrow's types of strings will do.
+        Of what a dataset reads, batch by batch: ``batch.filter(selector.mask(batch))``. Any of Arrow's types of strings
+        will do.
         """
         import pyarrow as pa
 
