@@ -1,4 +1,4 @@
-"""Clients that generators make of the served `/openapi.json`: they have every route, and README's bodies compile."""
+"""Clients that generators make of the served `/openapi.json`: they have every route, and send README's bodies."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gateway import client_programs as programs
 from gateway.process import Gateway
+from support.jars import SPARK_JARS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 pytestmark = pytest.mark.slow
@@ -33,36 +35,19 @@ OPERATIONS = {
 }
 #: seconds that a package manager, or a compiler, may take
 _PATIENCE_S = 600
-#: of README: with no member that may be left out
-_PYTHON = """
-from client.api.messages import end_transactions, send_half, send_halves, send_message, send_messages
-from client.api.operation import get_health, get_metrics, get_readiness
-from client.api.transactions import get_transaction
-from client.models import HalfMessage, Op, Ops, OpState
-half = HalfMessage("order-4711", "orders", "payments", "eyJhbW91bnQiOiA0Mn0=")
-assert half.to_dict() == {
-    "transaction_id": "order-4711", "producer_group": "orders", "real_topic": "payments", "body": "eyJhbW91bnQiOiA0Mn0="
-}
-print(Ops([Op(0, 1, "order-4711", "orders", OpState.COMMIT)]).to_dict())
-"""
-_TYPESCRIPT = """
-import type { components, operations } from "./schema";
-const half: components["schemas"]["HalfMessage"] = {
-  transaction_id: "order-4711", producer_group: "orders", real_topic: "payments", body: "eyJhbW91bnQiOiA0Mn0="
-};
-const op: components["schemas"]["Op"] = {
-  queue_id: 0, half_offset: 1, transaction_id: "order-4711", producer_group: "orders", state: "COMMIT"
-};
-export const sent: operations["sendHalf"]["requestBody"]["content"]["application/json"] = half;
-export const ended: operations["endTransactions"]["requestBody"]["content"]["application/json"] = { ops: [op] };
-"""
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """The gateway of every client: what one has sent, another sends again."""
+    with Gateway(tmp_path_factory.mktemp("tables")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def served(gateway: Gateway) -> dict[str, Any]:
     """The document as a gateway serves it."""
-    with Gateway(tmp_path_factory.mktemp("tables")) as gateway:
-        found: dict[str, Any] = gateway.get("/openapi.json").json()
+    found: dict[str, Any] = gateway.get("/openapi.json").json()
     return found
 
 
@@ -74,10 +59,10 @@ def document(served: dict[str, Any], tmp_path: Path) -> Path:
     return path
 
 
-def _needs(*programs: str) -> None:
-    for program in programs:
-        if shutil.which(program) is None:
-            pytest.skip(f"there is no {program}")
+def _needs(*commands: str) -> None:
+    for command in commands:
+        if shutil.which(command) is None:
+            pytest.skip(f"there is no {command}")
 
 
 def _run(*command: str | Path, folder: Path, environ: Mapping[str, str] | None = None) -> str:
@@ -91,7 +76,8 @@ def _run(*command: str | Path, folder: Path, environ: Mapping[str, str] | None =
         timeout=_PATIENCE_S,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    if done.returncode:
+        raise AssertionError(done.stdout + done.stderr)
     return done.stdout + done.stderr
 
 
@@ -111,18 +97,29 @@ def test_each_operation_has_its_name(served: dict[str, Any]) -> None:
     assert named == OPERATIONS
 
 
+def _members(served: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, schema in served["components"]["schemas"].items():
+        for member, described in schema.get("properties", {}).items():
+            yield f"{name}.{member}", described
+
+
 def test_no_member_has_a_default(served: dict[str, Any]) -> None:
     """Generators take such a member for one that is always there, or refuse null beside another default."""
-    members = [
-        (name, member)
-        for name, schema in served["components"]["schemas"].items()
-        for member, described in schema["properties"].items()
-        if "default" in described
+    assert [member for member, described in _members(served) if "default" in described] == []
+
+
+def test_each_number_has_its_width(served: dict[str, Any]) -> None:
+    """Without it generators of Java take 32 bits, too few for an offset or a time."""
+    without = [
+        member
+        for member, described in _members(served)
+        for one in described.get("anyOf", [described])
+        if one.get("type") in {"integer", "number"} and not one.keys() & {"format", "const"}
     ]
-    assert members == []
+    assert without == []
 
 
-def test_python_client(document: Path, tmp_path: Path) -> None:
+def test_python_client(gateway: Gateway, document: Path, tmp_path: Path) -> None:
     """By openapi-python-client, in an environment of its own."""
     _run(sys.executable, "-m", "venv", "env", folder=tmp_path)
     python = tmp_path / "env/bin/python"
@@ -131,15 +128,55 @@ def test_python_client(document: Path, tmp_path: Path) -> None:
     said = _run(tmp_path / "env/bin/openapi-python-client", *make, folder=tmp_path)
     warnings = {line for line in said.splitlines() if "nsupported" in line or "Unable" in line or "Failure" in line}
     assert not warnings, said
-    (tmp_path / "use.py").write_text(_PYTHON)
-    _run(python, "use.py", folder=tmp_path)
+    (tmp_path / "use.py").write_text(programs.PYTHON)
+    assert programs.SAID in _run(python, "use.py", gateway.url, folder=tmp_path)
 
 
 def test_typescript_client(document: Path, tmp_path: Path) -> None:
     """By openapi-typescript, with the strict compiler."""
     _needs("node", "npm")
     _get("npm", "install", "--silent", "--prefix", tmp_path, "openapi-typescript@7", "typescript@5", folder=tmp_path)
-    programs = tmp_path / "node_modules/.bin"
-    _run(programs / "openapi-typescript", document, "-o", "schema.d.ts", folder=tmp_path)
-    (tmp_path / "use.ts").write_text(_TYPESCRIPT)
-    _run(programs / "tsc", "--noEmit", "--strict", "--target", "es2020", "use.ts", folder=tmp_path)
+    tools = tmp_path / "node_modules/.bin"
+    _run(tools / "openapi-typescript", document, "-o", "schema.d.ts", folder=tmp_path)
+    (tmp_path / "use.ts").write_text(programs.TYPESCRIPT)
+    _run(tools / "tsc", "--noEmit", "--strict", "--target", "es2020", "use.ts", folder=tmp_path)
+
+
+def test_go_client(gateway: Gateway, document: Path, tmp_path: Path) -> None:
+    """By oapi-codegen. Modules can be deleted, as folders of a test are."""
+    _needs("go")
+    environ = {"GOPATH": str(tmp_path / "modules"), "GOCACHE": str(tmp_path / "cache"), "GOBIN": str(tmp_path)}
+    environ |= {"GOFLAGS": "-modcacherw", "GOTOOLCHAIN": "local"}
+    _get(
+        "go",
+        "install",
+        "github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen@v2.8.2",
+        folder=tmp_path,
+        environ=environ,
+    )
+    use = tmp_path / "use"
+    (use / "client").mkdir(parents=True)
+    (use / "main.go").write_text(programs.GO)
+    _run("go", "mod", "init", "use", folder=use, environ=environ)
+    _get("go", "get", "github.com/oapi-codegen/runtime@v1.5.0", folder=use, environ=environ)
+    make = ("-generate", "types,client", "-package", "client", "-o", "client/client.go")
+    _run(tmp_path / "oapi-codegen", *make, document, folder=use)
+    _run("go", "vet", "./...", folder=use, environ=environ)
+    assert programs.SAID in _run("go", "run", ".", gateway.url, folder=use, environ=environ)
+
+
+def test_java_client(gateway: Gateway, document: Path, tmp_path: Path) -> None:
+    """By openapi-generator, which Spark's Ivy fetches; Spark has the other JARs that its client needs."""
+    _needs("java", "javac")
+    spark = f"{SPARK_JARS}/*"
+    ivy = ("java", "-cp", spark, "org.apache.ivy.Main", "-cache", tmp_path / "ivy", "-confs", "default")
+    for name, version in (("openapi-generator-cli", "7.25.0"), ("jackson-databind-nullable", "0.2.10")):
+        what = ("-dependency", "org.openapitools", name, version, "-notransitive")
+        _get(*ivy, *what, "-retrieve", tmp_path / "[artifact].[ext]", folder=tmp_path)
+    make = ("generate", "-g", "java", "--library", "native", "-p", "useJakartaEe=true", "-i", document, "-o", "client")
+    _run("java", "-jar", "openapi-generator-cli.jar", *make, folder=tmp_path)
+    (tmp_path / "Use.java").write_text(programs.JAVA)
+    path = f"classes:jackson-databind-nullable.jar:{spark}"
+    sources = (tmp_path / "client/src/main/java").rglob("*.java")
+    _run("javac", "-d", "classes", "-cp", path, "Use.java", *sources, folder=tmp_path)
+    assert programs.SAID in _run("java", "-cp", path, "Use", gateway.url, folder=tmp_path)

@@ -13,6 +13,7 @@ from checkback.gateway.problems import Problem as Refusal
 from checkback.gateway.requests.decoder import Halves, Op, Ops
 from checkback.messages.columns import Born, Group, Offset, QueueId, Topic, TransactionId
 from checkback.messages.half import HalfMessage
+from checkback.messages.limits import INT_MAX, LONG_MAX
 
 _HALF = {
     "transaction_id": "order-4711",
@@ -34,6 +35,7 @@ _STORED = {"transaction_id": "order-4711", "queue_id": 0, "queue_offset": 12}
 _ENDED = {**_STORED, "state": "COMMIT", "repeated": False}
 _TRANSACTION = {**_STORED, "producer_group": "orders", "real_topic": "payments", "state": "PENDING", "reason": None}
 _TRANSACTION |= {"check_times": 0, "born_timestamp": 1795227064579, "decided_at": None}
+_TRANSACTION |= {"deliver_at": None, "delivered_at": None}
 #: statuses of every route that is not /healthz or /metrics
 _ALWAYS = (400, 401, 408, 413, 415, 421, 431, 500, 503)
 _SCHEMAS = "#/components/schemas/"
@@ -67,34 +69,35 @@ class Ended(Struct):
     repeated: Annotated[bool, Meta(description="it had come before; nothing new was stored")]
 
 
-class StoredOne(Stored):
+# These two are named before Problem: of several schemas Java's client takes the first by name that fits, and a Problem
+# fits whatever comes, where these have their status.
+class OneStored(Stored):
     """One of several half messages is in the table."""
 
     status: Literal[200]
 
 
-class EndedOne(Ended):
+class OneEnded(Ended):
     """One of several ops is in the table."""
 
     status: Literal[200]
 
 
-def _each(one: type[Struct]) -> Meta:
-    """Items that are that, or a Problem: msgspec has no unions of Structs without a tag."""
-    refs = [{"$ref": f"{_SCHEMAS}{each.__name__}"} for each in (one, Problem)]
-    return Meta(extra_json_schema={"items": {"anyOf": refs}})
+def _each(result: str) -> Meta:
+    """Items that are that schema of `_RESULTS`: msgspec has no unions of Structs without a tag."""
+    return Meta(extra_json_schema={"items": {"$ref": _SCHEMAS + result}})
 
 
 class StoredResults(Struct):
     """The result of each half message, in order."""
 
-    results: Annotated[list[Any], _each(StoredOne)]
+    results: Annotated[list[Any], _each("StoredResult")]
 
 
 class EndedResults(Struct):
     """The result of each op, in order."""
 
-    results: Annotated[list[Any], _each(EndedOne)]
+    results: Annotated[list[Any], _each("EndedResult")]
 
 
 class Transaction(Struct):
@@ -135,9 +138,14 @@ class Question(Struct):
 
 
 _DESCRIBED = (
-    *(HalfMessage, Halves, Op, Ops, Stored, StoredOne, StoredResults, Ended, EndedOne, EndedResults),
+    *(HalfMessage, Halves, Op, Ops, Stored, OneStored, StoredResults, Ended, OneEnded, EndedResults),
     *(Transaction, Health, Problem),
 )
+#: name -> description and, besides a problem with another status, what the result of one of several is
+_RESULTS = {
+    "StoredResult": ("The result of one of several half messages", OneStored),
+    "EndedResult": ("The result of one of several ops", OneEnded),
+}
 
 
 def document(tokens: bool) -> dict[str, Any]:
@@ -146,6 +154,8 @@ def document(tokens: bool) -> dict[str, Any]:
     for schema in schemas.values():
         for member in schema["properties"].values():
             _as_generators_need(member)
+    for name, (text, one) in _RESULTS.items():
+        schemas[name] = {"description": text, "anyOf": [_ref(one), _ref(Problem)]}
     schemas["Problem"]["additionalProperties"] = True
     paths = _paths()
     components: dict[str, Any] = {"schemas": schemas}
@@ -165,8 +175,16 @@ def document(tokens: bool) -> dict[str, Any]:
 
 
 def _as_generators_need(member: dict[str, Any]) -> None:
-    """They take a member with a default for one that is always there, and values without a type for anything."""
+    """A default is left out, which they take for a member that is always there; types and widths are said.
+
+    Without a type they take values for anything, and an integer without a format has 32 bits in Java.
+    """
     member.pop("default", None)
+    for each in member.get("anyOf", (member,)):
+        if each.get("type") == "integer":
+            each["format"] = "int32" if each.get("maximum", LONG_MAX) <= INT_MAX else "int64"
+        elif each.get("type") == "number":
+            each["format"] = "double"
     values = member.get("enum")
     if values:
         member["type"] = "string" if isinstance(values[0], str) else "integer"
