@@ -12,7 +12,7 @@ from checkback.gateway.deduplication.verdicts import Verdict, judge_op
 from checkback.gateway.unverified_ops import UnverifiedOps
 from checkback.messages.op import Op as OpMessage
 from checkback.reconcile.records.records import Kind
-from gateway.cache_entries import entries, land
+from gateway.cache_entries import land
 from simulator.tables import Half, Op
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Gateway:
         journaled = [record for record in self.journal if isinstance(record, Half)]
         halves = [half for half in [*self.world.tables.rows["half"], *journaled] if half.queue == self.queue]
         self.cache = DeduplicationCache({self.queue: 0})
-        self.cache.landed_before(entries([self._cached(half) for half in halves]))
+        self.cache.landed_before([self._cached(half) for half in halves])
         self.unverified = UnverifiedOps(self.world.reconcile.rules.reserved, UNVERIFIED)
         for record in self.journal:
             if isinstance(record, Op):

@@ -14,7 +14,7 @@ from checkback.gateway.health import now_ms, steady_ms
 from checkback.gateway.journal.group_commit import GroupCommit
 from checkback.gateway.journal.record_codec import half_record
 from checkback.gateway.problems import Answer, Problem
-from checkback.gateway.requests.half_blocks import HalfBlock, run_of, size_of
+from checkback.gateway.requests.half_blocks import HalfBlock, size_of
 from checkback.gateway.tables import half_rows
 from checkback.messages.delay import too_late
 
@@ -77,8 +77,6 @@ class HalfMessageWriter:
         self._table = table
         self._metrics = metrics
         self._health = health
-        #: by the reservation of their names
-        self._blocks: dict[int, HalfBlock] = {}
         self._turn = 0
         self.commits: GroupCommit[HalfBlock] = GroupCommit(
             "half", self, gateway.gather.total_seconds(), gateway.max_waiting, intake
@@ -99,12 +97,8 @@ class HalfMessageWriter:
         if len(halves) < count or self.commits.refusal(count, size, groups) is not None:
             return None
         names = [name_of(half.producer_group, half.transaction_id) for half in halves]
-        reservation = self._cache.reserve(names)
-        if reservation is None:
-            return None
-        block = HalfBlock(halves, names, list(map(fingerprint, halves)), reservation, size)
-        self._submit(block, groups)
-        return block
+        block = HalfBlock(halves, names, list(map(fingerprint, halves)), size)
+        return block if self._submit(block, groups) else None
 
     def _decided(self, messages: Sequence[Half | Problem], groups: Groups) -> list[Answer | _InFlight]:
         """The answer to each message, or the in-flight one that it is or repeats. Those that are new are submitted."""
@@ -112,9 +106,8 @@ class HalfMessageWriter:
         rows: dict[str, int] = {}
         decided = [one if isinstance(one, Problem) else self._decide(one, block, rows) for one in messages]
         refusal = self._cut(block, groups)
-        if block.halves:
-            block.reservation = self._reserved(block.names)
-            self._submit(block, groups)
+        if block.halves and not self._submit(block, groups):
+            raise AssertionError("names that are new were not")
         if refusal is None:
             return decided
         kept = len(block)
@@ -132,9 +125,9 @@ class HalfMessageWriter:
             same = judge_half(known, content) is Verdict.REPEATED
             place = known.queue_id, known.queue_offset
             return _stored(half.transaction_id, *place) if same else _other_content(*place)
-        under_way = self._cache.under_way(name)
+        under_way: HalfBlock | None = self._cache.under_way(name)
         if under_way is not None:
-            return _InFlight(self._blocks[under_way[0]], under_way[1], content)
+            return _InFlight(under_way, under_way.rows[name], content)
         rows[name] = len(block)
         block.halves.append(half)
         block.names.append(name)
@@ -154,15 +147,12 @@ class HalfMessageWriter:
         block.size = sizes[len(block)]
         return refused
 
-    def _reserved(self, names: list[str]) -> int:
-        reservation = self._cache.reserve(names)
-        if reservation is None:
-            raise AssertionError("names that are new were not")
-        return reservation
-
-    def _submit(self, block: HalfBlock, groups: Groups) -> None:
-        self._blocks[block.reservation] = block
+    def _submit(self, block: HalfBlock, groups: Groups) -> bool:
+        """False, and nothing is submitted, if not all of the names are new."""
+        if not self._cache.reserve(block.names, block):
+            return False
         block.done = self.commits.submit([block], block.size, groups, len(block))
+        return True
 
     def _fit(self, half: Half | Problem, groups: Groups) -> Half | Problem:
         if isinstance(half, Problem):
@@ -214,9 +204,8 @@ class HalfMessageWriter:
 
     def settle(self, batch: Sequence[HalfBlock], prepared: _Prepared) -> None:
         """Add them to the cache."""
-        self._cache.landed(run_of(batch, prepared.halves, steady_ms()))
-        for block in batch:
-            del self._blocks[block.reservation]
+        stored = steady_ms()
+        self._cache.landed([half for block in batch for half in block.remembered(stored)])
         self._health.worked()
         self._metrics.last_offset(prepared.queue_id, prepared.first + len(prepared.halves) - 1)
 
@@ -225,8 +214,7 @@ class HalfMessageWriter:
         problem = self._health.failed(error)
         for block in batch:
             block.problem = problem
-            self._cache.release(block.reservation, block.names)
-            del self._blocks[block.reservation]
+            self._cache.release(block.names)
 
 
 async def _all_stored(block: HalfBlock) -> list[Answer]:

@@ -146,10 +146,10 @@ class OpWriter:
         if len(set(places)) < len(places) or not on_the_way.keys().isdisjoint(places):
             return None
         names = [name_of(op.producer_group, op.transaction_id) for op, _ in ops if op.transaction_id is not None]
-        numbers = self._cache.pending(places, names) if len(names) == len(ops) else None
-        if numbers is None:
+        halves = self._cache.pending(places, names) if len(names) == len(ops) else None
+        if halves is None:
             return None
-        block = OpBlock(ops, places, numbers, firsts_of(places), _SIZE * len(ops))
+        block = OpBlock(ops, places, halves, firsts_of(places), _SIZE * len(ops))
         if not self._fits(block, groups):
             return None
         on_the_way.update(dict.fromkeys(places, block))
@@ -307,7 +307,8 @@ class OpWriter:
 
     def _settle_block(self, block: OpBlock) -> None:
         states = [op.state for op, _ in block.ops]
-        self._cache.ended_numbers(block.numbers, states)
+        for half, state in zip(block.halves, states, strict=True):
+            half.state = half.state or state
         if self._older.running:
             self._older.ended(dict(zip(block.places, states, strict=True)).get)
         self._no_longer_on_the_way(block)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from checkback.gateway.deduplication.cached_half import STATE_OF
-from checkback.gateway.deduplication.landed_halves import LandedHalves, rows_by_queue
+from checkback.gateway.deduplication.landed_halves import LandedHalves
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from checkback.gateway.deduplication.cached_half import CachedHalf, HalfEntries, HalfRun
+    from checkback.gateway.deduplication.cached_half import CachedHalf
 
 #: Most half messages cached after a lookup. They do not evict those that landed recently.
 RECALLED_MAX = 20_000
@@ -65,19 +65,19 @@ class DeduplicationCache:
         """The half message of a transaction, if cached."""
         return self._landed.named(name)
 
-    def reserve(self, names: list[str]) -> int | None:
+    def reserve(self, names: Sequence[str], owner: object) -> bool:
         """Reserve the names of transactions whose half messages will land together, until they land or `release`.
 
-        None, and nothing is reserved, if one of them is cached or reserved, or twice among them.
+        False, and nothing is reserved, if one of them is cached or reserved, or twice among them.
         """
-        return self._landed.reserve(names)
+        return self._landed.reserve(names, owner)
 
-    def release(self, reservation: int, names: list[str]) -> None:
-        """The half messages of a reservation will not land."""
-        self._landed.release(reservation, names)
+    def release(self, names: Iterable[str]) -> None:
+        """The half messages of these names, which are reserved, will not land."""
+        self._landed.release(names)
 
-    def under_way(self, name: str) -> tuple[int, int] | None:
-        """The reservation that a name belongs to, and its number among those names; None = it has none."""
+    def under_way(self, name: str) -> Any:
+        """The owner of a name that is reserved; None = it is not."""
         return self._landed.under_way(name)
 
     def at(self, queue_id: int, queue_offset: int) -> CachedHalf | None:
@@ -102,19 +102,19 @@ class DeduplicationCache:
         half = self._ending.get((queue_id, queue_offset))
         return None if half is None else half.state
 
-    def landed(self, run: HalfRun) -> None:
-        """Cache half messages that have landed under reserved names, and advance the queue's next offset.
+    def landed(self, halves: Sequence[CachedHalf]) -> None:
+        """Cache half messages that have landed in one queue, under reserved names, and advance its next offset.
 
         A name refers to the entry added last, because that is evicted last.
         """
-        self._assigned(run.queue_id, run.first + len(run.names) - 1)
-        self._landed.land(run)
+        self._assigned(halves[-1].queue_id, halves[-1].queue_offset)
+        self._landed.land(halves)
 
-    def landed_before(self, halves: HalfEntries) -> None:
+    def landed_before(self, halves: Iterable[CachedHalf]) -> None:
         """Cache half messages that are in the table, in any queue. Existing entries are kept."""
-        for queue_id, rows in rows_by_queue(halves.queue_ids):
-            self._assigned(queue_id, int(halves.offsets[rows].max()))
         self._landed.extend(halves)
+        for queue_id in self._next:
+            self._assigned(queue_id, self._landed.last(queue_id))
 
     def _assigned(self, queue_id: int, queue_offset: int) -> None:
         if queue_id in self._next:
@@ -135,14 +135,13 @@ class DeduplicationCache:
             self._recalled[queue_id, queue_offset] = replace(half, state=state)
         return known or half is not None
 
-    def pending(self, places: Sequence[tuple[int, int]], names: Sequence[str]) -> list[int] | None:
-        """For `ended_numbers`; None unless a recent half message of this name, without an op, is at each place."""
+    def pending(self, places: Sequence[tuple[int, int]], names: Sequence[str]) -> list[CachedHalf] | None:
+        """The entries of recent half messages at these places; None unless each has this name there, and no op.
+
+        They are not copies: to end them, set their state.
+        """
         owned = self._next
         return None if any(queue_id not in owned for queue_id, _ in places) else self._landed.pending(places, names)
-
-    def ended_numbers(self, numbers: Sequence[int], states: Sequence[str]) -> None:
-        """`ended` for the half messages of `pending`."""
-        self._landed.ended_numbers(numbers, states)
 
     def first_offsets(self) -> dict[int, int]:
         """By queue that the gateway owns, the first offset from which on half messages are cached."""

@@ -1,4 +1,4 @@
-"""The cache entries of half messages: one, those of a start, and those that have just landed, by column."""
+"""The cache entries of half messages: one, and those of a start, by column."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from checkback.messages.op import STATES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator
 
     import numpy as np
     import pyarrow as pa
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 #: states by their code: of the first op, or of the decision
 STATE_OF = (None, *STATES, "DISCARD", "CANCEL")
 CODE_OF = {state: code for code, state in enumerate(STATE_OF)}
+_PART = 10_000
 
 
-class CachedHalf(msgspec.Struct, frozen=True, gc=False):
+class CachedHalf(msgspec.Struct, gc=False):
     """The cache entry of a half message. ``state``: the decision's, else the first op's; None = none yet. Times in ms.
 
     ``fingerprint``: 0 = unknown, for one looked up by its offset. ``reason``, ``decided_at``: of the decision, if it
@@ -58,20 +59,21 @@ class HalfEntries:
     stored: Integers
     states: bytes
 
-
-@dataclass(frozen=True)
-class HalfRun:
-    """Half messages that have landed at a queue's next offsets, from ``first`` on; otherwise as in `HalfEntries`.
-
-    ``reservations``: those of the names, in their order, each with the number of its names. ``stored``: of all.
-    """
-
-    queue_id: int
-    first: int
-    names: list[str]
-    fingerprints: list[int]
-    topics: list[str]
-    born: list[int]
-    stored: int
-    states: bytes
-    reservations: Sequence[tuple[int, int]]
+    def __iter__(self) -> Iterator[CachedHalf]:
+        """One by one; their Python objects are made in parts."""
+        for first in range(0, len(self.topics), _PART):
+            part = slice(first, first + _PART)
+            columns = (column[part].tolist() for column in (self.queue_ids, self.offsets, self.fingerprints))
+            queue_ids, offsets, prints = columns
+            names = self.names[part]
+            yield from map(
+                CachedHalf,
+                queue_ids,
+                offsets,
+                names if isinstance(names, list) else names.to_pylist(),
+                prints,
+                self.topics[part],
+                self.born[part].tolist(),
+                self.stored[part].tolist(),
+                map(STATE_OF.__getitem__, self.states[part]),
+            )

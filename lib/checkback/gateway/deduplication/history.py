@@ -20,8 +20,7 @@ from msgspec.structs import replace
 
 from checkback.errors import StorageError
 from checkback.gateway.deduplication.cached_half import STATE_OF, CachedHalf
-from checkback.gateway.deduplication.landed_halves import rows_by_queue
-from checkback.gateway.deduplication.recent_halves import FirstOps, entries_of, last_of
+from checkback.gateway.deduplication.recent_halves import FirstOps, entries_of, last_of, rows_by_queue
 from checkback.gateway.deduplication.transaction_names import name_of, short, whose
 from checkback.messages.half import Half
 from checkback.messages.limits import LONG_MAX

@@ -10,12 +10,11 @@ import pyarrow.compute as pc
 
 from checkback.gateway.deduplication.cached_half import CODE_OF, HalfEntries
 from checkback.gateway.deduplication.fingerprints import fingerprints
-from checkback.gateway.deduplication.landed_halves import shared_texts
 from checkback.gateway.deduplication.transaction_names import joined_names
 from checkback.messages.op import STATES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -36,7 +35,7 @@ def entries_of(rows: pa.Table) -> HalfEntries:
         offsets=_integers(rows.column("queue_offset")),
         names=joined_names(rows.column("producer_group"), rows.column("transaction_id")),
         fingerprints=fingerprints(rows),
-        topics=shared_texts(rows.column("real_topic")),
+        topics=_shared_texts(rows.column("real_topic")),
         born=_us(rows, "born_timestamp", stored) // 1000,
         stored=stored // 1000,
         states=(committed * CODE_OF["COMMIT"]).tobytes(),
@@ -141,6 +140,25 @@ class FirstOps:
         found = found[:, np.lexsort(found[3::-1])]
         _, firsts = np.unique(found[0], return_index=True)
         return found[:, firsts]
+
+
+def rows_by_queue(queue_ids: Integers) -> Iterator[tuple[int, Integers]]:
+    """The rows of each queue, ascending."""
+    if len(queue_ids) and (queue_ids == queue_ids[0]).all():
+        yield int(queue_ids[0]), np.arange(len(queue_ids))
+        return
+    for queue_id in np.unique(queue_ids).tolist():
+        yield queue_id, np.flatnonzero(queue_ids == queue_id)
+
+
+def _shared_texts(column: pa.ChunkedArray) -> list[str]:
+    """The texts, equal ones as one object; null is empty."""
+    texts: list[str] = []
+    for chunk in column.chunks:
+        code = (chunk.fill_null("") if chunk.null_count else chunk).dictionary_encode()
+        values = code.dictionary.to_pylist()
+        texts += map(values.__getitem__, code.indices.to_pylist())
+    return texts
 
 
 def _integers(column: pa.ChunkedArray, null: int = 0) -> Integers:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from checkback.gateway.deduplication.cached_half import CODE_OF, HalfRun
+from checkback.gateway.deduplication.cached_half import CachedHalf
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Sequence
 
     from checkback.gateway.problems import Problem
     from checkback.messages.half import Half
@@ -22,14 +22,13 @@ _OVERHEAD, _PROPERTY = 1024, 256
 class HalfBlock:
     """In-flight half messages of one request; their offsets are assigned, consecutively, when their commit begins.
 
-    ``names``, ``fingerprints``: of each; ``reservation``: of the names in the cache; ``size``: approximate memory in
-    bytes; ``done``: when they are committed, or failed with ``problem``.
+    ``names``, ``fingerprints``: of each; ``size``: approximate memory in bytes; ``done``: when they are committed, or
+    failed with ``problem``.
     """
 
     halves: list[Half]
     names: list[str]
     fingerprints: list[int]
-    reservation: int = -1
     size: int = 0
     done: asyncio.Future[None] | None = field(default=None, init=False)
     queue_id: int = field(default=-1, init=False)
@@ -44,21 +43,22 @@ class HalfBlock:
         for column in (self.halves, self.names, self.fingerprints):
             del column[count:]
 
+    @cached_property
+    def rows(self) -> dict[str, int]:
+        """By name, the number of the half message here."""
+        return {name: row for row, name in enumerate(self.names)}
 
-def run_of(blocks: Sequence[HalfBlock], halves: Sequence[Half], stored: int) -> HalfRun:
-    """The half messages of blocks that follow one another, as the cache has them; ``stored``: steady ms."""
-    code = CODE_OF["COMMIT"]
-    return HalfRun(
-        queue_id=blocks[0].queue_id,
-        first=blocks[0].queue_offset,
-        names=[name for block in blocks for name in block.names],
-        fingerprints=[content for block in blocks for content in block.fingerprints],
-        topics=[half.real_topic for half in halves],
-        born=[half.born_timestamp for half in halves],
-        stored=stored,
-        states=bytes([code if half.committed else 0 for half in halves]),
-        reservations=[(block.reservation, len(block)) for block in blocks],
-    )
+    def remembered(self, stored: int) -> list[CachedHalf]:
+        """As the cache has them once they have landed; ``stored``: steady ms."""
+        offsets = range(self.queue_offset, self.queue_offset + len(self))
+        every = zip(offsets, self.names, self.fingerprints, self.halves, strict=True)
+        return [
+            CachedHalf(
+                *(self.queue_id, offset, name, content, half.real_topic, half.born_timestamp, stored),
+                "COMMIT" if half.committed else None,
+            )
+            for offset, name, content, half in every
+        ]
 
 
 def size_of(half: Half) -> int:

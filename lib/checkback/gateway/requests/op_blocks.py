@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Iterable, Sequence
 
+    from checkback.gateway.deduplication.cached_half import CachedHalf
     from checkback.gateway.deduplication.history import Place
     from checkback.gateway.problems import Problem
     from checkback.messages.op import RemarkedOp
@@ -20,14 +21,13 @@ if TYPE_CHECKING:
 class OpBlock:
     """In-flight ops of one request, each of another recent half message that had none.
 
-    ``firsts``: by queue, the first offset of their half messages; ``numbers``: of these in the cache
-    (`DeduplicationCache.pending`); ``size``: approximate memory in bytes; ``done``: when they are committed, or failed
-    with ``problem``.
+    ``halves``: their cache entries (`DeduplicationCache.pending`); ``firsts``: by queue, their first offset; ``size``:
+    approximate memory in bytes; ``done``: when they are committed, or failed with ``problem``.
     """
 
     ops: Sequence[RemarkedOp]
     places: Sequence[Place]
-    numbers: Sequence[int]
+    halves: Sequence[CachedHalf]
     firsts: dict[int, int]
     size: int
     done: asyncio.Future[None] | None = field(default=None, init=False)
