@@ -6,7 +6,7 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING
 
-from checkback.gateway.journal.group_commit import COMMIT_ROWS, GroupCommit
+from checkback.gateway.journal.group_commit import COMMIT_ROWS, GroupCommit, drive, to_table
 from checkback.messages.limits import BATCH_MAX
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class _Target:
 def test_one_token_has_half_of_the_room_and_no_more_than_its_turn() -> None:
     async def run() -> list[list[str]]:
         target = _Target()
-        commits: GroupCommit[str] = GroupCommit("test", target, 0, max_waiting=30 * BATCH_MAX)
+        commits: GroupCommit[str] = GroupCommit(target, max_waiting=30 * BATCH_MAX)
         loud = 0
         while commits.refusal(BATCH_MAX, 1, _LOUD) is None:
             commits.submit(["loud"] * BATCH_MAX, 1, _LOUD)
@@ -53,7 +53,7 @@ def test_one_token_has_half_of_the_room_and_no_more_than_its_turn() -> None:
         assert loud == 15
         assert commits.refusal(1, 1, _QUIET) is None
         commits.submit(["quiet"], 1, _QUIET)
-        running = asyncio.create_task(commits.run())
+        running = asyncio.create_task(drive("test", [commits], to_table))
         target.may.set()
         commits.close()
         await running
@@ -68,7 +68,7 @@ def test_one_token_has_half_of_the_room_and_no_more_than_its_turn() -> None:
 
 def test_without_tokens_there_is_one_room_for_all() -> None:
     async def run() -> None:
-        commits: GroupCommit[str] = GroupCommit("test", _Target(), 0, max_waiting=4)
+        commits: GroupCommit[str] = GroupCommit(_Target(), max_waiting=4)
         for _ in range(4):
             assert commits.refusal(1, 1, None) is None
             commits.submit(["one"], 1, None)

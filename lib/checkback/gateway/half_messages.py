@@ -78,9 +78,7 @@ class HalfMessageWriter:
         self._metrics = metrics
         self._health = health
         self._turn = 0
-        self.commits: GroupCommit[HalfBlock] = GroupCommit(
-            "half", self, gateway.gather.total_seconds(), gateway.max_waiting, intake
-        )
+        self.commits: GroupCommit[HalfBlock] = GroupCommit(self, gateway.max_waiting, intake)
 
     def take(self, messages: Sequence[Half | Problem], groups: Groups) -> Awaitable[list[Answer]]:
         """The answer to each message, once it is committed.

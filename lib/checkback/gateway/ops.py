@@ -96,9 +96,7 @@ class OpWriter:
         self._unverified_on_the_way: dict[OpKey, _Entry] = {}
         #: Blocks keep the half messages from their first on in the cache: not more than half of it.
         self._recent = gateway.remember_max // (2 * len(gateway.queues))
-        self.commits: GroupCommit[_Entry | OpBlock] = GroupCommit(
-            "op", self, gateway.gather.total_seconds(), gateway.max_waiting, intake
-        )
+        self.commits: GroupCommit[_Entry | OpBlock] = GroupCommit(self, gateway.max_waiting, intake)
 
     async def take(self, messages: Sequence[RemarkedOp | Problem], groups: Groups) -> list[Answer]:
         """The answer to each op, once it is committed. Of several for one half message the first stands."""

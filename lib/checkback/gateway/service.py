@@ -17,7 +17,8 @@ from checkback.gateway.deduplication.history import DeduplicationHistory
 from checkback.gateway.half_messages import HalfMessageWriter
 from checkback.gateway.health import HealthState, steady_ms
 from checkback.gateway.journal.flusher import Flusher, FlushLoop, behind_s
-from checkback.gateway.journal.journal_commit import JournalIntake, commit_to_journal
+from checkback.gateway.journal.group_commit import InLoop, drive, to_table
+from checkback.gateway.journal.journal_commit import JournalIntake, to_journal
 from checkback.gateway.journal.recovery import open_journal, own_queues, recover, refuse_missing_tables
 from checkback.gateway.ops import OpWriter
 from checkback.gateway.ownership import first_app
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from checkback.errors import CheckbackError
     from checkback.gateway.deduplication.cached_half import HalfEntries
+    from checkback.gateway.journal.group_commit import GroupCommit
     from checkback.gateway.journal.journal import Journal
     from checkback.gateway.journal.record import Unflushed
     from checkback.gateway.metrics import Metrics
@@ -95,6 +97,7 @@ class GatewayService:
         self.tokens = BearerTokens(settings.producers)
         self.health = HealthState(stop)
         self._remember_max = gateway.remember_max
+        self._gather_s = gateway.gather.total_seconds()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="older")
         self._history = history
         self._metrics = metrics
@@ -149,7 +152,10 @@ class GatewayService:
         forgetting, following = asyncio.create_task(self._forget()), asyncio.create_task(self._follow())
         try:
             if self.journal is None or self._flushing is None:
-                await asyncio.gather(self.halves.commits.run(), self.ops.commits.run())
+                await asyncio.gather(
+                    drive("commit-half", [self.halves.commits], to_table, self._gather_s),
+                    drive("commit-op", [self.ops.commits], to_table, self._gather_s),
+                )
             else:
                 await self._run_with_journal(self.journal, self._flushing)
         finally:
@@ -158,8 +164,9 @@ class GatewayService:
             self._thread.shutdown(wait=False)
 
     async def _run_with_journal(self, journal: Journal, flushing: FlushLoop) -> None:
+        queues: list[GroupCommit[Any]] = [self.halves.commits, self.ops.commits]
         flush = asyncio.create_task(flushing.run())
-        commit = asyncio.create_task(commit_to_journal(journal, [self.halves.commits, self.ops.commits]))
+        commit = asyncio.create_task(drive("journal", queues, to_journal(journal), in_loop=InLoop()))
         try:
             await asyncio.wait((flush, commit), return_when=asyncio.FIRST_COMPLETED)
             self.close()  # it may be that the tables can never be written again

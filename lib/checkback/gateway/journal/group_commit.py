@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -13,7 +14,7 @@ from checkback.gateway.problems import Problem
 from checkback.messages.limits import BATCH_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from checkback.gateway.authentication import Groups
     from checkback.gateway.journal.record import Record
@@ -23,6 +24,14 @@ T_contra = TypeVar("T_contra", contravariant=True)
 #: Limits of one commit: a larger one would delay those queued behind it.
 COMMIT_ROWS = 10_000
 COMMIT_BYTES = 64 << 20
+#: a flush that takes longer (s) is better waited for in another thread
+_SHORT_S = 0.001
+#: so long (s) may flushes that are not short hold up the loop, one after the other, until it leaves them to the thread
+_HELD_UP_S = 0.05
+#: then it does so for (s)
+_LEFT_S = 2.0
+#: bytes that the loop writes itself
+_SMALL = 256 << 10
 #: Limit of what is accepted and not yet committed. The process needs several times as much memory for it.
 WAITING_BYTES = 256 << 20
 
@@ -76,8 +85,9 @@ class _Waiting(Generic[T]):
 
 @dataclass
 class Commit(Generic[T]):
-    """Messages that are committed together: those of ``tickets``, and what the target has prepared."""
+    """Messages that are committed together: those of ``tickets``, and what the ``target`` has prepared."""
 
+    target: CommitTarget[T]
     tickets: list[_Ticket[T]]
     batch: list[T]
     prepared: Any = None
@@ -90,17 +100,13 @@ class GroupCommit(Generic[T]):
     commits take requests round-robin, so that a busy token does not starve the others.
     """
 
-    def __init__(
-        self, name: str, target: CommitTarget[T], gather_s: float, max_waiting: int, intake: Intake | None = None
-    ) -> None:
+    def __init__(self, target: CommitTarget[T], max_waiting: int, intake: Intake | None = None) -> None:
         self.target = target
-        self._name = name
         self._intake = intake
         self._max_waiting = max_waiting
         self._share = min(max_waiting, max(max_waiting // 2, BATCH_MAX))
-        self._gather_s = gather_s
         self._of: dict[Groups, _Waiting[T]] = {}
-        #: set when messages came, or at `close`
+        #: set when messages came, or at `close`; `drive` sets its own
         self.came = asyncio.Event()
         self._closed = False
         self._hurry = asyncio.Event()
@@ -139,33 +145,23 @@ class GroupCommit(Generic[T]):
         self.came.set()
         return ticket.done
 
-    async def run(self) -> None:
-        """Commit to the table until ``close``, then commit what was accepted before it."""
-        loop = asyncio.get_running_loop()
-        with closing_thread(f"commit-{self._name}") as thread:
-            while (came := self._oldest()) is not None or not self._closed:
-                if came is None:
-                    self.came.clear()
-                    await self.came.wait()
-                    continue
-                # Messages that arrived during the last commit have already waited.
-                pause = came + self._gather_s - loop.time()
-                if pause > 0 and self.waiting < COMMIT_ROWS and not self._hurry.is_set():
-                    with suppress(asyncio.TimeoutError):
-                        await asyncio.wait_for(self._hurry.wait(), pause)
-                commit = self.begin()
-                if commit is not None:
-                    try:
-                        await loop.run_in_executor(thread, self.target.write, commit.prepared)
-                    except Exception as error:  # noqa: BLE001 - waiting requests must be answered
-                        self.end(commit, error)
-                    else:
-                        self.end(commit)
+    async def gather(self, seconds: float) -> None:
+        """Wait for further messages, until the first has waited so long. They also gather during a commit."""
+        oldest = self._oldest()
+        pause = 0.0 if oldest is None else oldest + seconds - asyncio.get_running_loop().time()
+        if pause > 0 and self.waiting < COMMIT_ROWS:
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), pause)
+
+    @property
+    def idle(self) -> bool:
+        """Is everything accepted committed or being committed?"""
+        return self._oldest() is None
 
     @property
     def ended(self) -> bool:
-        """Closed, and everything accepted is committed or being committed?"""
-        return self._closed and self._oldest() is None
+        """Closed, and `idle`?"""
+        return self._closed and self.idle
 
     def hurry(self) -> None:
         """Stop batching: commit pending messages at once."""
@@ -200,7 +196,7 @@ class GroupCommit(Generic[T]):
         tickets = self._taken()
         if not tickets:
             return None
-        commit = Commit(tickets, [message for ticket in tickets for message in ticket.messages])
+        commit = Commit(self.target, tickets, [message for ticket in tickets for message in ticket.messages])
         try:
             commit.prepared = self.target.prepare(commit.batch)
         except Exception as error:  # noqa: BLE001 - waiting requests must be answered
@@ -224,6 +220,77 @@ class GroupCommit(Generic[T]):
                 del self._of[ticket.groups]
             if not ticket.done.done():
                 ticket.done.set_result(None)
+
+
+class InLoop:
+    """Decides which commits the loop's own thread makes: small ones, while the disk is fast.
+
+    To wake another thread, and be woken by it, takes longer than a flush of such a disk, and as long again for each
+    statement if both threads contend for the GIL. No I/O, no clock: times are monotonic, in seconds.
+    """
+
+    def __init__(self) -> None:
+        self._held_up = 0.0
+        self._left_until = 0.0
+
+    def fits(self, size: int, now: float) -> bool:
+        """Is a commit of so many bytes made in the loop?"""
+        return size <= _SMALL and now >= self._left_until
+
+    def took(self, seconds: float, now: float) -> None:
+        """A commit in the loop took so long."""
+        self._held_up = self._held_up + seconds if seconds > _SHORT_S else 0.0
+        if self._held_up > _HELD_UP_S:
+            self._held_up, self._left_until = 0.0, now + _LEFT_S
+
+
+async def drive(
+    name: str,
+    queues: Sequence[GroupCommit[Any]],
+    write: Callable[[Sequence[Commit[Any]]], None],
+    gather_s: float = 0.0,
+    in_loop: InLoop | None = None,
+) -> None:
+    """Commit what is accepted until all queues are closed and empty. While one commit runs, the next gathers.
+
+    ``write`` blocks, and runs in the thread ``name``, or in the loop's own where ``in_loop`` says so. ``gather_s``: how
+    long the first message of a commit waits for others.
+    """
+    loop, came = asyncio.get_running_loop(), asyncio.Event()
+    for queue in queues:
+        queue.came = came
+    with closing_thread(name) as thread:
+        while not all(queue.ended for queue in queues):
+            came.clear()
+            if all(queue.idle for queue in queues):
+                await came.wait()
+                continue
+            for queue in queues:
+                await queue.gather(gather_s)
+            begun = [(queue, commit) for queue in queues if (commit := queue.begin()) is not None]
+            if not begun:
+                continue
+            commits = [commit for _, commit in begun]
+            size = sum(ticket.size for commit in commits for ticket in commit.tickets)
+            began = time.monotonic()
+            error: Exception | None = None
+            try:
+                if in_loop is not None and in_loop.fits(size, began):
+                    write(commits)
+                    ended = time.monotonic()
+                    in_loop.took(ended - began, ended)
+                else:
+                    await loop.run_in_executor(thread, write, commits)
+            except Exception as failed:  # noqa: BLE001 - waiting requests must be answered
+                error = failed
+            for queue, commit in begun:
+                queue.end(commit, error)
+
+
+def to_table(commits: Sequence[Commit[Any]]) -> None:
+    """For `drive`: commit to the tables."""
+    for commit in commits:
+        commit.target.write(commit.prepared)
 
 
 @contextmanager
