@@ -11,8 +11,8 @@ import pytest
 
 from application.test_delay import Lake
 from checkback import inspect
-from checkback.gateway.deduplication.cached_half import STATE_OF
 from checkback.gateway.deduplication.history import DeduplicationHistory
+from checkback.gateway.deduplication.remembered_half import STATE_OF
 from checkback.inspect.answers import Answers, records
 from checkback.operate.lookup import find
 from checkback.operate.rules import judge_resolve

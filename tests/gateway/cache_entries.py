@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from checkback.gateway.deduplication.cache import DeduplicationCache
-    from checkback.gateway.deduplication.cached_half import CachedHalf
+    from checkback.gateway.deduplication.remembered_half import RememberedHalf
 
 
-def land(cache: DeduplicationCache, half: CachedHalf) -> None:
+def land(cache: DeduplicationCache, half: RememberedHalf) -> None:
     """A new half message at its queue's next offset."""
     assert cache.reserve([half.name], half), "it is known"
-    cache.landed([half])
+    cache.stored([half])

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from checkback.gateway.deduplication.cached_half import CachedHalf
+    from checkback.gateway.deduplication.remembered_half import RememberedHalf
     from checkback.messages.half import Half
     from checkback.messages.op import RemarkedOp
 
@@ -35,7 +35,7 @@ class SlowHistory(DeduplicationHistory):
         self.begun, self.end = threading.Event(), threading.Event()
         self.read = 0
 
-    def named(self, producer_group: str, transaction_id: str) -> CachedHalf | None:
+    def named(self, producer_group: str, transaction_id: str) -> RememberedHalf | None:
         self.begun.set()
         assert self.end.wait(PATIENCE_S)
         self.read += 1

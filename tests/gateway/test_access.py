@@ -20,8 +20,8 @@ from gateway.services import SlowHistory, code, half_sent, op_sent, with_service
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from checkback.gateway.deduplication.cached_half import CachedHalf
     from checkback.gateway.deduplication.history import Place
+    from checkback.gateway.deduplication.remembered_half import RememberedHalf
     from checkback.gateway.problems import Answer
     from checkback.gateway.service import GatewayService
 
@@ -212,7 +212,7 @@ def test_look_ups_that_are_shared_tell_a_token_nothing_of_other_groups(tmp_path:
         service.cache.forget(2**62, 0)
         begun, end, find, asked = threading.Event(), threading.Event(), service.ops._older._find, []
 
-        def slow(places: Collection[Place]) -> dict[Place, CachedHalf]:
+        def slow(places: Collection[Place]) -> dict[Place, RememberedHalf]:
             asked.append({offset for _, offset in places})
             begun.set()
             assert end.wait(PATIENCE_S)

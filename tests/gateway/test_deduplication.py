@@ -12,10 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from checkback.gateway.deduplication.cache import RECALLED_MAX, DeduplicationCache
-from checkback.gateway.deduplication.cached_half import CachedHalf
+from checkback.gateway.deduplication.cache import RECALLED_MAX, DeduplicationCache, beyond_of
 from checkback.gateway.deduplication.fingerprints import fingerprint
-from checkback.gateway.deduplication.landed_halves import beyond_of
+from checkback.gateway.deduplication.remembered_half import RememberedHalf
 from checkback.gateway.deduplication.transaction_names import name_of, whose
 from checkback.gateway.deduplication.verdicts import Verdict, judge_half, judge_op
 from checkback.messages.half import Half
@@ -23,7 +22,7 @@ from checkback.messages.op import Op
 from gateway.cache_entries import land
 
 HALF = Half(0, 7, "t", "orders", "payments", 0, "tag", "key", {"a": "1", "b": "2"}, b"body", 1000, 30)
-KEPT = CachedHalf(0, 7, "orders/t", fingerprint(HALF), "payments", 1000, 2000)
+KEPT = RememberedHalf(0, 7, "orders/t", fingerprint(HALF), "payments", 1000, 2000)
 OP = Op(0, 7, "t", "orders", "COMMIT", 3000)
 
 
@@ -46,7 +45,7 @@ OP = Op(0, 7, "t", "orders", "COMMIT", 3000)
         (replace(KEPT, name="orders/a/b"), OP._replace(transaction_id="a/b"), Verdict.NEW),
     ],
 )
-def test_op_is_judged_by_its_half(known: CachedHalf | None, op: Op, verdict: Verdict) -> None:
+def test_op_is_judged_by_its_half(known: RememberedHalf | None, op: Op, verdict: Verdict) -> None:
     """Group before transaction id before state, as EndTransactionProcessor asks."""
     assert judge_op(known, op) is verdict
 
@@ -80,7 +79,7 @@ def test_same_content_is_the_same_message() -> None:
 GROUPS = {"g", "h", "few"}
 
 
-def share(half: CachedHalf) -> str:
+def share(half: RememberedHalf) -> str:
     return whose(half)[0] if whose(half)[0] in GROUPS else ""
 
 
@@ -88,16 +87,16 @@ def share(half: CachedHalf) -> str:
 class Model:
     """The ledger in plain words: lists of what has landed and of what was looked up, searched from the front."""
 
-    known: list[CachedHalf] = field(default_factory=list)
-    recalled: list[CachedHalf] = field(default_factory=list)
+    known: list[RememberedHalf] = field(default_factory=list)
+    recalled: list[RememberedHalf] = field(default_factory=list)
     next: dict[int, int] = field(default_factory=lambda: {0: 0, 5: 3})
     #: names that are reserved, by reservation
-    under_way: dict[int, list[str]] = field(default_factory=dict)
+    in_flight: dict[int, list[str]] = field(default_factory=dict)
 
     def is_free(self, name: str) -> bool:
-        return not any(name in names for names in self.under_way.values())
+        return not any(name in names for names in self.in_flight.values())
 
-    def at(self, queue_id: int, queue_offset: int) -> CachedHalf | None:
+    def at(self, queue_id: int, queue_offset: int) -> RememberedHalf | None:
         every = [*self.known, *self.recalled]
         return next((one for one in every if (one.queue_id, one.queue_offset) == (queue_id, queue_offset)), None)
 
@@ -108,13 +107,13 @@ class Model:
             for queue_id, next_offset in self.next.items()
         }
 
-    def landed(self, halves: list[CachedHalf]) -> None:
+    def landed(self, halves: list[RememberedHalf]) -> None:
         for half in halves:
             if self.at(half.queue_id, half.queue_offset) is None:
                 self.known.append(half)
             self.next[half.queue_id] = max(self.next[half.queue_id], half.queue_offset + 1)
 
-    def recall(self, half: CachedHalf) -> None:
+    def recall(self, half: RememberedHalf) -> None:
         if self.at(half.queue_id, half.queue_offset) is None:
             self.recalled.append(half)
 
@@ -135,18 +134,18 @@ class Model:
         del self.recalled[: max(0, len(self.recalled) - most)]
 
 
-def landing(cache: DeduplicationCache, queue_id: int, names: list[str], now: int) -> list[CachedHalf]:
+def landing(cache: DeduplicationCache, queue_id: int, names: list[str], now: int) -> list[RememberedHalf]:
     """Half messages of these names at the queue's next offsets."""
     first = cache.next_offset(queue_id)
-    return [CachedHalf(queue_id, first + n, name, now, "topic", 0, now) for n, name in enumerate(names)]
+    return [RememberedHalf(queue_id, first + n, name, now, "topic", 0, now) for n, name in enumerate(names)]
 
 
-def land_or_read(cache: DeduplicationCache, half: CachedHalf) -> None:
+def land_or_read(cache: DeduplicationCache, half: RememberedHalf) -> None:
     """A half message lands, or is read from the table, which may have two of one name."""
     if cache.named(half.name) is None:
         land(cache, half)
     else:
-        cache.landed_before([half])
+        cache.remember([half])
 
 
 def reserve(model: Model, cache: DeduplicationCache, number: int, names: list[str]) -> None:
@@ -155,20 +154,20 @@ def reserve(model: Model, cache: DeduplicationCache, number: int, names: list[st
     reserved = cache.reserve(names, number)
     assert reserved == (new and len(names) == len(set(names)))
     if reserved and names:
-        model.under_way[number] = names
+        model.in_flight[number] = names
 
 
 def settle(model: Model, cache: DeduplicationCache, queue_id: int, number: int, now: int) -> None:
     """The half messages of a reservation, if there are so many, land in a queue; -1: they fail."""
-    reservation = next(iter(sorted(model.under_way)[number:]), None)
+    reservation = next(iter(sorted(model.in_flight)[number:]), None)
     if reservation is None:
         return
-    names = model.under_way.pop(reservation)
+    names = model.in_flight.pop(reservation)
     if queue_id < 0:
         cache.release(names)
         return
     block = landing(cache, queue_id, names, now)
-    cache.landed([copy(half) for half in block])
+    cache.stored([copy(half) for half in block])
     model.landed(block)
 
 
@@ -204,20 +203,22 @@ def test_ledger_is_its_model(steps: list[tuple[str, int, object, object]]) -> No
     model, cache = Model(), DeduplicationCache({0: 0, 5: 3}, GROUPS)
     for now, (step, first, second, third) in enumerate(steps):
         if step == "land" and model.is_free(name_of(str(third), str(second))):
-            half = CachedHalf(first, cache.next_offset(first), name_of(str(third), str(second)), now, "topic", 0, now)
+            half = RememberedHalf(
+                first, cache.next_offset(first), name_of(str(third), str(second)), now, "topic", 0, now
+            )
             land_or_read(cache, copy(half))
             model.landed([half])
         elif step == "many":
             many = landing(cache, first, [name_of(str(third), "abcd"[n % 4]) for n in range(int(str(second)))], now)
             many = [half for half in many if model.is_free(half.name)]
-            cache.landed_before([copy(half) for half in (*many, *many[:2])])
+            cache.remember([copy(half) for half in (*many, *many[:2])])
             model.landed(many)
         elif step == "reserve":
             reserve(model, cache, now, [name_of(str(third), letter) for letter in str(second)])
         elif step == "settle":
             settle(model, cache, first, int(str(second)), now)
         elif step == "recall" and cache.assigned(first, int(str(second))):
-            half = CachedHalf(first, int(str(second)), name_of("g", str(third)), 0, "topic", 0, 0)
+            half = RememberedHalf(first, int(str(second)), name_of("g", str(third)), 0, "topic", 0, 0)
             cache.recalled([half], now)
             model.recall(replace(half, stored=now))
         elif step == "end":
@@ -235,18 +236,18 @@ def test_ledger_is_its_model(steps: list[tuple[str, int, object, object]]) -> No
                 assert cache.at(queue_id, queue_offset) == model.at(queue_id, queue_offset)
         assert cache.first_offsets() == model.first_offsets()
         of_names = {half.name: half for half in model.known}
-        reserved = {name: number for number, names in model.under_way.items() for name in names}
+        reserved = {name: number for number, names in model.in_flight.items() for name in names}
         for name in (name_of(group, letter) for group in "ghxy" for letter in "abcd"):
             assert cache.named(name) == of_names.get(name)
-            assert cache.under_way(name) == reserved.get(name)
+            assert cache.in_flight(name) == reserved.get(name)
 
 
 def test_who_sends_many_makes_no_other_group_forgotten() -> None:
     """Else a half message that another group sends again would land twice, for all that it is sent in time."""
     cache = DeduplicationCache({0: 0}, GROUPS)
     names = [f"few/{n}" for n in range(3)] + [f"made-up-{n % 9}/{n}" for n in range(97)]
-    halves = [CachedHalf(0, offset, name, 1, "topic", 0, 10) for offset, name in enumerate(names)]
-    cache.landed_before(halves[:50])
+    halves = [RememberedHalf(0, offset, name, 1, "topic", 0, 10) for offset, name in enumerate(names)]
+    cache.remember(halves[:50])
     for half in halves[50:]:
         land(cache, half)
     assert cache.forget(5, 10) == 90
@@ -256,20 +257,19 @@ def test_who_sends_many_makes_no_other_group_forgotten() -> None:
 def test_nothing_is_kept_of_what_is_forgotten() -> None:
     """Although a quiet group's half message, before all of it, stays."""
     cache = DeduplicationCache({0: 0}, GROUPS)
-    land(cache, CachedHalf(0, 0, "few/first", 1, "topic", 0, 10))
+    land(cache, RememberedHalf(0, 0, "few/first", 1, "topic", 0, 10))
     for first in range(1, 50_001, 1000):
-        cache.landed_before(CachedHalf(0, first + n, f"g/{first + n}", 1, "topic", 0, 10) for n in range(1000))
+        cache.remember(RememberedHalf(0, first + n, f"g/{first + n}", 1, "topic", 0, 10) for n in range(1000))
         cache.forget(5, 10)
     assert (len(cache), cache.first_offsets()) == (10, {0: 0})
-    landed = cache._landed
-    assert max(len(landed._by_name), len(landed._by_place[0]), len(landed._offsets[0])) < 6000
+    assert max(len(cache._by_name), len(cache._by_place[0]), len(cache._offsets[0])) < 6000
 
 
 def test_lookups_do_not_make_it_forget_what_landed_lately() -> None:
     """Else an op for each of many old half messages would make a half message that is sent again land twice."""
     cache = DeduplicationCache({0: 3 * RECALLED_MAX})
-    land(cache, CachedHalf(0, 3 * RECALLED_MAX, "g/new", 1, "topic", 0, 10))
-    cache.recalled((CachedHalf(0, offset, "g/old", 0, "topic", 0, 0) for offset in range(2 * RECALLED_MAX)), 20)
+    land(cache, RememberedHalf(0, 3 * RECALLED_MAX, "g/new", 1, "topic", 0, 10))
+    cache.recalled((RememberedHalf(0, offset, "g/old", 0, "topic", 0, 0) for offset in range(2 * RECALLED_MAX)), 20)
     cache.forget(5, RECALLED_MAX)
     assert cache.named("g/new") is not None
     assert len(cache) == RECALLED_MAX + 1
@@ -300,7 +300,7 @@ def test_offsets_of_others_queues_are_not_ours() -> None:
 def test_half_message_of_a_queue_given_up_is_known_by_its_name_only() -> None:
     """How it ended is looked up each time: another gateway may own the queue."""
     cache = DeduplicationCache({1: 10})
-    cache.landed_before([KEPT])
+    cache.remember([KEPT])
     cache.recalled([KEPT], 0)
     assert cache.named(KEPT.name) == KEPT
     assert (cache.at(0, 7), cache.assigned(0, 7)) == (None, True)

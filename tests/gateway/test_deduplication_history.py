@@ -15,9 +15,9 @@ import pytest
 from deltalake import write_deltalake
 
 from checkback.errors import StorageError
-from checkback.gateway.deduplication.cached_half import STATE_OF, CachedHalf
 from checkback.gateway.deduplication.fingerprints import fingerprint
 from checkback.gateway.deduplication.history import LEFT, DeduplicationHistory, TransactionEnd
+from checkback.gateway.deduplication.remembered_half import STATE_OF, RememberedHalf
 from checkback.gateway.deduplication.transaction_names import name_of
 from checkback.gateway.deduplication.verdicts import Verdict, judge_half
 from checkback.gateway.tables import half_rows
@@ -62,17 +62,17 @@ def op(offset: int, state: str, second: int = 0, **more: Any) -> dict[str, Any]:
     return own | {"source": "producer", "born_timestamp": T0, "store_timestamp": stored} | more
 
 
-def kept(offset: int, transaction_id: str = "tx") -> CachedHalf:
-    return CachedHalf(0, offset, name_of("orders", transaction_id), 0, "payments", T0_MS, T0_MS)
+def kept(offset: int, transaction_id: str = "tx") -> RememberedHalf:
+    return RememberedHalf(0, offset, name_of("orders", transaction_id), 0, "payments", T0_MS, T0_MS)
 
 
-def recent(history: DeduplicationHistory, queues: list[int], since: datetime, most: int) -> list[CachedHalf]:
+def recent(history: DeduplicationHistory, queues: list[int], since: datetime, most: int) -> list[RememberedHalf]:
     """As the cache has them."""
     found = history.recent(queues, since, most)
     columns = (found.queue_ids, found.offsets, found.names, found.fingerprints, found.topics, found.born, found.stored)
     values = zip(*(pa.array(column).to_pylist() for column in columns), found.states, strict=True)
     return [
-        CachedHalf(queue_id, offset, name, content, topic, born, stored, STATE_OF[code])
+        RememberedHalf(queue_id, offset, name, content, topic, born, stored, STATE_OF[code])
         for queue_id, offset, name, content, topic, born, stored, code in values
     ]
 

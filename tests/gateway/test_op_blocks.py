@@ -14,7 +14,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from checkback.gateway.http.message_routes import message_routes
-from checkback.gateway.requests.op_blocks import OpBlock
+from checkback.gateway.requests.op_blocks import ReceivedOps
 from gateway.process import half, op, rows
 from gateway.test_journal_service import run, started
 
@@ -108,7 +108,7 @@ def blocks_of(service: GatewayService) -> list[int]:
     settle = service.ops.settle
 
     def settled(batch: Sequence[Any], prepared: object) -> None:
-        sizes.extend(len(block) for block in batch if isinstance(block, OpBlock))
+        sizes.extend(len(block) for block in batch if isinstance(block, ReceivedOps))
         settle(batch, prepared)
 
     service.ops.settle = settled  # type: ignore[method-assign]
@@ -147,7 +147,7 @@ def test_half_message_is_remembered_until_its_op_is_in_the_table(tmp_path: Path)
         sizes = blocks_of(service)
         service._remember_ms = -(1 << 40)
         waiting = asyncio.ensure_future(answered(service, [("ops", [op(2, NAMES[2]), op(3, NAMES[3])])]))
-        while not service.ops._on_the_way:
+        while not service.ops._in_flight:
             await asyncio.sleep(0)
         service.forget()  # on its way
         await waiting

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
-    from checkback.gateway.deduplication.cached_half import CachedHalf
     from checkback.gateway.deduplication.history import Place
+    from checkback.gateway.deduplication.remembered_half import RememberedHalf
     from checkback.gateway.half_lookups import LookedUp
     from checkback.gateway.service import GatewayService
 
@@ -79,7 +79,7 @@ def test_look_ups_of_one_token_leave_room_to_others(tmp_path: Path) -> None:
         service.cache.forget(2**62, 0)
         begun, end, find = threading.Event(), threading.Event(), service.ops._older._find
 
-        def slow(places: Collection[Place]) -> dict[Place, CachedHalf]:
+        def slow(places: Collection[Place]) -> dict[Place, RememberedHalf]:
             begun.set()
             assert end.wait(PATIENCE_S)
             return find(places)
@@ -166,7 +166,7 @@ def test_op_that_lands_while_another_is_looked_up_stands(tmp_path: Path, forgott
             assert write_on.wait(PATIENCE_S)
             write(prepared)
 
-        def slow_find(places: Collection[Place]) -> dict[Place, CachedHalf]:
+        def slow_find(places: Collection[Place]) -> dict[Place, RememberedHalf]:
             halves = find(places)
             found.set()
             assert find_on.wait(PATIENCE_S)
@@ -210,7 +210,7 @@ def test_half_message_of_an_op_on_its_way_is_not_forgotten(tmp_path: Path) -> No
         service.ops.write = slow_write  # type: ignore[method-assign]
         find, looked_up = service.ops._older._find, list[tuple[int, int]]()
 
-        def noted_find(places: Collection[Place]) -> dict[Place, CachedHalf]:
+        def noted_find(places: Collection[Place]) -> dict[Place, RememberedHalf]:
             looked_up.extend(places)
             return find(places)
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkback.gateway.deduplication.cached_half import CachedHalf
+from checkback.gateway.deduplication.remembered_half import RememberedHalf
 from checkback.gateway.deduplication.transaction_names import name_of
 from checkback.gateway.metrics import Metrics
 from checkback.gateway.problems import Problem
@@ -172,7 +172,7 @@ def test_op_of_another_group_that_lands_during_a_look_up_ends_nothing(tmp_path: 
         write, find = second.ops.write, second.ops._older._find
         looking, look_on = threading.Event(), threading.Event()
 
-        def slow_find(places: Collection[Place]) -> dict[Place, CachedHalf]:
+        def slow_find(places: Collection[Place]) -> dict[Place, RememberedHalf]:
             looking.set()
             assert look_on.wait(PATIENCE_S)
             return find(places)
@@ -185,7 +185,7 @@ def test_op_of_another_group_that_lands_during_a_look_up_ends_nothing(tmp_path: 
 
         second.ops.write = slow_write  # type: ignore[method-assign]
         hostile = asyncio.ensure_future(told(second, op(0, "t-9", "ROLLBACK", producer_group="stock")))
-        while not second.ops._unverified_on_the_way:
+        while not second.ops._unverified_in_flight:
             await asyncio.sleep(0)
         second.ops._older._find = slow_find
         mine = asyncio.ensure_future(told(second, op(0)))
@@ -331,7 +331,7 @@ _ADDED = st.tuples(_PLACES, st.sampled_from(["t", "u"]), st.sampled_from(["COMMI
 def test_room_is_given_back_for_half_messages_that_land_and_after_a_time(steps: list[Any], most: int) -> None:
     """A token's ops that count: those whose half message is not there, or is another's, until they are too old."""
     unverified, now = UnverifiedOps(KEEP_MS, most), 0
-    landed: dict[tuple[int, int], CachedHalf] = {}
+    landed: dict[tuple[int, int], RememberedHalf] = {}
     waiting: dict[tuple[tuple[int, int], str], tuple[str, int]] = {}
     unfit: list[int] = []
     for step in steps:
@@ -339,7 +339,7 @@ def test_room_is_given_back_for_half_messages_that_land_and_after_a_time(steps: 
             now += step
         elif len(step) == 2:
             name = name_of("orders", "t")
-            landed.setdefault(step, CachedHalf(step[0], step[1], name, 0, "payments", 0, now))
+            landed.setdefault(step, RememberedHalf(step[0], step[1], name, 0, "payments", 0, now))
         else:
             place, name, state = step
             asked = unverified.to_look_up(MINE)

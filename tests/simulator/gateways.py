@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from checkback.gateway.deduplication.cache import DeduplicationCache
-from checkback.gateway.deduplication.cached_half import CachedHalf
+from checkback.gateway.deduplication.remembered_half import RememberedHalf
 from checkback.gateway.deduplication.transaction_names import name_of
 from checkback.gateway.deduplication.verdicts import Verdict, judge_op
 from checkback.gateway.unverified_ops import UnverifiedOps
@@ -46,7 +46,7 @@ class Gateway:
         journaled = [record for record in self.journal if isinstance(record, Half)]
         halves = [half for half in [*self.world.tables.rows["half"], *journaled] if half.queue == self.queue]
         self.cache = DeduplicationCache({self.queue: 0})
-        self.cache.landed_before([self._cached(half) for half in halves])
+        self.cache.remember([self._cached(half) for half in halves])
         self.unverified = UnverifiedOps(self.world.reconcile.rules.reserved, UNVERIFIED)
         for record in self.journal:
             if isinstance(record, Op):
@@ -126,12 +126,12 @@ class Gateway:
     def _last(self, queue: int) -> int:
         return max((half.offset for half in self.world.tables.rows["half"] if half.queue == queue), default=-1)
 
-    def _looked_up(self, queue: int, offset: int) -> CachedHalf | None:
+    def _looked_up(self, queue: int, offset: int) -> RememberedHalf | None:
         """As the tables have it."""
         halves = [half for half in self.world.tables.rows["half"] if (half.queue, half.offset) == (queue, offset)]
         return self._cached(halves[0]) if halves else None
 
-    def _cached(self, half: Half) -> CachedHalf:
+    def _cached(self, half: Half) -> RememberedHalf:
         """With its decision, else its first op."""
         place, rows = (half.queue, half.offset), self.world.tables.rows
         states = [row.state for row in rows["decisions"] if (row.queue, row.offset) == place]
@@ -139,4 +139,4 @@ class Gateway:
         own = [op for op in ops if (op.group, op.transaction) == (half.group, half.transaction)]
         states += [_STATES[op.kind] for op in sorted(own, key=lambda op: (op.store, op.born, op.kind))]
         name = name_of(str(half.group), str(half.transaction))
-        return CachedHalf(*place, name, 1, "payments", half.born, self.world.clock, states[0] if states else None)
+        return RememberedHalf(*place, name, 1, "payments", half.born, self.world.clock, states[0] if states else None)

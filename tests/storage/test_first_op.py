@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from checkback.gateway.deduplication.cached_half import STATE_OF
 from checkback.gateway.deduplication.history import DeduplicationHistory
+from checkback.gateway.deduplication.remembered_half import STATE_OF
 from checkback.operate.lookup import find
 from checkback.operate.tables import FileStore
 from checkback.operate.transaction import Asked

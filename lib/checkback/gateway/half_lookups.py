@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from checkback.gateway.authentication import Groups
     from checkback.gateway.deduplication.cache import DeduplicationCache
-    from checkback.gateway.deduplication.cached_half import CachedHalf
     from checkback.gateway.deduplication.history import DeduplicationHistory, Place
+    from checkback.gateway.deduplication.remembered_half import RememberedHalf
     from checkback.gateway.health import HealthState
     from checkback.gateway.unverified_ops import UnverifiedOps
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class LookedUp(NamedTuple):
     """What the tables have. ``awaited``: places in another gateway's queue at which a half message may land yet."""
 
-    halves: dict[Place, CachedHalf]
+    halves: dict[Place, RememberedHalf]
     awaited: set[Place]
 
 
@@ -83,7 +83,7 @@ class OlderHalves:
         self._number: Counter[Groups] = Counter()
 
     async def of(
-        self, forgotten: Sequence[Place], remembered: Mapping[Place, CachedHalf], groups: Groups
+        self, forgotten: Sequence[Place], remembered: Mapping[Place, RememberedHalf], groups: Groups
     ) -> LookedUp | Problem:
         """What the tables have at the ``forgotten`` places, and of those ``remembered`` what they have become."""
         number, share = self._number[groups], self._most if groups is None else BATCH_MAX

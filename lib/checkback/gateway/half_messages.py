@@ -14,7 +14,7 @@ from checkback.gateway.health import now_ms, steady_ms
 from checkback.gateway.journal.group_commit import GroupCommit
 from checkback.gateway.journal.record_codec import half_record
 from checkback.gateway.problems import Answer, Problem
-from checkback.gateway.requests.half_blocks import HalfBlock, size_of
+from checkback.gateway.requests.half_blocks import ReceivedHalves, size_of
 from checkback.gateway.tables import half_rows
 from checkback.messages.delay import too_late
 
@@ -38,16 +38,16 @@ _RECORD = 8 << 20
 class _InFlight(NamedTuple):
     """The half message of a block that a message is, or repeats; ``content``: fingerprint of the message."""
 
-    block: HalfBlock
+    block: ReceivedHalves
     row: int
     content: int
 
 
-class _Prepared(NamedTuple):
+class _StoredHalves(NamedTuple):
     """A commit: ``halves`` of the blocks, at the queue's offsets from ``first`` on."""
 
     halves: list[Half]
-    blocks: Sequence[HalfBlock]
+    blocks: Sequence[ReceivedHalves]
     queue_id: int
     first: int
 
@@ -78,7 +78,7 @@ class HalfMessageWriter:
         self._metrics = metrics
         self._health = health
         self._turn = 0
-        self.commits: GroupCommit[HalfBlock] = GroupCommit(self, gateway.max_waiting, intake)
+        self.commits: GroupCommit[ReceivedHalves] = GroupCommit(self, gateway.max_waiting, intake)
 
     def take(self, messages: Sequence[Half | Problem], groups: Groups) -> Awaitable[list[Answer]]:
         """The answer to each message, once it is committed.
@@ -89,18 +89,18 @@ class HalfMessageWriter:
         block = self._whole_block([half for half in fit if not isinstance(half, Problem)], len(fit), groups)
         return _all_settled(self._decided(fit, groups)) if block is None else _all_stored(block)
 
-    def _whole_block(self, halves: list[Half], count: int, groups: Groups) -> HalfBlock | None:
+    def _whole_block(self, halves: list[Half], count: int, groups: Groups) -> ReceivedHalves | None:
         """The messages, submitted together, if all ``count`` of the request are new and there is room; else None."""
         size = sum(map(size_of, halves))
         if len(halves) < count or self.commits.refusal(count, size, groups) is not None:
             return None
         names = [name_of(half.producer_group, half.transaction_id) for half in halves]
-        block = HalfBlock(halves, names, list(map(fingerprint, halves)), size)
+        block = ReceivedHalves(halves, names, list(map(fingerprint, halves)), size)
         return block if self._submit(block, groups) else None
 
     def _decided(self, messages: Sequence[Half | Problem], groups: Groups) -> list[Answer | _InFlight]:
         """The answer to each message, or the in-flight one that it is or repeats. Those that are new are submitted."""
-        block = HalfBlock([], [], [])
+        block = ReceivedHalves([], [], [])
         rows: dict[str, int] = {}
         decided = [one if isinstance(one, Problem) else self._decide(one, block, rows) for one in messages]
         refusal = self._cut(block, groups)
@@ -113,7 +113,7 @@ class HalfMessageWriter:
             refusal if isinstance(one, _InFlight) and one.block is block and one.row >= kept else one for one in decided
         ]
 
-    def _decide(self, half: Half, block: HalfBlock, rows: dict[str, int]) -> Answer | _InFlight:
+    def _decide(self, half: Half, block: ReceivedHalves, rows: dict[str, int]) -> Answer | _InFlight:
         """Add a new message to the block. ``rows``: of the block, by name."""
         name, content = name_of(half.producer_group, half.transaction_id), fingerprint(half)
         if name in rows:
@@ -123,16 +123,16 @@ class HalfMessageWriter:
             same = judge_half(known, content) is Verdict.REPEATED
             place = known.queue_id, known.queue_offset
             return _stored(half.transaction_id, *place) if same else _other_content(*place)
-        under_way: HalfBlock | None = self._cache.under_way(name)
-        if under_way is not None:
-            return _InFlight(under_way, under_way.rows[name], content)
+        in_flight: ReceivedHalves | None = self._cache.in_flight(name)
+        if in_flight is not None:
+            return _InFlight(in_flight, in_flight.rows[name], content)
         rows[name] = len(block)
         block.halves.append(half)
         block.names.append(name)
         block.fingerprints.append(content)
         return _InFlight(block, rows[name], content)
 
-    def _cut(self, block: HalfBlock, groups: Groups) -> Problem | None:
+    def _cut(self, block: ReceivedHalves, groups: Groups) -> Problem | None:
         """Drop the messages for which there is no room now; why."""
         sizes = list(accumulate(map(size_of, block.halves), initial=0))
 
@@ -145,7 +145,7 @@ class HalfMessageWriter:
         block.size = sizes[len(block)]
         return refused
 
-    def _submit(self, block: HalfBlock, groups: Groups) -> bool:
+    def _submit(self, block: ReceivedHalves, groups: Groups) -> bool:
         """False, and nothing is submitted, if not all of the names are new."""
         if not self._cache.reserve(block.names, block):
             return False
@@ -170,7 +170,7 @@ class HalfMessageWriter:
         reason = too_late(delay_ms, deliver_at, now_ms(), self._max_delay)
         return Problem("unfit", reason, {"field": reason.partition(":")[0]}) if reason else None
 
-    def prepare(self, batch: Sequence[HalfBlock]) -> _Prepared:
+    def prepare(self, batch: Sequence[ReceivedHalves]) -> _StoredHalves:
         """Assign the offsets."""
         queue_id = self._cache.queues[self._turn % len(self._cache.queues)]
         self._turn += 1
@@ -178,15 +178,15 @@ class HalfMessageWriter:
         for block in batch:
             block.queue_id, block.queue_offset = queue_id, offset
             offset += len(block)
-        return _Prepared([half for block in batch for half in block.halves], batch, queue_id, first)
+        return _StoredHalves([half for block in batch for half in block.halves], batch, queue_id, first)
 
-    def write(self, prepared: _Prepared) -> None:
+    def write(self, prepared: _StoredHalves) -> None:
         """Commit to `half`."""
         rows = half_rows(prepared.halves, prepared.queue_id, prepared.first, now_ms())
         with self._metrics.commit("half", len(rows)):
             self._table.append(rows)
 
-    def records(self, prepared: _Prepared) -> list[Record]:
+    def records(self, prepared: _StoredHalves) -> list[Record]:
         """See group_commit.CommitTarget."""
         halves: list[Half] = []
         size, left = 0, len(prepared.blocks)
@@ -200,14 +200,14 @@ class HalfMessageWriter:
                 halves, size = [], 0
         return records
 
-    def settle(self, batch: Sequence[HalfBlock], prepared: _Prepared) -> None:
+    def settle(self, batch: Sequence[ReceivedHalves], prepared: _StoredHalves) -> None:
         """Add them to the cache."""
         stored = steady_ms()
-        self._cache.landed([half for block in batch for half in block.remembered(stored)])
+        self._cache.stored([half for block in batch for half in block.remembered(stored)])
         self._health.worked()
         self._metrics.last_offset(prepared.queue_id, prepared.first + len(prepared.halves) - 1)
 
-    def failed(self, batch: Sequence[HalfBlock], error: Exception) -> None:
+    def failed(self, batch: Sequence[ReceivedHalves], error: Exception) -> None:
         """Drop them: the next commit assigns their offsets to others."""
         problem = self._health.failed(error)
         for block in batch:
@@ -215,7 +215,7 @@ class HalfMessageWriter:
             self._cache.release(block.names)
 
 
-async def _all_stored(block: HalfBlock) -> list[Answer]:
+async def _all_stored(block: ReceivedHalves) -> list[Answer]:
     """The answer to all messages of a request, once they are committed."""
     await _done(block)
     if block.problem is not None:
@@ -243,7 +243,7 @@ async def _all_settled(decided: list[Answer | _InFlight]) -> list[Answer]:
     return answers
 
 
-async def _done(block: HalfBlock) -> None:
+async def _done(block: ReceivedHalves) -> None:
     # Not shielded: waiters are only cancelled when the process exits without waiting for requests.
     if block.done is not None:
         await block.done

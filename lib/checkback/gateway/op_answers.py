@@ -9,7 +9,7 @@ from checkback.gateway.problems import Problem
 from checkback.storage.timestamps import iso
 
 if TYPE_CHECKING:
-    from checkback.gateway.deduplication.cached_half import CachedHalf
+    from checkback.gateway.deduplication.remembered_half import RememberedHalf
     from checkback.gateway.problems import Answer
     from checkback.messages.op import Op
 
@@ -31,7 +31,7 @@ def ended(op: Op, repeated: bool) -> Answer:
     }
 
 
-def judged(op: Op, verdict: Verdict, known: CachedHalf | None) -> Answer:
+def judged(op: Op, verdict: Verdict, known: RememberedHalf | None) -> Answer:
     """What a verdict other than NEW says of the op; ``known``: its half message."""
     if verdict is Verdict.REPEATED:
         return ended(op, repeated=True)

@@ -16,7 +16,7 @@ from checkback.gateway.journal.group_commit import GroupCommit
 from checkback.gateway.journal.record_codec import op_record
 from checkback.gateway.op_answers import contradiction, ended, judged
 from checkback.gateway.problems import Answer, Problem
-from checkback.gateway.requests.op_blocks import OpBlock, firsts_of
+from checkback.gateway.requests.op_blocks import ReceivedOps, firsts_of
 from checkback.gateway.tables import op_rows
 from checkback.gateway.unverified_ops import OpKey
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from checkback.gateway.authentication import BearerTokens, Groups
     from checkback.gateway.deduplication.cache import DeduplicationCache
-    from checkback.gateway.deduplication.cached_half import CachedHalf
     from checkback.gateway.deduplication.history import DeduplicationHistory, Place
+    from checkback.gateway.deduplication.remembered_half import RememberedHalf
     from checkback.gateway.health import HealthState
     from checkback.gateway.journal.group_commit import Intake
     from checkback.gateway.journal.record import Record
@@ -42,7 +42,7 @@ _SIZE = 1024
 
 
 @dataclass(eq=False)
-class _Entry:
+class _ReceivedOp:
     """An in-flight op, and the half message that it was checked against; None = unverified."""
 
     op: Op
@@ -50,12 +50,12 @@ class _Entry:
     groups: Groups
     #: the (queue_id, queue_offset) of its half message
     place: Place
-    half: CachedHalf | None = None
+    half: RememberedHalf | None = None
     done: asyncio.Future[None] | None = None
     problem: Problem | None = None
 
 
-class _Prepared(NamedTuple):
+class _StoredOps(NamedTuple):
     """A commit: ``ops``, of single ones and then of blocks.
 
     ``places``: of the half messages of single ops; ``firsts``: by queue, the first offset of those of blocks of ops.
@@ -91,12 +91,12 @@ class OpWriter:
         self._health = health
         self._older = OlderHalves(thread, history, cache, unverified, health, gateway.max_waiting)
         self._unverified = unverified
-        self._on_the_way: dict[Place, _Entry | OpBlock] = {}
+        self._in_flight: dict[Place, _ReceivedOp | ReceivedOps] = {}
         #: Of other gateways' queues, whose half messages nobody knows: not by place, which anybody may name.
-        self._unverified_on_the_way: dict[OpKey, _Entry] = {}
+        self._unverified_in_flight: dict[OpKey, _ReceivedOp] = {}
         #: Blocks keep the half messages from their first on in the cache: not more than half of it.
         self._recent = gateway.remember_max // (2 * len(gateway.queues))
-        self.commits: GroupCommit[_Entry | OpBlock] = GroupCommit(self, gateway.max_waiting, intake)
+        self.commits: GroupCommit[_ReceivedOp | ReceivedOps] = GroupCommit(self, gateway.max_waiting, intake)
 
     async def take(self, messages: Sequence[RemarkedOp | Problem], groups: Groups) -> list[Answer]:
         """The answer to each op, once it is committed. Of several for one half message the first stands."""
@@ -109,7 +109,7 @@ class OpWriter:
         left = {number: one for number, one in enumerate(fit) if not isinstance(one, Problem)}
         while left:
             remembered, recalled = await self._known(left.values(), groups)
-            new: list[_Entry] = []
+            new: list[_ReceivedOp] = []
             admitted = {number: self._admit(entry, remembered, recalled, new, groups) for number, entry in left.items()}
             if new:
                 done = self.commits.submit(new, _SIZE * len(new), groups)
@@ -117,7 +117,7 @@ class OpWriter:
                     entry.done = done
             behind = {}
             for number, one in admitted.items():
-                if not isinstance(one, (_Entry, OpBlock)):
+                if not isinstance(one, (_ReceivedOp, ReceivedOps)):
                     answers[number] = one
                     continue
                 if one.done is not None:
@@ -132,7 +132,7 @@ class OpWriter:
             left = behind
         return [answers[number] for number in range(len(messages))]
 
-    def _block(self, messages: Sequence[RemarkedOp | Problem], groups: Groups) -> OpBlock | None:
+    def _block(self, messages: Sequence[RemarkedOp | Problem], groups: Groups) -> ReceivedOps | None:
         """The ops, submitted as a block, if each is the first of another recent half message; else None."""
         ops = [one for one in messages if not isinstance(one, Problem)]
         if len(ops) < len(messages):
@@ -140,21 +140,21 @@ class OpWriter:
         if any(self._tokens.refused(group, groups) for group in {op.producer_group for op, _ in ops}):
             return None
         places = [(op.queue_id, op.half_offset) for op, _ in ops]
-        on_the_way = self._on_the_way
-        if len(set(places)) < len(places) or not on_the_way.keys().isdisjoint(places):
+        in_flight = self._in_flight
+        if len(set(places)) < len(places) or not in_flight.keys().isdisjoint(places):
             return None
         names = [name_of(op.producer_group, op.transaction_id) for op, _ in ops if op.transaction_id is not None]
         halves = self._cache.pending(places, names) if len(names) == len(ops) else None
         if halves is None:
             return None
-        block = OpBlock(ops, places, halves, firsts_of(places), _SIZE * len(ops))
+        block = ReceivedOps(ops, places, halves, firsts_of(places), _SIZE * len(ops))
         if not self._fits(block, groups):
             return None
-        on_the_way.update(dict.fromkeys(places, block))
+        in_flight.update(dict.fromkeys(places, block))
         block.done = self.commits.submit([block], block.size, groups, len(block))
         return block
 
-    def _fits(self, block: OpBlock, groups: Groups) -> bool:
+    def _fits(self, block: ReceivedOps, groups: Groups) -> bool:
         """Are its half messages recent, and is there room for it?"""
         next_offset = self._cache.next_offset
         if any(first < next_offset(queue_id) - self._recent for queue_id, first in block.firsts.items()):
@@ -163,24 +163,24 @@ class OpWriter:
 
     def first_offsets(self) -> dict[int, int]:
         """By queue, the first offset whose half message must stay in the cache, because its op is in flight."""
-        blocks = {block for block in self._on_the_way.values() if isinstance(block, OpBlock)}
+        blocks = {block for block in self._in_flight.values() if isinstance(block, ReceivedOps)}
         return firsts_of(place for block in blocks for place in block.firsts.items())
 
-    def _fit(self, op: RemarkedOp | Problem, groups: Groups) -> _Entry | Problem:
+    def _fit(self, op: RemarkedOp | Problem, groups: Groups) -> _ReceivedOp | Problem:
         if isinstance(op, Problem):
             return op
         one, remark = op
         refused = self._tokens.refused(one.producer_group, groups)
-        return refused or _Entry(one, remark, groups, (one.queue_id, one.half_offset))
+        return refused or _ReceivedOp(one, remark, groups, (one.queue_id, one.half_offset))
 
     def _admit(
         self,
-        entry: _Entry,
-        remembered: Mapping[Place, CachedHalf],
+        entry: _ReceivedOp,
+        remembered: Mapping[Place, RememberedHalf],
         recalled: LookedUp | Problem | None,
-        new: list[_Entry],
+        new: list[_ReceivedOp],
         groups: Groups,
-    ) -> Answer | _Entry | OpBlock:
+    ) -> Answer | _ReceivedOp | ReceivedOps:
         """The answer if known, else the in-flight op of the half message."""
         op, place = entry.op, entry.place
         known = remembered.get(place) if recalled is None else self._remembered(place)
@@ -191,7 +191,7 @@ class OpWriter:
             if known is None and place in recalled.awaited:
                 return self._admit_unverified(entry, new, groups)
             if known is not None and known.state is None:
-                before = self._unverified_on_the_way.get(OpKey.of(op))
+                before = self._unverified_in_flight.get(OpKey.of(op))
                 if before is not None:  # it came before the half message landed, and may fail
                     return before
                 known = replace(known, state=self._unverified.state(op, groups))
@@ -202,17 +202,19 @@ class OpWriter:
             self._cache.recalled([known], steady_ms())
         if verdict is not Verdict.NEW:
             return judged(op, verdict, known)
-        under_way = self._on_the_way.get(place)
-        if under_way is not None:
-            return under_way
+        in_flight = self._in_flight.get(place)
+        if in_flight is not None:
+            return in_flight
         entry.half = known
         return self._begin(entry, new, groups)
 
-    def _admit_unverified(self, entry: _Entry, new: list[_Entry], groups: Groups) -> Answer | _Entry | OpBlock:
+    def _admit_unverified(
+        self, entry: _ReceivedOp, new: list[_ReceivedOp], groups: Groups
+    ) -> Answer | _ReceivedOp | ReceivedOps:
         """The same for an op whose half message is not in the tables yet."""
-        under_way = self._unverified_on_the_way.get(OpKey.of(entry.op))
-        if under_way is not None:
-            return under_way
+        in_flight = self._unverified_in_flight.get(OpKey.of(entry.op))
+        if in_flight is not None:
+            return in_flight
         first = self._unverified.state(entry.op, groups)
         if first is not None:
             return ended(entry.op, repeated=True) if first == entry.op.state else contradiction(first)
@@ -220,27 +222,27 @@ class OpWriter:
             return Problem("queue_full", "too many ops wait for half messages of other gateways; send it again")
         return self._begin(entry, new, groups)
 
-    def _begin(self, entry: _Entry, new: list[_Entry], groups: Groups) -> Problem | _Entry:
+    def _begin(self, entry: _ReceivedOp, new: list[_ReceivedOp], groups: Groups) -> Problem | _ReceivedOp:
         """Add the op to those that are to be committed, unless there is no room."""
         refusal = self.commits.refusal(len(new) + 1, _SIZE, groups)
         if refusal is not None:
             return refusal
         if entry.half is None:
             self._unverified.add(entry.op, groups, steady_ms())
-            self._unverified_on_the_way[OpKey.of(entry.op)] = entry
+            self._unverified_in_flight[OpKey.of(entry.op)] = entry
         else:
-            self._on_the_way[entry.place] = entry
+            self._in_flight[entry.place] = entry
         new.append(entry)
         return entry
 
-    def _remembered(self, place: Place) -> CachedHalf | None:
+    def _remembered(self, place: Place) -> RememberedHalf | None:
         """The half message there, if it is cached or has an in-flight op."""
-        entry = self._on_the_way.get(place)
-        return self._cache.at(*place) or (entry.half if isinstance(entry, _Entry) else None)
+        entry = self._in_flight.get(place)
+        return self._cache.at(*place) or (entry.half if isinstance(entry, _ReceivedOp) else None)
 
     async def _known(
-        self, entries: Collection[_Entry], groups: Groups
-    ) -> tuple[dict[Place, CachedHalf], LookedUp | Problem | None]:
+        self, entries: Collection[_ReceivedOp], groups: Groups
+    ) -> tuple[dict[Place, RememberedHalf], LookedUp | Problem | None]:
         """The cached half messages of these ops; None, or what the tables have if they are needed, too.
 
         The tables' include those that were cached before: meanwhile they may have ended, or been evicted. They are also
@@ -258,40 +260,40 @@ class OpWriter:
             return remembered, None
         return remembered, await self._older.of(forgotten, remembered, groups)
 
-    def prepare(self, batch: Sequence[_Entry | OpBlock]) -> _Prepared:
+    def prepare(self, batch: Sequence[_ReceivedOp | ReceivedOps]) -> _StoredOps:
         """The ops and their remarks."""
-        entries = [one for one in batch if isinstance(one, _Entry)]
-        blocks = [one for one in batch if isinstance(one, OpBlock)]
-        return _Prepared(
+        entries = [one for one in batch if isinstance(one, _ReceivedOp)]
+        blocks = [one for one in batch if isinstance(one, ReceivedOps)]
+        return _StoredOps(
             [(entry.op, entry.remark) for entry in entries] + [op for block in blocks for op in block.ops],
             [entry.place for entry in entries],
             firsts_of(place for block in blocks for place in block.firsts.items()),
         )
 
-    def write(self, prepared: _Prepared) -> None:
+    def write(self, prepared: _StoredOps) -> None:
         """Commit to `op`."""
         rows = op_rows([op for op, _ in prepared.ops], [remark for _, remark in prepared.ops], now_ms())
         with self._metrics.commit("op", len(rows)):
             self._table.append(rows)
 
-    def records(self, prepared: _Prepared) -> Sequence[Record]:
+    def records(self, prepared: _StoredOps) -> Sequence[Record]:
         """See group_commit.CommitTarget."""
         return [op_record(prepared.ops, prepared.places, prepared.firsts)]
 
-    def settle(self, batch: Sequence[_Entry | OpBlock], prepared: object) -> None:  # noqa: ARG002 - as CommitTarget has it
+    def settle(self, batch: Sequence[_ReceivedOp | ReceivedOps], prepared: object) -> None:  # noqa: ARG002 - as CommitTarget has it
         """Record them in the cache."""
         for one in batch:
-            if isinstance(one, _Entry):
+            if isinstance(one, _ReceivedOp):
                 self._settle_entry(one)
             else:
                 self._settle_block(one)
         self._health.worked()
 
-    def _settle_entry(self, entry: _Entry) -> None:
+    def _settle_entry(self, entry: _ReceivedOp) -> None:
         if entry.half is None:  # an unverified op may be another transaction's
-            del self._unverified_on_the_way[OpKey.of(entry.op)]
+            del self._unverified_in_flight[OpKey.of(entry.op)]
             return
-        del self._on_the_way[entry.place]
+        del self._in_flight[entry.place]
         state = entry.op.state
         cached = self._cache.ended(*entry.place, state)
         half = replace(entry.half, state=state)
@@ -303,33 +305,33 @@ class OpWriter:
 
     # The half messages of blocks are cached until the ops are in the table: `first_offsets`, Journal.unflushed_offsets.
 
-    def _settle_block(self, block: OpBlock) -> None:
+    def _settle_block(self, block: ReceivedOps) -> None:
         states = [op.state for op, _ in block.ops]
         for half, state in zip(block.halves, states, strict=True):
             half.state = half.state or state
         if self._older.running:
             self._older.ended(dict(zip(block.places, states, strict=True)).get)
-        self._no_longer_on_the_way(block)
+        self._no_longer_in_flight(block)
 
-    def _no_longer_on_the_way(self, block: OpBlock) -> None:
+    def _no_longer_in_flight(self, block: ReceivedOps) -> None:
         for place in block.places:
-            del self._on_the_way[place]
+            del self._in_flight[place]
 
-    def failed(self, batch: Sequence[_Entry | OpBlock], error: Exception) -> None:
+    def failed(self, batch: Sequence[_ReceivedOp | ReceivedOps], error: Exception) -> None:
         """Drop them."""
         problem = self._health.failed(error)
         for one in batch:
             one.problem = problem
-            if isinstance(one, OpBlock):
-                self._no_longer_on_the_way(one)
+            if isinstance(one, ReceivedOps):
+                self._no_longer_in_flight(one)
             elif one.half is None:
                 self._unverified.discard(one.op, one.groups)
-                del self._unverified_on_the_way[OpKey.of(one.op)]
+                del self._unverified_in_flight[OpKey.of(one.op)]
             else:
-                del self._on_the_way[one.place]
+                del self._in_flight[one.place]
 
 
-def _decided(known: CachedHalf, found: CachedHalf | None) -> CachedHalf:
+def _decided(known: RememberedHalf, found: RememberedHalf | None) -> RememberedHalf:
     """A cached half message, with its decision, if the tables have one."""
     if found is None or found.decided_at is None:
         return known

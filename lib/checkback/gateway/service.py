@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from checkback.errors import CheckbackError
-    from checkback.gateway.deduplication.cached_half import HalfEntries
+    from checkback.gateway.deduplication.remembered_half import RememberedColumns
     from checkback.gateway.journal.group_commit import GroupCommit
     from checkback.gateway.journal.journal import Journal
     from checkback.gateway.journal.record import Unflushed
@@ -87,7 +87,7 @@ class GatewayService:
             }
             self.cache = DeduplicationCache(next_offsets, settings.producers)
             self._remember_ms = gateway.remember // timedelta(milliseconds=1)
-            self.cache.landed_before(self._remembered(history, [*gateway.queues, *others], gateway))
+            self.cache.remember(self._remembered(history, [*gateway.queues, *others], gateway))
             for decided in history.decided(self.cache.first_offsets()):
                 self.cache.decided(*decided)
         except BaseException:
@@ -131,7 +131,7 @@ class GatewayService:
         for queue_id in self.cache.queues:
             metrics.last_offset(queue_id, self.cache.next_offset(queue_id) - 1)
 
-    def _remembered(self, history: DeduplicationHistory, queues: Sequence[int], gateway: Gateway) -> HalfEntries:
+    def _remembered(self, history: DeduplicationHistory, queues: Sequence[int], gateway: Gateway) -> RememberedColumns:
         """What landed within gateway.remember before the last half message of the owned queues, shifted to now.
 
         The clock may have been set forward since. The last is the one with the greatest offset, which is independent of

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from checkback.errors import CheckbackError
-from checkback.gateway.deduplication.cached_half import CachedHalf
 from checkback.gateway.deduplication.history import DeduplicationHistory, TransactionEnd
+from checkback.gateway.deduplication.remembered_half import RememberedHalf
 from checkback.gateway.deduplication.transaction_names import name_of
 from checkback.gateway.problems import Answer, Problem
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from checkback.gateway.health import HealthState
 
 #: a half message, how its transaction ended, and when it was delivered if it had a delay (ms)
-_Described = tuple[CachedHalf, TransactionEnd, int | None]
+_Described = tuple[RememberedHalf, TransactionEnd, int | None]
 #: Limit of waiting queries. Each may scan all of `half`, and continues even if its client disconnects.
 #: The share of one token leaves capacity to others.
 WAITING_MAX = 16
@@ -87,7 +87,7 @@ class TransactionQueries:
             return Problem("queue_full", f"{len(self._asked)} questions wait to be answered; ask again")
         return None
 
-    def _described(self, known: CachedHalf | None, group: str, transaction_id: str) -> _Described | None:
+    def _described(self, known: RememberedHalf | None, group: str, transaction_id: str) -> _Described | None:
         half = known or self._history.named(group, transaction_id)
         if half is None:
             return None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from checkback.gateway.authentication import Groups
-    from checkback.gateway.deduplication.cached_half import CachedHalf
+    from checkback.gateway.deduplication.remembered_half import RememberedHalf
     from checkback.messages.op import Op
 
     Place = tuple[int, int]
@@ -109,7 +109,9 @@ class UnverifiedOps:
             return []
         return [key.place for key in islice(mine.waiting, LOOK_UPS)]
 
-    def looked_up(self, groups: Groups, places: Collection[Place], found: Mapping[Place, CachedHalf], now: int) -> None:
+    def looked_up(
+        self, groups: Groups, places: Collection[Place], found: Mapping[Place, RememberedHalf], now: int
+    ) -> None:
         """``found``: those of the half messages at ``places``, of `to_look_up`, that have landed by ``now`` (ms)."""
         mine = self._of.get(groups)
         if mine is None:

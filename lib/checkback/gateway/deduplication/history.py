@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from checkback.errors import StorageError
-from checkback.gateway.deduplication.cached_half import STATE_OF, CachedHalf
 from checkback.gateway.deduplication.recent_halves import FirstOps, entries_of, last_of, rows_by_queue
+from checkback.gateway.deduplication.remembered_half import STATE_OF, RememberedHalf
 from checkback.gateway.deduplication.transaction_names import name_of, short, whose
 from checkback.messages.half import Half
 from checkback.messages.limits import LONG_MAX
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from checkback.gateway.deduplication.cached_half import HalfEntries
+    from checkback.gateway.deduplication.remembered_half import RememberedColumns
 
 _logger = logging.getLogger("checkback.gateway")
 Place = tuple[int, int]
@@ -170,19 +170,19 @@ class DeduplicationHistory:
             last = max(last, -1 if found is None else found)
         return last
 
-    def recent(self, queues: Collection[int], since: datetime, most: int) -> HalfEntries:
+    def recent(self, queues: Collection[int], since: datetime, most: int) -> RememberedColumns:
         """The last ``most`` half messages stored since then, in the order of landing, with their first op."""
         wanted = (pc.field("store_timestamp") >= since) & pc.field("queue_id").isin(list(queues))
         within = {"queue_id": (min(queues), max(queues)), "store_timestamp": (since, _END)}
         files = self._files("half", within)
         files.sort(key=lambda file: file.spans.get("store_timestamp", (since, since))[1], reverse=True)
-        newest: list[HalfEntries] = []
+        newest: list[RememberedColumns] = []
         count = 0
         wanted_halves = wanted & pc.field("queue_offset").is_valid()
         for file, source in _opened(files):
             if count >= most:
                 break
-            older: list[HalfEntries] = []
+            older: list[RememberedColumns] = []
             for rows in _read_ahead(row_batches(file.path, "half", _WHOLE, wanted_halves, source)):
                 older.append(entries_of(rows))
                 count += len(rows)
@@ -200,7 +200,7 @@ class DeduplicationHistory:
         self._flush()
         return found
 
-    def find(self, places: Collection[Place]) -> dict[Place, CachedHalf]:
+    def find(self, places: Collection[Place]) -> dict[Place, RememberedHalf]:
         """The half messages at these positions, with their state but no fingerprint. Raises StorageError."""
         found = self._first_at(places)
         ended = self.ended(found.values())
@@ -209,7 +209,7 @@ class DeduplicationHistory:
             found[place] = replace(found[place], state=end.state, reason=end.reason, decided_at=end.decided_at)
         return found
 
-    def ended(self, halves: Collection[CachedHalf]) -> dict[Place, TransactionEnd]:
+    def ended(self, halves: Collection[RememberedHalf]) -> dict[Place, TransactionEnd]:
         """How these ended, by `decisions`, else by the first op that fits and was not rejected. Raises StorageError."""
         by_place = {(half.queue_id, half.queue_offset): half for half in halves}
         ops = [row for rows in self._rows_at("op", _OP_KEY, _OP, by_place) for row in rows.to_pylist()]
@@ -259,7 +259,7 @@ class DeduplicationHistory:
     def decided(self, least: Mapping[int, int]) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.uint8]]]:
         """The decisions since the last call, at first those from the offset ``least`` of each of these queues on.
 
-        In pieces: queue_id, offsets, and the codes of their states (`cached_half`); in a piece a CANCEL is the last.
+        In pieces: queue_id, offsets, and codes of their states (`remembered_half`); in a piece a CANCEL is the last.
         Raises StorageError; the next call begins anew then.
         """
         tail, self._decided = self._decided, None
@@ -285,7 +285,7 @@ class DeduplicationHistory:
                     yield queue_id, offsets[at], states[at]
         self._decided = tail
 
-    def delivered(self, half: CachedHalf) -> int | None:
+    def delivered(self, half: RememberedHalf) -> int | None:
         """When the message, having been scheduled, was published (ms). Raises StorageError."""
         columns, place = (*_KEY, *_IDENTITY, "delivered_at"), (half.queue_id, half.queue_offset)
         times = [
@@ -296,7 +296,7 @@ class DeduplicationHistory:
         ]
         return min(times, default=None)
 
-    def check_times(self, half: CachedHalf) -> int:
+    def check_times(self, half: RememberedHalf) -> int:
         """How often the transaction was checked. Raises StorageError."""
         place, whose_ = (half.queue_id, half.queue_offset), whose(half)
         times = [
@@ -307,10 +307,10 @@ class DeduplicationHistory:
         ]
         return max(times, default=0)
 
-    def named(self, producer_group: str, transaction_id: str) -> CachedHalf | None:
+    def named(self, producer_group: str, transaction_id: str) -> RememberedHalf | None:
         """The first half message of a transaction: a full scan of `half`. Raises StorageError."""
         wanted = (pc.field("transaction_id") == transaction_id) & (pc.field("producer_group") == producer_group)
-        first: list[CachedHalf] = []
+        first: list[RememberedHalf] = []
         for file, source in _opened(self._files("half")):
             if self.closed:
                 break
@@ -326,7 +326,7 @@ class DeduplicationHistory:
         for log in self._logs.values():
             log.flush()
 
-    def _first_at(self, places: Collection[Place]) -> dict[Place, CachedHalf]:
+    def _first_at(self, places: Collection[Place]) -> dict[Place, RememberedHalf]:
         """The half messages at these positions; of several at one the first that landed."""
         first: dict[Place, dict[str, Any]] = {}
         for rows in self._rows_at("half", _KEY, _ABOUT, places):
@@ -410,10 +410,10 @@ def _greatest(file: DataFile, column: str) -> float:
     return float("inf") if span is None else span[1]
 
 
-def _kept(row: Mapping[str, Any]) -> CachedHalf:
+def _kept(row: Mapping[str, Any]) -> RememberedHalf:
     """The cache entry of a row of `half`. Unexpected nulls: empty text, and times as in `event_columns.half_events`."""
     stored = row["store_timestamp"] or EPOCH
-    return CachedHalf(
+    return RememberedHalf(
         queue_id=row["queue_id"],
         queue_offset=row["queue_offset"],
         name=name_of(row["producer_group"] or "", row["transaction_id"] or ""),
@@ -425,11 +425,13 @@ def _kept(row: Mapping[str, Any]) -> CachedHalf:
     )
 
 
-def _landing(half: CachedHalf) -> tuple[int, int]:
+def _landing(half: RememberedHalf) -> tuple[int, int]:
     return half.stored, half.queue_offset
 
 
-def _first_ops(ops: Iterable[dict[str, Any]], halves: Iterable[CachedHalf], rejected: RejectedOps) -> dict[Place, str]:
+def _first_ops(
+    ops: Iterable[dict[str, Any]], halves: Iterable[RememberedHalf], rejected: RejectedOps
+) -> dict[Place, str]:
     """The state of the first op that fits each half message and was not rejected."""
     by_place = {(half.queue_id, half.queue_offset): half for half in halves}
     first: dict[Place, tuple[Any, str]] = {}

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkback.gateway.deduplication.cached_half import CODE_OF, HalfEntries
 from checkback.gateway.deduplication.fingerprints import fingerprints
+from checkback.gateway.deduplication.remembered_half import CODE_OF, RememberedColumns
 from checkback.gateway.deduplication.transaction_names import joined_names
 from checkback.messages.op import STATES
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
 
 
-def entries_of(rows: pa.Table) -> HalfEntries:
+def entries_of(rows: pa.Table) -> RememberedColumns:
     """The entries of rows of `half`, in their order.
 
     Unexpected nulls: empty text, and times as in `event_columns.half_events`.
     """
     stored = _us(rows, "store_timestamp", np.zeros(len(rows), np.int64))
     committed = np.asarray(rows.column("committed").fill_null(False)).astype(np.uint8)
-    return HalfEntries(
+    return RememberedColumns(
         queue_ids=_integers(rows.column("queue_id")),
         offsets=_integers(rows.column("queue_offset")),
         names=joined_names(rows.column("producer_group"), rows.column("transaction_id")),
@@ -42,7 +42,7 @@ def entries_of(rows: pa.Table) -> HalfEntries:
     )
 
 
-def last_of(parts: Sequence[HalfEntries], most: int) -> HalfEntries:
+def last_of(parts: Sequence[RememberedColumns], most: int) -> RememberedColumns:
     """The ``most`` that landed last, in the order of landing."""
     names = pa.chunked_array([part.names for part in parts], pa.string())
     topics = [topic for part in parts for topic in part.topics]
@@ -54,10 +54,12 @@ def last_of(parts: Sequence[HalfEntries], most: int) -> HalfEntries:
     order = np.lexsort((columns[1], columns[4]))[max(0, len(names) - most) :]
     if len(order) == len(names) and (np.diff(order) == 1).all():  # as it usually is: less memory
         joined = pa.concat_arrays(names.chunks or [pa.array([], pa.string())])
-        return HalfEntries(columns[0], columns[1], joined, columns[2], topics, columns[3], columns[4], states.tobytes())
+        return RememberedColumns(
+            columns[0], columns[1], joined, columns[2], topics, columns[3], columns[4], states.tobytes()
+        )
     queue_ids, offsets, prints, born, stored = (column[order] for column in columns)
     places = order.tolist()
-    return HalfEntries(
+    return RememberedColumns(
         queue_ids,
         offsets,
         pa.concat_arrays(names.take(pa.array(order)).chunks or [pa.array([], pa.string())]),
@@ -72,7 +74,7 @@ def last_of(parts: Sequence[HalfEntries], most: int) -> HalfEntries:
 class FirstOps:
     """The first op that fits each of the half messages (`first_op`), and was not ``rejected``."""
 
-    def __init__(self, halves: HalfEntries, rejected: RejectedOps) -> None:
+    def __init__(self, halves: RememberedColumns, rejected: RejectedOps) -> None:
         self._halves, self._rejected = halves, rejected
         self._names = pa.array(halves.names, pa.string())
         #: by queue: offsets, ascending, and the half message at each; of several at one the first
@@ -113,14 +115,14 @@ class FirstOps:
             self._found = [self._first()]
             self._count = self._found[0].shape[1]
 
-    def ended(self) -> HalfEntries:
+    def ended(self) -> RememberedColumns:
         """The half messages with the states of these ops, where they had none."""
         halves = self._halves
         states = np.frombuffer(halves.states, np.uint8).copy()
         if self._found:
             half, _, _, _, codes = self._first()
             states[half] = np.where(states[half], states[half], codes)
-        return HalfEntries(**{**vars(halves), "states": states.tobytes()})
+        return RememberedColumns(**{**vars(halves), "states": states.tobytes()})
 
     def _own(self, ops: pa.Table, halves: Integers) -> NDArray[np.bool_]:
         """Which ops have the group and the transaction id, if any, of their half message."""

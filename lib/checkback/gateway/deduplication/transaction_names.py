@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 if TYPE_CHECKING:
-    from checkback.gateway.deduplication.cached_half import CachedHalf
+    from checkback.gateway.deduplication.remembered_half import RememberedHalf
 
 #: longest transaction id, in characters, that is cached unhashed
 _WHOLE = 64
@@ -44,7 +44,7 @@ def joined_names(groups: pa.ChunkedArray, transaction_ids: pa.ChunkedArray) -> p
     return names.combine_chunks() if isinstance(names, pa.ChunkedArray) else names
 
 
-def whose(known: CachedHalf) -> tuple[str, str]:
+def whose(known: RememberedHalf) -> tuple[str, str]:
     """The group and the transaction id, in the form of `short`, of a half message."""
     group, _, transaction_id = known.name.partition("/")
     return group, transaction_id

@@ -13,7 +13,7 @@ from checkback.gateway.deduplication.transaction_names import name_of, short, wh
 from checkback.storage.first_op import misfit
 
 if TYPE_CHECKING:
-    from checkback.gateway.deduplication.cached_half import CachedHalf
+    from checkback.gateway.deduplication.remembered_half import RememberedHalf
     from checkback.messages.op import Op
 
 
@@ -28,14 +28,14 @@ class Verdict(Enum):
     WRONG_TRANSACTION_ID = "wrong_transaction_id"
 
 
-def judge_half(known: CachedHalf | None, content: int) -> Verdict:
+def judge_half(known: RememberedHalf | None, content: int) -> Verdict:
     """NEW, REPEATED (same content), or CONTRADICTION (same name, other content)."""
     if known is None:
         return Verdict.NEW
     return Verdict.REPEATED if known.fingerprint == content else Verdict.CONTRADICTION
 
 
-def judge_op(known: CachedHalf | None, op: Op) -> Verdict:
+def judge_op(known: RememberedHalf | None, op: Op) -> Verdict:
     """The verdict on an op for the half message that it names; ``known`` None = there is no such half message."""
     if known is None:
         return Verdict.UNKNOWN_OFFSET

@@ -58,8 +58,8 @@ class RequestMiddleware:
         self._max_body = settings.max_body
         self._max_headers = settings.max_headers
         #: In-flight requests beyond the number of connections belong to disconnected clients.
-        self._max_under_way = settings.max_connections
-        self._under_way = 0
+        self._max_in_flight = settings.max_connections
+        self._in_flight = 0
         self._receiving = BodyBuffers(settings.max_body, settings.max_receiving, settings.timeout.total_seconds())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -91,9 +91,9 @@ class RequestMiddleware:
         groups = self._tokens.groups(_header(scope, b"authorization"))
         if isinstance(groups, Problem):
             return groups
-        if self._under_way >= self._max_under_way:
-            return Problem("queue_full", f"{self._under_way} requests wait to be answered; send it again")
-        self._under_way += 1
+        if self._in_flight >= self._max_in_flight:
+            return Problem("queue_full", f"{self._in_flight} requests wait to be answered; send it again")
+        self._in_flight += 1
         try:
             body = await self._receiving.body(incoming, groups)
             if isinstance(body, Problem):
@@ -104,7 +104,7 @@ class RequestMiddleware:
                 await sent.answer(*await reply)
             return None
         finally:
-            self._under_way -= 1
+            self._in_flight -= 1
 
     def _unfit_head(self, scope: Scope, takes_body: bool) -> Problem | None:
         """The problem of the headers; None = they fit. ``takes_body``: a route that takes JSON."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from checkback.gateway.deduplication.cached_half import CachedHalf
+from checkback.gateway.deduplication.remembered_half import RememberedHalf
 
 if TYPE_CHECKING:
     import asyncio
@@ -19,7 +19,7 @@ _OVERHEAD, _PROPERTY = 1024, 256
 
 
 @dataclass(eq=False)
-class HalfBlock:
+class ReceivedHalves:
     """In-flight half messages of one request; their offsets are assigned, consecutively, when their commit begins.
 
     ``names``, ``fingerprints``: of each; ``size``: approximate memory in bytes; ``done``: when they are committed, or
@@ -48,12 +48,12 @@ class HalfBlock:
         """By name, the number of the half message here."""
         return {name: row for row, name in enumerate(self.names)}
 
-    def remembered(self, stored: int) -> list[CachedHalf]:
+    def remembered(self, stored: int) -> list[RememberedHalf]:
         """As the cache has them once they have landed; ``stored``: steady ms."""
         offsets = range(self.queue_offset, self.queue_offset + len(self))
         every = zip(offsets, self.names, self.fingerprints, self.halves, strict=True)
         return [
-            CachedHalf(
+            RememberedHalf(
                 *(self.queue_id, offset, name, content, half.real_topic, half.born_timestamp, stored),
                 "COMMIT" if half.committed else None,
             )

@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Iterable, Sequence
 
-    from checkback.gateway.deduplication.cached_half import CachedHalf
     from checkback.gateway.deduplication.history import Place
+    from checkback.gateway.deduplication.remembered_half import RememberedHalf
     from checkback.gateway.problems import Problem
     from checkback.messages.op import RemarkedOp
 
 
 @dataclass(eq=False)
-class OpBlock:
+class ReceivedOps:
     """In-flight ops of one request, each of another recent half message that had none.
 
     ``halves``: their cache entries (`DeduplicationCache.pending`); ``firsts``: by queue, their first offset; ``size``:
@@ -27,7 +27,7 @@ class OpBlock:
 
     ops: Sequence[RemarkedOp]
     places: Sequence[Place]
-    halves: Sequence[CachedHalf]
+    halves: Sequence[RememberedHalf]
     firsts: dict[int, int]
     size: int
     done: asyncio.Future[None] | None = field(default=None, init=False)

@@ -24,7 +24,7 @@ CODE_OF = {state: code for code, state in enumerate(STATE_OF)}
 _PART = 10_000
 
 
-class CachedHalf(msgspec.Struct, gc=False):
+class RememberedHalf(msgspec.Struct, gc=False):
     """The cache entry of a half message. ``state``: the decision's, else the first op's; None = none yet. Times in ms.
 
     ``fingerprint``: 0 = unknown, for one looked up by its offset. ``reason``, ``decided_at``: of the decision, if it
@@ -44,34 +44,28 @@ class CachedHalf(msgspec.Struct, gc=False):
 
 
 @dataclass(frozen=True)
-class HalfEntries:
-    """Half messages to be remembered, in the order of landing. ``states``: codes; otherwise as in `CachedHalf`.
-
-    ``names``: an Arrow array for those of a start, which need less memory then.
-    """
+class RememberedColumns:
+    """Half messages to be remembered, in the order of landing. ``states``: codes; otherwise as in `RememberedHalf`."""
 
     queue_ids: Integers
     offsets: Integers
-    names: list[str] | pa.StringArray
+    names: pa.StringArray
     fingerprints: Integers
     topics: list[str]
     born: Integers
     stored: Integers
     states: bytes
 
-    def __iter__(self) -> Iterator[CachedHalf]:
+    def __iter__(self) -> Iterator[RememberedHalf]:
         """One by one; their Python objects are made in parts."""
         for first in range(0, len(self.topics), _PART):
             part = slice(first, first + _PART)
-            columns = (column[part].tolist() for column in (self.queue_ids, self.offsets, self.fingerprints))
-            queue_ids, offsets, prints = columns
-            names = self.names[part]
             yield from map(
-                CachedHalf,
-                queue_ids,
-                offsets,
-                names if isinstance(names, list) else names.to_pylist(),
-                prints,
+                RememberedHalf,
+                self.queue_ids[part].tolist(),
+                self.offsets[part].tolist(),
+                self.names[part].to_pylist(),
+                self.fingerprints[part].tolist(),
                 self.topics[part],
                 self.born[part].tolist(),
                 self.stored[part].tolist(),
