@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import deltalake
-import pyarrow as pa
 import pytest
 from sqlalchemy import create_engine
 
@@ -19,7 +18,7 @@ from checkback.consumer.group.lag_reader import consumer_lag
 from checkback.consumer.process_queues import now_ms
 from checkback.errors import StorageError
 from checkback.storage.log.delta_log import DeltaLog
-from checkback.storage.schemas import arrow_schema
+from checkback.storage.schemas import arrow_schema, properties_of
 from consumer.heard import Heard, until
 from consumer.test_push_consumer import FAST, dead_letters, start
 
@@ -115,12 +114,21 @@ def test_a_retry_kept_by_a_clock_that_was_ahead_waits_for_its_own_pause(
     second.wait_for(1)
 
 
+def _partitioned(place: str) -> None:
+    """Make the table so that files cannot be appended to it."""
+    deltalake.DeltaTable.create(
+        *(place, arrow_schema("dead_letters")),
+        partition_by=["consumer_group"],
+        configuration=properties_of("dead_letters"),
+        raise_if_key_not_exists=False,
+    )
+
+
 def test_dead_letters_wait_while_their_table_is_altered(lake: Published, running: list[PushConsumer]) -> None:
     """Appended files would break its rules."""
     lake.publish({"pay": [lake.messages(1)]})
     place = lake.tables.location("dead_letters")
-    columns = arrow_schema("dead_letters")
-    deltalake.write_deltalake(place, pa.Table.from_pylist([], columns), partition_by=["consumer_group"])
+    _partitioned(place)
     consumer = start(lake, running, lambda _: None, max_reconsume_times=0)
     until(lambda: "dead_letters" in str(consumer.last_error))
     shutil.rmtree(place)
@@ -130,8 +138,7 @@ def test_dead_letters_wait_while_their_table_is_altered(lake: Published, running
 def test_dead_letters_of_a_topic_that_is_away_hold_up_no_other(lake: Published, running: list[PushConsumer]) -> None:
     lake.publish({"pay": [lake.messages(1)], "refunds": [lake.messages(1)]})
     letters, place = lake.tables.location("dead_letters"), lake.tables.location("topics/pay")
-    columns = arrow_schema("dead_letters")
-    deltalake.write_deltalake(letters, pa.Table.from_pylist([], columns), partition_by=["consumer_group"])
+    _partitioned(letters)
     options = FAST | {"max_reconsume_times": 0}
     consumer = PushConsumer("g", lake.tables.root, lambda _: None, **options).subscribe("pay").subscribe("refunds")
     running.append(consumer.start())

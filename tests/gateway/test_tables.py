@@ -127,11 +127,12 @@ def test_later_epoch_fences_an_earlier_one(tmp_path: Path) -> None:
 
 
 def test_altered_table_is_refused(tmp_path: Path) -> None:
-    from deltalake import write_deltalake
+    from checkback.storage.schemas import arrow_schema, properties_of
 
-    from checkback.storage.schemas import arrow_schema
-
-    write_deltalake(str(tmp_path / "half"), arrow_schema("half").empty_table(), partition_by=["queue_id"])
+    place, own = str(tmp_path / "half"), properties_of("half")
+    DeltaTable.create(
+        place, arrow_schema("half"), partition_by=["queue_id"], configuration=own, raise_if_key_not_exists=False
+    )
     with pytest.raises(CheckbackError, match="cannot append to it"):
         Appender(str(tmp_path), "half", [0])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +14,7 @@ from checkback.messages.half import RESUMED_BY, RESUMED_FROM
 from checkback.operate.lookup import find
 from checkback.operate.rules import RefusedError
 from checkback.operate.transaction import AmbiguousError, Asked, Place
-from checkback.storage.schemas import ADDED, arrow_schema
+from checkback.storage.schemas import arrow_schema
 from checkback.storage.timestamps import ms_of
 from operate.fixtures import QUEUE, Lakehouse
 from support.odd_rows import append_odd
@@ -128,16 +127,6 @@ def test_message_that_was_resumed_very_often(lake: Lakehouse, monkeypatch: pytes
         with pytest.raises(RefusedError, match=f"resumed as {newer}"):
             lake.resume(Asked("tx", place=older))
     assert lake.resume(Asked("tx", "orders", place)).operation.new_place == Place(QUEUE, 6)
-
-
-def test_half_message_of_the_release_before_has_no_delay(lake: Lakehouse) -> None:
-    """The table lacks the columns."""
-    lake.half(12)
-    rows = pa.Table.from_pylist(lake.rows("half"), arrow_schema("half")).drop_columns(sorted(ADDED["half"]))
-    shutil.rmtree(lake.tables.location("half"))
-    write_deltalake(lake.tables.location("half"), rows)
-    one = found_one(lake)
-    assert (one.delay_ms, one.not_before, one.due(one.stored)) == (None, None, None)
 
 
 @pytest.mark.parametrize("column", ["born_timestamp", "store_timestamp"])

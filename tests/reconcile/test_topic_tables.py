@@ -34,7 +34,7 @@ from checkback.settings import Settings
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.own_failure import own_failure
 from checkback.storage.parquet.parquet_files import FileWriter
-from checkback.storage.schemas import SCHEMAS
+from checkback.storage.schemas import SCHEMAS, properties_of
 from checkback.storage.spark_schemas import TOPIC
 from checkback.storage.tables import Tables
 from reconcile.messages import action, actions, half, halves
@@ -148,7 +148,11 @@ def _retype(lake: Lakehouse) -> None:
     shutil.rmtree(lake.root / "topics/typed")
     schema = json.loads(TOPIC.json())
     schema["fields"][1]["type"] = "string"
-    DeltaTable.create(str(lake.root / "topics/typed"), Schema.from_json(json.dumps(schema)))
+    DeltaTable.create(
+        *(str(lake.root / "topics/typed"), Schema.from_json(json.dumps(schema))),
+        configuration=properties_of("topics/typed"),
+        raise_if_key_not_exists=False,
+    )
 
 
 def _others(lake: Lakehouse) -> None:

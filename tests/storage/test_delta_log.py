@@ -124,7 +124,7 @@ def _append(table: DeltaTable, file: ParquetFile, by_delta_rs: bool) -> None:
 
 @pytest.mark.parametrize("by_delta_rs", [False, True])
 def test_append_follows_a_column_that_came_between(tmp_path: Path, by_delta_rs: bool) -> None:
-    """Another process adds what the release before lacked, at the very version that this one tries to commit."""
+    """Somebody adds a column of his own, at the very version that this process tries to commit."""
     _log(tmp_path)
     table = DeltaTable(str(tmp_path / "op"))
     DeltaTable(str(tmp_path / "op")).alter.add_columns([_NOTE])

@@ -26,7 +26,7 @@ from checkback.settings import Settings
 from checkback.storage.catalog_names import TOPIC_PROPERTY
 from checkback.storage.log.spark_log import properties
 from checkback.storage.parquet.parquet_files import MOST_ROWS
-from checkback.storage.schemas import ADDED, SCHEMAS, arrow_schema, properties_of
+from checkback.storage.schemas import FORMAT_PROPERTY, SCHEMAS, arrow_schema, properties_of
 from checkback.storage.spark_schemas import TOPIC, schema_of
 from checkback.storage.spark_writer import SparkTable, SparkWriter
 from checkback.storage.tables import Tables
@@ -385,21 +385,9 @@ def test_check_requests_lie_in_small_files(lake: Lakehouse, monkeypatch: pytest.
     assert len(lake.tables.read(lake.spark, "decisions").inputFiles()) <= 2
 
 
-def test_columns_that_the_release_before_lacked_are_added(lake: Lakehouse) -> None:
-    """By Spark, in a catalog and in folders; rows of before have nulls, also for a reader that comes first."""
-    for name, added in ADDED.items():
-        place = lake.tables.in_sql(name)
-        kept = [field for field in schema_of(name).fields if field.name not in added]
-        columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in kept)
-        lake.spark.sql(f"CREATE TABLE {place} ({columns}) USING delta")
-        assert set(lake.tables.read(lake.spark, name).columns) == {field.name for field in schema_of(name).fields}
-    for _ in range(2):
+def test_table_of_another_format_is_refused(lake: Lakehouse) -> None:
+    """Made by Spark, in a catalog and in folders."""
+    lake.tables.create(lake.spark, "half")
+    lake.spark.sql(f"ALTER TABLE {lake.tables.in_sql('half')} SET TBLPROPERTIES ('{FORMAT_PROPERTY}' = '2')")
+    with pytest.raises(StorageError, match=r"checkback\.format is 2, this release reads format 1"):
         lake.tables.create(lake.spark, *SCHEMAS)
-    for name, added in ADDED.items():
-        fields = lake.tables.read(lake.spark, name).schema.fields
-        assert {field.name for field in fields[-len(added) :]} == added
-        assert max(lake.tables.history(lake.spark, name, 5)) == 1
-    lake.land(0, 1)
-    lake.end("COMMIT", 0)
-    lake.run()
-    assert lake.decisions() == {0: "COMMIT"}

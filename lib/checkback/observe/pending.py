@@ -28,7 +28,7 @@ def names_by_hash(groups: Iterable[str]) -> dict[int, str]:
     """The groups by the hashes that events and actions name them by, as `identity_columns` does."""
     found = {}
     for name in groups:
-        number = xxh64_intdigest(hashlib.sha1(name.encode()).hexdigest(), _SEED)  # noqa: S324 - not for security
+        number = xxh64_intdigest(hashlib.sha1(name.encode()).hexdigest().encode(), _SEED)  # noqa: S324 - not for security
         found[number - (number >> 63 << 64)] = name
     return found
 
