@@ -20,13 +20,12 @@ from checkback.consumer.batch_listing import ListedBatch
 from checkback.consumer.dead_letter_requests import Request, act, look, outcome
 from checkback.consumer.group.group_state import GroupState, MessageQueue, QueueState
 from checkback.consumer.group.group_table import GroupTable
-from checkback.consumer.position import BEFORE_BATCHES, BatchKey, MessageKey, Position
+from checkback.consumer.position import BatchKey, MessageKey, Position
 from checkback.consumer.push_consumer import PushConsumer
 from checkback.consumer.reconsume import AGAIN, GONE, PENDING, RESUMED, Buried, judge, keys_of, with_retries
 from checkback.consumer.result import ConsumeResult
 from checkback.consumer.retry import Retry
 from checkback.storage.tables import Tables
-from checkback.storage.timestamps import ms_of
 from consumer.published import START, Published
 
 if TYPE_CHECKING:
@@ -338,15 +337,12 @@ def test_who_comes_after_it_was_consumed_does_not_resume_it(dead: Published) -> 
 
 
 _BATCHES = [
-    ListedBatch(BatchKey(BEFORE_BATCHES, -1, START), START, None),
     ListedBatch(BatchKey("a", 0, START), START, None),
     ListedBatch(BatchKey("b", 0, START + 5), START, None),
 ]
 
 
-@pytest.mark.parametrize(
-    ("batch_id", "time", "batch"), [(0, START, 1), (0, START + 5, 2), (7, START - 1, 0), (7, START, None)]
-)
+@pytest.mark.parametrize(("batch_id", "time", "batch"), [(0, START, 0), (0, START + 5, 1), (7, START, None)])
 def test_the_batch_of_a_dead_letter(batch_id: int, time: int, batch: int | None) -> None:
     one = Buried(MessageQueue("payments", 0), 0, 9, "tx", "orders", time, batch_id, 16, "x", START)
     expected = None if batch is None else MessageKey(_BATCHES[batch].key, 0, 9)
@@ -387,17 +383,6 @@ def test_the_ledger_and_the_group_decide() -> None:
     assert judge(one, key, kept, set(), "resumed by b").fate == RESUMED
     assert judge(one, key, kept, set(), "resumed by a").fate == AGAIN
     assert with_retries(kept, [judge(one, key, kept, set(), "resumed by a")], START, "resumed by a") is kept
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("later", "fate"), [(0, RESUMED), (-1, AGAIN)])
-def test_what_the_release_before_has_resumed_is_not_resumed_again(dead: Published, later: int, fate: str) -> None:
-    """It noted for each message up to which death."""
-    [dead_at] = [row["dead_at"] for row in rows("dead_letters") if row["half_queue_offset"] == 3]
-    log = dead.log("operations")
-    log.commit_after([], {}, {"operator/RESUME_DEAD_LETTER/credits/payments/0/3": ms_of(dead_at) + later})
-    request = Request.of("credits", None, ("tx-3",), False, "alice", "r")
-    assert [one.fate for one in look(dead.tables, request)] == [fate]
 
 
 @pytest.mark.slow

@@ -170,9 +170,9 @@ def test_what_comes_again_is_no_retry_and_no_dead_letter(
     retries: list[MessageKey], dead: list[MessageKey], last: int
 ) -> None:
     """Else it would be consumed twice, or left out; what does not come again is kept."""
-    position = Position({"a": last})
+    position = Position({"a": last}, times={"a": 0})
     state = QueueState(
-        Position({"a": 9}),
+        Position({"a": 9}, times={"a": 0}),
         tuple(Retry(each, 1, 0, "x") for each in retries),
         tuple((number, DeadLetter(each, 16, 0, "x")) for number, each in enumerate(dead, 1)),
         len(dead),

@@ -254,7 +254,7 @@ KEY = MessageKey(BatchKey("a", 1, 2), 0, 7)
 
 def test_a_state_is_read_as_it_was_written() -> None:
     queue = QueueState(
-        Position({"-": -1, "a": 3}, KEY, 5, {"a": 7}),
+        Position({"a": 3}, KEY, 5, {"a": 7}),
         (Retry(KEY, 2, 9, "why"), Retry(KEY._replace(half_queue_offset=8), 1, 9, "why", 4)),
         ((4, DeadLetter(KEY, 16, 8, "x")),),
         4,

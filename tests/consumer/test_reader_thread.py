@@ -74,7 +74,7 @@ def test_reading_goes_on_after_what_is_no_exception(lake: Published) -> None:
     batches.refresh()
     topic = PanickingReader(lake.tables, "pay", batches)
     hand = ProcessQueues("g", orderly=False)
-    retry = Retry(MessageKey(batches.batches[1].key, 0, 0), 1, 0, "")
+    retry = Retry(MessageKey(batches.batches[0].key, 0, 0), 1, 0, "")
     hand.queues = {mine: ProcessQueue.of(mine, QueueState(consumed, (retry,)), False, 1)}
     topic.done = hand.stopping.set
     reader = threading.Thread(target=Reader(hand, batches, {"pay": topic}, 0.01).run)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -22,9 +21,6 @@ from checkback.consumer.position import BatchKey, Position, last_of
 from consumer.heard import Heard, until
 from consumer.published import START, Published
 from consumer.test_push_consumer import FAST, start
-
-if TYPE_CHECKING:
-    from checkback.consumer.group.group_state import GroupState
 
 
 class Backup:
@@ -183,41 +179,6 @@ def test_the_browser_goes_on_after_a_restore(lake: Published) -> None:
     assert found == list(range(10))
 
 
-@pytest.mark.slow
-def test_positions_of_the_release_before(lake: Published, running: list[PushConsumer]) -> None:
-    """Without times: nothing is lost or repeated, also if a clock was set back meanwhile."""
-    lake.publish({"pay": [lake.messages(2)]})
-    lake.time += 3_600_000
-    lake.publish({"pay": [lake.messages(2)]})
-    lake.time -= 3_600_000
-    lake.publish({"pay": [lake.messages(2)]})
-    heard = Heard()
-    start(lake, running, heard)
-    heard.wait_for(*range(6))
-    until(lambda: is_settled(lake))
-    running.pop().shutdown()
-
-    def before(state: GroupState) -> GroupState:
-        time = lake.time
-        return state.with_queues(
-            {
-                queue: replace(each, position=replace(each.position, times={}, settled_at=time))
-                for queue, each in state.queues.items()
-            }
-        )
-
-    GroupTable(lake.tables, "g").update(before)
-    [lag] = consumer_lag(lake.tables, lake.time)
-    lake.publish({"pay": [lake.messages(2)]})
-    start(lake, running, heard)
-    heard.wait_for(6, 7)
-    until(lambda: is_settled(lake))
-    running.pop().shutdown()
-    assert (lag.messages, heard_in_all([heard])) == (0, list(range(8)))
-    kept = GroupTable(lake.tables, "g").state.queues
-    assert all(each.position.times == {"a": START + 3_602_000} for each in kept.values())
-
-
 EVENTS = st.lists(
     st.one_of(
         st.tuples(st.just("publish"), st.integers(1, 3)),
@@ -227,7 +188,6 @@ EVENTS = st.lists(
         st.tuples(st.just("interrupted"), st.just(0)),
         st.tuples(st.just("consume"), st.integers(1, 4)),
         st.tuples(st.just("start"), st.just(0)),
-        st.tuples(st.just("upgrade"), st.just(0)),
     ),
     max_size=30,
 )
@@ -244,7 +204,6 @@ def test_each_batch_is_consumed_once_whatever_is_restored(lake: Published, event
 
     def consume(most: int) -> None:
         nonlocal position
-        position = log.listed.dated(position)
         first = log.listed.first_unconsumed(position)
         run = [batch.key for batch in log.batches[first : first + most]]
         consumed.extend(key for key in run if not position.has_batch(key) and key.batch_id >= 0)
@@ -269,12 +228,8 @@ def test_each_batch_is_consumed_once_whatever_is_restored(lake: Published, event
             consume(count)
         elif event == "start":
             log = BatchLog(lake.tables)
-        elif event == "upgrade" and all(key in {batch.key for batch in there} for key in consumed):
-            log._listed_anew(there)
-            if not any(batch.key.application == "" for batch in there):
-                position = replace(position, times={})
         log._listed_anew(there)
-    while log.listed.first_unconsumed(log.listed.dated(position)) < len(log):
+    while log.listed.first_unconsumed(position) < len(log):
         consume(2)
     assert len(consumed) == len(set(consumed))
     assert {batch.key for batch in there} <= set(consumed)

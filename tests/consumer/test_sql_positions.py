@@ -155,7 +155,7 @@ def test_a_retry_whose_message_is_gone_is_a_dead_letter(
     gone = Retry(MessageKey(BatchKey("a", 0, lake.time), 0, 99), 2, 0, "why")
     positions.load("g", QUEUE, QueueState(Position({"a": 0}, None, lake.time, {"a": lake.time})))
     with engine.begin() as connection:
-        state = QueueState(Position({"-": -1, "a": 0}, None, lake.time, {"a": lake.time}), (gone,))
+        state = QueueState(Position({"a": 0}, None, lake.time, {"a": lake.time}), (gone,))
         positions.keep(connection, "g", QUEUE, 0, state)
     start(lake, running, Heard(also=apply), positions=positions)
     until(lambda: [row["half_queue_offset"] for row in dead_letters(lake)] == [99])

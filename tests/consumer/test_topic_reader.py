@@ -49,9 +49,10 @@ def test_interleaved_files_are_merged(lake: Published, monkeypatch: pytest.Monke
     assert len(found) == len(set(found)) == 1100
     log = BatchLog(lake.tables)
     log.refresh()
-    after = Position({"-": -1, "a": 0}, MessageKey(log.batches[2].key, 0, 500))
+    first, second = (batch.key for batch in log.batches)
+    after = Position({"a": 0}, MessageKey(second, 0, 500), times={"a": first.batch_time})
     rest = places(lake, dict.fromkeys(range(QUEUES), after))
-    assert rest == [each for each in found if each > (2, 0, 500)]
+    assert rest == [each for each in found if each > (1, 0, 500)]
 
 
 def test_message_has_its_ordering_key() -> None:
@@ -69,7 +70,7 @@ def test_two_batches_in_one_tick_of_the_file_systems_clock(lake: Published) -> N
     lake.publish({"pay": [lake.messages(1)]})
     os.utime(folder, ns=(tick, tick))
     assert log.refresh()
-    assert len(log) == 3
+    assert len(log) == 2
     assert not log.refresh()
 
 
@@ -92,7 +93,7 @@ def test_whatever_lies_where_each_message_is_read_once_in_order(
     monkeypatch.setattr(topic_reader, "_PIECE", 1)
     lake = Published(Tables.of(Storage(root=str(root), sync=False)))
     expected = []
-    for number, files in enumerate(batches, 1):
+    for number, files in enumerate(batches):
         made = [[lake.messages(1, (queue,), half_queue_id=half)[0] for half, queue in file] for file in files]
         lake.publish({"pay": [rows for rows in made if rows]} if any(made) else {})
         expected += [(number, row["half_queue_id"], row["half_queue_offset"]) for rows in made for row in rows]

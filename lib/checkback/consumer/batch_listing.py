@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from checkback.consumer.position import BEFORE_BATCHES, BatchKey, Position, last_of
+from checkback.consumer.position import BatchKey, Position, last_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -27,8 +26,6 @@ class BatchListing:
 
     One thread appends while others read: whoever sees a batch in ``batches`` finds all else of it. The other members
     may have one batch more.
-
-    Index 0 stands for the messages before the first batch, of a release that had no table `batches`.
 
     ``needed``: by table the indices of batches and the least version of the table that these and all later ones name,
     ascending. Where a later batch names a smaller version, the table was made anew, or restored, before it.
@@ -70,9 +67,6 @@ class BatchListing:
         }
         if not new:
             return
-        if not self.batches:
-            first = min(key.batch_time for key in new)
-            self.append(ListedBatch(BatchKey(BEFORE_BATCHES, -1, first), first, None))
         begun: dict[str, int] = {}
         for batch in new.values():
             begun.setdefault(batch.key.application, batch.finished_at)
@@ -117,76 +111,34 @@ class BatchListing:
         latest = self.batches[index - 1].key.batch_time if index > 0 else None
         return Position().after_batches(last.values(), latest)
 
-    def dated(self, position: Position) -> Position:
-        """The position with the times that the release before has not kept.
-
-        If the batches that it names are there, those up to them are consumed; else the time up to which all was.
-        """
-        until = position.settled_at
-        lacking = position.consumed.keys() - position.times.keys() - {BEFORE_BATCHES}
-        if not lacking or until is None:
-            return position
-        newest = next((name for name, *_ in reversed(list(self.runs())) if name in position.consumed), "")
-        same = self._has(newest, position.consumed.get(newest, 0), until)
-        times = {name: self._latest(name, position.consumed[name]) if same else None for name in lacking}
-        dated = {name: until if time is None else time for name, time in times.items()}
-        return replace(position, times={**position.times, **dated})
-
     def lacks(self, position: Position) -> bool:
         """True if a batch that the position names is gone: the table was restored from a backup."""
-        return any(
-            not self._has(name, last, position.times.get(name))
-            for name, last in position.consumed.items()
-            if name != BEFORE_BATCHES
-        )
+        return any(not self._has(name, last, position.times[name]) for name, last in position.consumed.items())
 
-    def _has(self, application: str, batch_id: int, until: int | None) -> bool:
-        """True if there is such a batch, of a time up to ``until`` (None: of any)."""
+    def _has(self, application: str, batch_id: int, until: int) -> bool:
+        """True if there is such a batch, of a time up to ``until`` (ms)."""
         for name, first, end in self.runs():
             if name == application:
                 at = self.end(batch_id - 1, first, end)
                 if at < end:
                     key = self.batches[at].key
-                    if key.batch_id == batch_id and (until is None or key.batch_time <= until):
+                    if key.batch_id == batch_id and key.batch_time <= until:
                         return True
         return False
 
-    def _latest(self, application: str, batch_id: int) -> int | None:
-        """The latest time of the application's batches up to this id; None if there is none.
-
-        The release before took of the batches whose application is not known the first one with an id.
-        """
-        found, seen = list[int](), set[int]()
-        for name, first, end in self.runs():
-            behind = self.end(batch_id, first, end) if name == application else first
-            if application and behind > first:
-                found.append(self.latest[behind - 1])
-            for batch in () if application else self.batches[first:behind]:
-                if batch.key.batch_id not in seen:
-                    found.append(batch.key.batch_time)
-                seen.add(batch.key.batch_id)
-        return max(found, default=None)
-
     def first_since(self, time: int) -> int:
-        """Index of the first batch of a time (ms) or later; the number of batches if there is none.
-
-        0 if the time is before the first batch: nobody knows how old the messages before it are.
-        """
-        if self.batches and time < self.batches[0].key.batch_time:
-            return 0
+        """Index of the first batch of a time (ms) or later; the number of batches if there is none."""
         count = len(self.batches)
-        return next((at for at in range(1, count) if self.batches[at].key.batch_time >= time), count)
+        return next((at for at in range(count) if self.batches[at].key.batch_time >= time), count)
 
     def first_unconsumed(self, position: Position) -> int:
         """Index of the first batch that is not consumed whole; the number of batches if there is none."""
         end = 0
         for application, first, end in self.runs():
-            last, until = position.consumed.get(application), position.times.get(application)
+            last = position.consumed.get(application)
             if last is None:
                 return first
-            at = self.end(last, first, end)
-            if until is not None:
-                at = bisect_right(self.latest, until, first, at)
+            at = bisect_right(self.latest, position.times[application], first, self.end(last, first, end))
             if at < end:
                 return at
         return end

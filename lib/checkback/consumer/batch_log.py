@@ -67,7 +67,7 @@ class BatchLog:
         return self.listed.batches
 
     def __len__(self) -> int:
-        """Number of batches, index 0 included; 0 if there is no batch yet."""
+        """Number of batches."""
         return len(self.batches)
 
     def open(self) -> None:
@@ -142,7 +142,7 @@ class BatchLog:
     def _listed_anew(self, found: Sequence[ListedBatch]) -> None:
         """All batches that there are now."""
         there = {batch.key for batch in found}
-        if all(batch.key in there for batch in self.batches[1:]):
+        if all(batch.key in there for batch in self.batches):
             self.listed.extend(found)
             return
         listed = BatchListing()

@@ -17,8 +17,6 @@ from checkback.messages import limits
 
 #: Consume queues of a topic: messages with the same real_queue_id modulo this share a position.
 QUEUES = limits.QUEUES
-#: Application of the messages that a release without the table `batches` has published.
-BEFORE_BATCHES = "-"
 
 
 class BatchKey(NamedTuple):
@@ -43,8 +41,7 @@ class Position:
 
     ``consumed``: the last batch consumed whole, by application. ``part``: the last message consumed of a batch that is
     consumed in part. ``settled_at``: the latest batch time consumed whole (ms), None = nothing yet. ``times``: by
-    application the latest time of its batches consumed whole (ms); without one, as the release before has kept it, the
-    ids alone count (`BatchLog.dated`).
+    application the latest time of its batches consumed whole (ms).
     """
 
     consumed: Mapping[str, int] = field(default_factory=dict)
@@ -57,7 +54,7 @@ class Position:
         last = self.consumed.get(batch.application)
         if last is None or batch.batch_id > last:
             return False
-        return batch.batch_time <= self.times.get(batch.application, batch.batch_time)
+        return batch.batch_time <= self.times[batch.application]
 
     def has(self, message: MessageKey) -> bool:
         """True if the message is consumed."""
@@ -72,8 +69,7 @@ class Position:
             application, batch_id, time = batch
             if not self.has_batch(batch):  # with an id used before, the batches from it on are gone: a restore
                 consumed[application] = batch_id
-            if application != BEFORE_BATCHES and (application in times or application not in self.consumed):
-                times[application] = max(time, times.get(application, time))
+            times[application] = max(time, times.get(application, time))
         settled = [time for time in (self.settled_at, settled_at) if time is not None]
         found = Position(consumed, self.part, max(settled, default=None), times)
         return found if self.part is None or not found.has_batch(self.part.batch) else replace(found, part=None)

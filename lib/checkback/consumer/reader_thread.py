@@ -86,7 +86,6 @@ class Reader:
             if hand.full or hand.only_again or not room:
                 return False
             for each in room:
-                each.fetched = self._log.listed.dated(each.fetched)
                 self._compare(each)
             starts = {each.queue: self._log.listed.first_unconsumed(each.fetched) for each in room}
             first = min(starts.values())

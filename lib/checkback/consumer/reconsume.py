@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checkback.consumer.group.group_rows import queue_of
 from checkback.consumer.group.group_state import Death, MessageQueue
-from checkback.consumer.position import BEFORE_BATCHES, MessageKey
+from checkback.consumer.position import MessageKey
 from checkback.consumer.retry import Retry
 from checkback.storage.timestamps import ms_of
 
@@ -126,17 +126,11 @@ def _ms(time: datetime | None) -> int:
 
 
 def keys_of(buried: Sequence[Buried], batches: Sequence[ListedBatch]) -> list[MessageKey | None]:
-    """The key of each: its batch is the one with its id and time; before the first batch, the one that stands for it.
-
-    ``batches``: all, as in BatchLog.
-    """
+    """The key of each: its batch is the one of ``batches`` (all, as in BatchLog) with its id and time."""
     by_id_and_time = {batch.key[1:]: batch.key for batch in batches}
-    first = batches[0].key if batches and batches[0].key.application == BEFORE_BATCHES else None
     found: list[MessageKey | None] = []
     for one in buried:
         batch = by_id_and_time.get((one.batch_id, one.committed_at))
-        if batch is None and first is not None and one.committed_at < first.batch_time:
-            batch = first
         found.append(None if batch is None else MessageKey(batch, one.half_queue_id, one.half_queue_offset))
     return found
 

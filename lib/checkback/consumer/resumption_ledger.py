@@ -1,7 +1,6 @@
 """Dead letters that operators have resumed, in the table `operations`: a row for each, and which deaths they were.
 
-Each death is an application of Delta's transaction identifiers, so that it is recorded once. The release before had one
-for each message, whose version is the ``dead_at`` (ms) up to which it was resumed.
+Each death is an application of Delta's transaction identifiers, so that it is recorded once.
 """
 
 from __future__ import annotations
@@ -110,18 +109,11 @@ def recorded_deaths(tables: Tables, group: str, deaths: Collection[Death]) -> se
 
 
 def _recorded(log: DeltaLog, group: str, deaths: Collection[Death]) -> set[Death]:
-    versions = log.versions(app for death in deaths for app in (_app(group, death), _message_app(group, death)))
-    found = set()
-    for death in deaths:
-        until = versions[_message_app(group, death)]
-        if versions[_app(group, death)] is not None or (until is not None and until >= death.dead_at):
-            found.add(death)
-    return found
+    apps = {death: _app(group, death) for death in deaths}
+    versions = log.versions(apps.values())
+    return {death for death, app in apps.items() if versions[app] is not None}
 
 
 def _app(group: str, death: Death) -> str:
-    return f"{_message_app(group, death)}/{death.dead_at}"
-
-
-def _message_app(group: str, death: Death) -> str:
-    return f"operator/{ACTION}/{group}/{death.topic}/{death.half_queue_id}/{death.half_queue_offset}"
+    place = f"{death.topic}/{death.half_queue_id}/{death.half_queue_offset}"
+    return f"operator/{ACTION}/{group}/{place}/{death.dead_at}"

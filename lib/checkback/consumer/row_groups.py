@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from checkback.consumer.message_rows import MessageKeys, MessageRows
-from checkback.consumer.position import BEFORE_BATCHES, QUEUES, Position
+from checkback.consumer.position import QUEUES, Position
 from checkback.storage.files import table_files
 from checkback.storage.own_failure import reading
 from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema, in_schema
@@ -87,7 +87,6 @@ class WantedRows:
         self._ids = np.array([batch.key.batch_id for batch in batches], np.int64)
         self._times = np.array([batch.key.batch_time for batch in batches], np.int64)
         self._order = np.argsort(self._ids, kind="stable")
-        self._before = bool(batches) and batches[0].key.application == BEFORE_BATCHES
         self._matrix = np.zeros((QUEUES, len(batches)), bool)
         self._parts: list[tuple[int, int, int, int]] = []
         rows: dict[tuple[tuple[tuple[str, int], ...], ...], NDArray[np.bool_]] = {}
@@ -113,8 +112,7 @@ class WantedRows:
                     least, most = ms_of(found.min), ms_of(found.max)
                 except OverflowError:  # another writer's, beyond the year 9999
                     return False
-                old = self._before and least < self._times[0]
-                return not (old or any_between(np.sort(self._times), least, most))
+                return not any_between(np.sort(self._times), least, most)
         return False
 
     def of(self, rows: pa.Table) -> tuple[NDArray[np.int64], MessageKeys] | None:
@@ -129,9 +127,6 @@ class WantedRows:
             candidate = self._order[np.where(there, at, 0)]
             same = there & (batch < 0) & (self._times[candidate] == times)
             batch[same] = candidate[same]
-        if self._before:
-            batch[(batch <= 0) & (times < self._times[0])] = 0
-            batch[(batch == 0) & (times >= self._times[0])] = -1
         queue = np.mod(_integers(rows, "queue_id"), QUEUES)
         mask = batch >= 0
         mask[mask] = self._matrix[queue[mask], batch[mask]]

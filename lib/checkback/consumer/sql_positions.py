@@ -177,7 +177,7 @@ def decode(kept: str) -> QueueState:
     found: Mapping[str, Any] = json.loads(kept)
     part = None if found["part"] is None else _message(found["part"])
     return QueueState(
-        Position(found["consumed"], part, found["settled_at"], found.get("times", {})),
+        Position(found["consumed"], part, found["settled_at"], found["times"]),
         tuple(Retry(_message(row[:5]), *row[5:]) for row in found["retries"]),
         tuple((row[0], DeadLetter(_message(row[1:6]), *row[6:])) for row in found["dead"]),
         found["dead_letters"],

@@ -8,14 +8,13 @@ row groups that have any.
 from __future__ import annotations
 
 from contextlib import suppress
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from checkback.consumer.batch_listing import ListedBatch
 from checkback.consumer.message_rows import FetchedMessages, MessageRows, Unread, joined
-from checkback.consumer.position import BEFORE_BATCHES, QUEUES, MessageKey, Position
+from checkback.consumer.position import QUEUES, MessageKey, Position
 from checkback.consumer.row_groups import RowGroup, WantedRows, any_between, groups_of
 from checkback.errors import StorageError
 from checkback.storage.followed_log import FollowedLog
@@ -188,14 +187,10 @@ class TopicReader:
             )
         times = np.array([batch.key.batch_time for batch in mine], np.int64)
         times.sort()
-        # Those from before the first batch are older than that; the others have a batch's time.
-        before = next((batch.key.batch_time for batch in mine if batch.key.application == BEFORE_BATCHES), None)
-        since = time_of(int(times[0])) if before is None else datetime.min.replace(tzinfo=timezone.utc)
         found = []
-        for file in log.data_files({"committed_at": (since, time_of(int(times[-1])))}):
+        for file in log.data_files({"committed_at": (time_of(int(times[0])), time_of(int(times[-1])))}):
             span = file.spans.get("committed_at")
-            old = before is not None and (span is None or ms_of(span[0]) < before)
-            if span is None or old or any_between(times, ms_of(span[0]), ms_of(span[1])):
+            if span is None or any_between(times, ms_of(span[0]), ms_of(span[1])):
                 found.append(file)
         self._log.seen()
         if not log.readable():

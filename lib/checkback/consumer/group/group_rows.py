@@ -143,7 +143,6 @@ def _message_columns(message: MessageKey) -> dict[str, Any]:
 
 
 def _times(row: dict[str, Any]) -> dict[str, int]:
-    """Null: a row of the release before."""
     return {application: ms_of(time) for application, time in row["consumed_times"] or ()}
 
 

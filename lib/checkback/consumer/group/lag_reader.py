@@ -85,10 +85,9 @@ class LagReader:
 
 def unread_of(log: BatchLog, reader: TopicReader, positions: Mapping[int, Position]) -> dict[int, Unread]:
     """By queue what lies behind its position; queues without any are left out. Raises StorageError."""
-    dated = {queue_id: log.listed.dated(position) for queue_id, position in positions.items()}
-    first = min(map(log.listed.first_unconsumed, dated.values()), default=len(log))
+    first = min(map(log.listed.first_unconsumed, positions.values()), default=len(log))
     batches = log.batches[first:]
-    return reader.count(batches, dated) if batches else {}
+    return reader.count(batches, positions) if batches else {}
 
 
 def _stored_or_damaged(tables: Tables, group: str) -> StoredGroup | GroupLag:
