@@ -135,16 +135,6 @@ def test_batch_without_its_row_is_not_seen(spark: SparkSession, settings: Settin
     assert _offsets(*seen(), fixed) == [whole, whole, then]
 
 
-def test_rows_of_the_release_without_batches(spark: SparkSession, settings: Settings, published: Published) -> None:
-    published.publish({"orders": [published.messages(2)]}, concluded=False)
-    assert _offsets(read(spark, settings, "orders")) == [[]]  # no batch is known to be complete
-    published.rebuild()
-    published.publish({"orders": [published.messages(2)]})
-    published.publish({"orders": [published.messages(2)]}, concluded=False)
-    view = spark.table(create_views(spark, settings)["orders"])
-    assert _offsets(read(spark, settings, "orders"), view) == [[0, 1, 2, 3]] * 2
-
-
 def test_stream_delivers_once_across_optimize_delete_and_restart(
     spark: SparkSession, settings: Settings, published: Published, tmp_path: Path
 ) -> None:

@@ -37,7 +37,7 @@ _TABLES = ("decisions", "discarded", "check_requests", "topics/a", "topics/b")
 class Written:
     """Tables that batches write, and when each was whole. A batch may stop between its tables, and go on later."""
 
-    def __init__(self, root: Path, random: Random, past: bool) -> None:
+    def __init__(self, root: Path, random: Random) -> None:
         self._root, self._random = root, random
         self._now = _START
         self._number = 0
@@ -49,20 +49,18 @@ class Written:
         for name in ("half", "batches", *_TABLES):
             made_at(table(root, name), 0, _ms(self._now))
         append(root, "half", [Transaction(0, 0).half()[1]])
-        self._past = past
 
     def write(self, batches: int) -> None:
         """So many batches, of which the last may not be whole."""
         application = 0
         for number in range(batches):
             self._now += timedelta(seconds=self._random.choice((1, 20)))
-            before = self._past and number < 2
-            if not before and self._random.random() < 0.2:
+            if self._random.random() < 0.2:
                 application, self._number = application + 1, 0  # a rebuild
             names = self._random.sample(_TABLES, self._random.randrange(1, len(_TABLES) + 1))
             batch_time, rows = self._now, set[tuple[str, int]]()
             self.rows.append(rows)
-            self.whole.append(_START if before else None)
+            self.whole.append(None)
             for name in names:
                 self._commit(name, [self._row(name, number, batch_time)])
                 rows.add((name, number))
@@ -71,11 +69,10 @@ class Written:
                     if number == batches - 1:
                         return
                     self._now += timedelta(seconds=60)
-            if not before:
-                row = batch(self._number, batch_time, f"query {application}", finished_at=self._now)
-                self.whole[-1] = self._now
-                self._now += timedelta(milliseconds=3)
-                self._commit("batches", [row[1]])
+            row = batch(self._number, batch_time, f"query {application}", finished_at=self._now)
+            self.whole[-1] = self._now
+            self._now += timedelta(milliseconds=3)
+            self._commit("batches", [row[1]])
             self._number += 1
 
     def _row(self, name: str, offset: int, batch_time: datetime) -> dict[str, Any]:
@@ -100,8 +97,8 @@ class Written:
 
     @property
     def first(self) -> datetime:
-        """When the first batch with a row was whole."""
-        return min(whole for whole in self.whole if whole is not None and whole > _START)
+        """When the first batch was whole."""
+        return min(whole for whole in self.whole if whole is not None)
 
 
 def _ms(at: datetime) -> int:
@@ -141,12 +138,9 @@ def random() -> Random:
     return Random(seed)
 
 
-@pytest.mark.parametrize("past", [False, True])
-def test_each_batch_is_seen_in_all_tables_or_in_none(
-    spark: SparkSession, tmp_path: Path, random: Random, past: bool
-) -> None:
+def test_each_batch_is_seen_in_all_tables_or_in_none(spark: SparkSession, tmp_path: Path, random: Random) -> None:
     """At a random moment, mostly between two commits of a batch; now; and by as_of just the same."""
-    written = Written(tmp_path, random, past)
+    written = Written(tmp_path, random)
     written.write(9)
     settings = _settings(tmp_path)
     moments = sorted(at for at in written.times if at >= written.first)
@@ -158,15 +152,17 @@ def test_each_batch_is_seen_in_all_tables_or_in_none(
     view = View.of(spark, settings, at)
     assert _offsets({name: view.read(name) for name in _TABLES}) == written.shown(at), at
     assert _offsets(_of(snapshot(spark, settings))) == written.shown(None)
-    with pytest.raises(SettingsError, match=r"not known which batches were complete then; ask for .*Z or later"):
+    with pytest.raises(SettingsError, match=r"no batch was complete then; ask for .*Z or later"):
         snapshot(spark, settings, written.first - timedelta(milliseconds=1))
+    view = View.of(spark, settings, written.first - timedelta(milliseconds=1))
+    assert _offsets({name: view.read(name) for name in _TABLES}) == set()
 
 
 def test_batch_that_is_finished_meanwhile_is_not_in_it(
     spark: SparkSession, tmp_path: Path, random: Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some of its tables are opened before its commits, others after them."""
-    written = Written(tmp_path, random, past=False)
+    written = Written(tmp_path, random)
     written.write(3)
     before = written.shown(None)
     history, opened = Tables.history, []
@@ -185,7 +181,7 @@ def test_batch_that_is_finished_meanwhile_is_not_in_it(
 
 def test_it_outlives_what_maintain_does(spark: SparkSession, tmp_path: Path, random: Random) -> None:
     """OPTIMIZE puts rows of many batches into one file, and VACUUM takes those away that it replaced."""
-    written = Written(tmp_path, random, past=True)
+    written = Written(tmp_path, random)
     written.write(9)
     for name in ("batches", *_TABLES):
         delta = DeltaTable(str(tmp_path / name))
@@ -195,8 +191,7 @@ def test_it_outlives_what_maintain_does(spark: SparkSession, tmp_path: Path, ran
     assert _offsets(_of(snapshot(spark, _settings(tmp_path), at))) == written.shown(at)
 
 
-def test_tables_of_the_release_before_have_no_snapshot_yet(spark: SparkSession, tmp_path: Path) -> None:
-    """Which of their batches are whole nobody has written down."""
+def test_there_is_no_snapshot_before_the_first_batch_is_whole(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="there is no such table"):
         snapshot(spark, _settings(tmp_path))
     append(tmp_path, "half", [Transaction(0, 0).half()[1]])

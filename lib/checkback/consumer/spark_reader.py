@@ -43,8 +43,8 @@ def read(
     """A topic's messages that the selector matches (None: all). Columns: ``topics/<topic>`` (docs/tables.md).
 
     ``isolation``: ``batch`` = only messages of batches that have their row in `batches`, as of this call; the table's
-    version is fixed by it, so use the DataFrame within the time that VACUUM keeps files (`maintain.retention`). Rows of
-    the release that wrote no `batches` belong to it. Runs a small Spark job. ``none`` = whatever the table has whenever
+    version is fixed by it, so use the DataFrame within the time that VACUUM keeps files (`maintain.retention`). Runs a
+    small Spark job. ``none`` = whatever the table has whenever
     the DataFrame is evaluated, messages of a batch in progress included.
 
     To join topics take `checkback.inspect.snapshot`: of two calls the second may see a batch more. Raises StorageError

@@ -29,8 +29,8 @@ def create_views(spark: SparkSession, settings: Settings, database: str | None =
     of ``topics/<topic>`` (docs/tables.md), and ``body_text`` (string): the body if it is UTF-8, else null.
 
     A view shows the messages of batches that have their row in `batches`, at the time of each query, and reads that
-    table for it; rows of the release that wrote no `batches` belong to it. A topic that comes later has a view after
-    the next call. Raises StorageError if there is no table `batches`.
+    table for it. A topic that comes later has a view after the next call. Raises StorageError if there is no table
+    `batches`.
     """
     tables = Tables.of(settings.storage)
     if not tables.exists(spark, _BATCHES):
@@ -72,8 +72,7 @@ def _select(topic: str, batches: str) -> str:
     return f"""
         SELECT message.*, try_validate_utf8(CAST(message.body AS STRING)) AS body_text
         FROM {topic} AS message
-        WHERE message.committed_at < (SELECT min_by(batch_time, coalesce(finished_at, batch_time)) FROM {batches})
-        OR EXISTS (
+        WHERE EXISTS (
             SELECT 1 FROM {batches} AS whole
             WHERE whole.batch_id = message.batch_id AND whole.batch_time = message.committed_at
         )"""  # noqa: S608 - quoted names

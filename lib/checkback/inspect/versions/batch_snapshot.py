@@ -43,13 +43,12 @@ class Snapshot:
 def snapshot(spark: SparkSession, settings: Settings, at: datetime | str | None = None) -> Snapshot:
     """All topics and the ledger as of the last batch complete ``at`` a time; None: as of the newest complete batch.
 
-    A batch is complete once it has its row in `batches`. Rows of the previous release, which wrote no such rows, belong
-    to every snapshot. Rows are selected by the batch they record, not by time travel: the snapshot reaches back as far
-    as the rows do, regardless of OPTIMIZE and VACUUM; rows deleted since are missing. The tables' versions are fixed on
-    call.
+    A batch is complete once it has its row in `batches`. Rows are selected by the batch they record, not by time
+    travel: the snapshot reaches back as far as the rows do, regardless of OPTIMIZE and VACUUM; rows deleted since are
+    missing. The tables' versions are fixed on call.
 
-    Raises SettingsError if there are no tables, or if ``at`` is not a time or before the first row of `batches`;
-    StateError if no batch has a row there.
+    Raises SettingsError if there are no tables, or if ``at`` is not a time or no batch was complete then; StateError if
+    no batch has a row in `batches`.
     """
     moment, tables = parse_as_of(at), Tables.of(settings.storage)
     if not tables.exists(spark, "half"):
@@ -67,7 +66,7 @@ def snapshot(spark: SparkSession, settings: Settings, at: datetime | str | None 
     if cut.batch is None:
         first = WholeBatch.of(whole.batches[0])
         fix = f"ask for {first.finished_at:%Y-%m-%dT%H:%M:%S.%f}Z or later"
-        raise SettingsError("it is not known which batches were complete then", "at", fix)
+        raise SettingsError("no batch was complete then", "at", fix)
 
     def read(name: str) -> DataFrame:
         version = versions[name]

@@ -6,7 +6,6 @@ A batch's row in `batches` is written last, so a batch that has one is complete.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -48,28 +47,6 @@ class BatchRange(NamedTuple):
     first_time: int
     last_time: int
 
-    def holds(self, batch_id: int, time: int) -> bool:
-        """Whether a row with this batch id and batch time is within."""
-        return self.first_id <= batch_id <= self.last_id and self.first_time <= time <= self.last_time
-
-
-@dataclass(frozen=True)
-class BatchSelection:
-    """Which rows belong to a cut, by batch id and batch time.
-
-    Those in ``boxes``, and those of the previous release, which wrote no row in `batches`: older than ``past_until``,
-    and of no batch after the cut (``later``).
-    """
-
-    boxes: tuple[BatchRange, ...]
-    past_until: int
-    later: tuple[BatchRange, ...] = ()
-
-    def holds(self, batch_id: int, time: int) -> bool:
-        """Whether a row with this batch id and batch time belongs to the cut."""
-        past = time < self.past_until and not any(box.holds(batch_id, time) for box in self.later)
-        return past or any(box.holds(batch_id, time) for box in self.boxes)
-
 
 class Epoch(NamedTuple):
     """Consecutive batches decided with the same rules; UNKNOWN = the rules are unknown.
@@ -101,20 +78,17 @@ def cut_at(batches: Records, at: int | None) -> int:
     return int(done[-1]) + 1 if len(done) else 0
 
 
-def members(kept: Records, others: Records) -> BatchSelection:
+def members(kept: Records, others: Records) -> tuple[BatchRange, ...]:
     """The rows of the ``kept`` batches, a prefix of the order, and of none of the ``others``, which follow.
 
-    Includes all rows before the first batch. There must be a batch. One more may be in progress, still without a row.
+    One more may be in progress, still without a row.
     """
-    first, last = (kept if len(kept) else others)[0], (others if len(others) else kept)[-1]
-    past_until = int(first["time"])
+    if not len(kept):
+        return ()
+    last = (others if len(others) else kept)[-1]
     # The id of the next batch, or of the first after a rebuild; at any time.
     begun = (int(last["batch_id"]) + 1, 0)
-    return BatchSelection(
-        tuple(box for run in _runs(kept) for box in _boxes(run, others, begun)),
-        past_until,
-        tuple(_box(run) for run in _runs(others[others["time"] < past_until])),
-    )
+    return tuple(box for run in _runs(kept) for box in _boxes(run, others, begun))
 
 
 def turns(batches: Records) -> NDArray[np.int64]:

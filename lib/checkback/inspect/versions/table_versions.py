@@ -238,6 +238,6 @@ class FixedTables:
 
 
 def _recorded(spark: SparkSession | None, place: str, application: str, done: int) -> Recorded | None:
-    """Every release that keeps the batches' rules in the checkpoint has left a row in `batches`, too."""
+    """The checkpoint keeps the rules of its batches from the first on."""
     first = min(numbers(spark, f"{place}/{FOLDER}"), default=None)
     return None if first is None or first > done else Recorded(application, first, done)

@@ -1,9 +1,7 @@
 """The tables as they are now, or as they were at a point in time, on Spark or DuckDB (`engine`).
 
 A batch commits its tables side by side. Those tables are therefore shown as of the last batch that was complete by then
-(`whole_batches`), the others at the last version committed by then. Before the first row of `batches`, which the
-previous release did not write, all go by their commits: between two commits of a batch a message may be published whose
-decision is missing. What is pending depends on `decisions` alone.
+(`whole_batches`), the others at the last version committed by then.
 """
 
 from __future__ import annotations
@@ -138,7 +136,7 @@ class View:
     def _newest_is_read(self, name: str) -> bool:
         """True if rows that did not exist at ``at`` are left out by their batches."""
         cut = self._cut(name)
-        return self.at is None or (cut is not None and cut.batch is not None)
+        return self.at is None or cut is not None
 
     def _found(self, name: str) -> int | None:
         if self.at is None or self._newest_is_read(name):

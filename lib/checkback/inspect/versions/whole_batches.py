@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from checkback.inspect.versions.batches import BATCH, UNKNOWN, BatchSelection, cut_at, in_order, members, turns
+from checkback.inspect.versions.batches import BATCH, UNKNOWN, BatchRange, cut_at, in_order, members, turns
 from checkback.storage.schemas import BATCH_TIMES, TOPIC_PREFIX
 from checkback.storage.timestamps import time_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from pyspark.sql import DataFrame
 
     from checkback.inspect.engines.engine import Engine
-    from checkback.inspect.versions.batches import BatchRange, Records
+    from checkback.inspect.versions.batches import Records
     from checkback.storage.checkpoints.checkpoint import Batch
 
 NAME = "batches"
@@ -103,10 +103,10 @@ def _by_place(names: Sequence[str], records: Records) -> BatchTable:
 
 @dataclass(frozen=True)
 class Cut:
-    """The rows of all batches up to ``batch``. None: only those before the first batch, of the previous release."""
+    """The rows of all batches up to ``batch``, by batch id and batch time. None: no batch, no rows."""
 
     batch: WholeBatch | None
-    members: BatchSelection
+    members: tuple[BatchRange, ...]
 
     @classmethod
     def at(cls, whole: BatchTable, at: int | None, since: BatchTable | None = None) -> Cut | None:
@@ -131,16 +131,10 @@ class Cut:
         time = batch_time(name)
         if time is None:
             return None
-        past = f"{time} < timestamp_millis({self.members.past_until})"
-        if self.members.later:
-            past = f"({past} AND NOT ({_within(self.members.later, time)}))"
-        return f"({past} OR {_within(self.members.boxes, time)})" if self.members.boxes else past
-
-
-def _within(boxes: Iterable[BatchRange], time: str) -> str:
-    # Plain columns, without expressions: their statistics allow file skipping.
-    return " OR ".join(
-        f"(batch_id BETWEEN {box.first_id} AND {box.last_id}"
-        f" AND {time} BETWEEN timestamp_millis({box.first_time}) AND timestamp_millis({box.last_time}))"
-        for box in boxes
-    )
+        # Plain columns, without expressions: their statistics allow file skipping.
+        within = " OR ".join(
+            f"(batch_id BETWEEN {box.first_id} AND {box.last_id}"
+            f" AND {time} BETWEEN timestamp_millis({box.first_time}) AND timestamp_millis({box.last_time}))"
+            for box in self.members
+        )
+        return f"({within})" if within else "FALSE"
