@@ -25,7 +25,7 @@ from checkback.consumer.group.group_state import GroupState, MessageQueue, Queue
 from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.notebook import consumers
 from checkback.consumer.position import QUEUES, Position
-from checkback.producer import LocalTransactionState, MessageApply, TransactionProducer, check_app, consumed
+from checkback.producer import LocalTransactionState, Message, MessageApply, TransactionProducer, check_app, consumed
 from checkback.settings import Settings, Storage
 from checkback.storage.tables import Tables
 from checkback.storage.timestamps import time_of
@@ -121,7 +121,9 @@ def test_producer_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     [sent], [ended] = rows(tmp_path / "data", "half"), rows(tmp_path / "data", "op")
     assert (sent["real_topic"], sent["body"]) == ("payments", b'{"amount": 42}')
     assert (ended["state"], ended["transaction_id"]) == ("COMMIT", sent["transaction_id"])
-    assert names["barrier"].check(sent["transaction_id"], "orders") is LocalTransactionState.COMMIT
+    place = sent["queue_id"], sent["queue_offset"]
+    stored = Message("payments", b"").stored_at(*place, sent["producer_group"], sent["transaction_id"])
+    assert names["barrier"].check(stored) is LocalTransactionState.COMMIT
 
 
 class _Book(dict[str, str]):

@@ -277,7 +277,7 @@ def test_a_journal_that_was_moved_away_is_not_missed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("statement", "told"),
-    [("PRAGMA application_id = 7", "is no journal"), ("PRAGMA user_version = 99", "the journal's format is 99, not 2")],
+    [("PRAGMA application_id = 7", "is no journal"), ("PRAGMA user_version = 99", "the journal's format is 99, not 1")],
 )
 def test_what_it_cannot_read_is_refused(tmp_path: Path, statement: str, told: str) -> None:
     opened(tmp_path).close()
@@ -512,19 +512,3 @@ def test_without_flushes_contents_stay_in_the_database(tmp_path: Path) -> None:
     journal.append([record(large(1))], 0)
     assert (contents(journal), segments(tmp_path)) == ([large(1)], [])
     journal.close()
-
-
-def test_a_journal_of_format_1_goes_on(tmp_path: Path) -> None:
-    database = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
-    database.executescript(
-        "PRAGMA application_id = 0x63624A31; PRAGMA user_version = 1;"
-        "CREATE TABLE journal (id INTEGER NOT NULL, tables TEXT NOT NULL, queues TEXT NOT NULL);"
-        "CREATE TABLE record (position INTEGER PRIMARY KEY, kind INTEGER NOT NULL, rows INTEGER NOT NULL,"
-        " queue_id INTEGER NOT NULL, first INTEGER NOT NULL, content BLOB NOT NULL);"
-        "INSERT INTO journal VALUES (5, 'half-id,op-id', '0'); INSERT INTO record VALUES (3, 0, 1, 0, 0, x'61');"
-    )
-    database.close()
-    (tmp_path / "journal.lock").touch()
-    with journal_in(tmp_path) as journal:
-        journal.append([record(large(1))], 0)
-        assert (journal.id, journal.queues, contents(journal)) == (5, frozenset({0}), [b"a", large(1)])

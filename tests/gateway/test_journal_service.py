@@ -287,7 +287,7 @@ def test_a_take_over_without_messages_keeps_its_offsets_apart(tmp_path: Path) ->
 
 
 def test_offsets_that_others_have_taken_are_told(tmp_path: Path) -> None:
-    """As when a release before the journal was started on the queue: no message is dropped, none lands twice."""
+    """As when `half` was written by something else meanwhile: no message is dropped, none lands twice."""
     run(started(tmp_path, flush="1h"), lambda service: send(service, "old"), kill=True)
     os.rename(tmp_path / "_journal", tmp_path / "away")
     assert run(started(tmp_path, take_over=True, acknowledge="table"), lambda service: send(service, "x")) is None

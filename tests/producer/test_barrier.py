@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
 from checkback.errors import CheckbackError
-from checkback.producer import Barrier, BarrierError, LocalTransactionState
+from checkback.producer import Barrier, BarrierError, LocalTransactionState, Message
 
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK, LocalTransactionState.UNKNOWN
 #: longer than anything here takes, in seconds
@@ -34,8 +34,12 @@ def barrier(engine: Engine) -> Barrier:
     return made
 
 
+def message(name: str) -> Message:
+    return Message("payments", b"", transaction_id=name).stored_at(0, 7, "orders")
+
+
 def pay(barrier: Barrier, transaction_id: str) -> None:
-    with barrier.local_transaction(transaction_id, "orders") as connection:
+    with barrier.local_transaction(message(transaction_id)) as connection:
         connection.execute(text("INSERT INTO account VALUES (:id)"), {"id": transaction_id})
 
 
@@ -46,17 +50,17 @@ def paid(engine: Engine) -> Counter[str]:
 
 def test_committed_is_commit_ever_after(barrier: Barrier, engine: Engine) -> None:
     pay(barrier, "t1")
-    assert [barrier.check("t1", "orders") for _ in range(3)] == [COMMIT] * 3
+    assert [barrier.check(message("t1")) for _ in range(3)] == [COMMIT] * 3
     assert paid(engine) == {"t1": 1}
 
 
 def test_transaction_after_its_rollback_cannot_commit(barrier: Barrier, engine: Engine) -> None:
     """The check came first: the local transaction fails before it begins, and leaves nothing."""
-    assert barrier.check("t1", "orders") is ROLLBACK
+    assert barrier.check(message("t1")) is ROLLBACK
     with pytest.raises(BarrierError, match="a check was told ROLLBACK") as refused:
         pay(barrier, "t1")
     assert refused.value.state is ROLLBACK
-    assert barrier.check("t1", "orders") is ROLLBACK
+    assert barrier.check(message("t1")) is ROLLBACK
     assert not paid(engine)
 
 
@@ -71,13 +75,13 @@ def test_transaction_done_before_is_not_done_again(barrier: Barrier, engine: Eng
 
 def test_transaction_failed_is_rollback_and_may_not_be_tried_again(barrier: Barrier, engine: Engine) -> None:
     def fail() -> None:
-        with barrier.local_transaction("t1", "orders") as connection:
+        with barrier.local_transaction(message("t1")) as connection:
             connection.execute(text("INSERT INTO account VALUES ('t1')"))
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail()
-    assert barrier.check("t1", "orders") is ROLLBACK
+    assert barrier.check(message("t1")) is ROLLBACK
     with pytest.raises(BarrierError):
         pay(barrier, "t1")
     assert not paid(engine)
@@ -86,10 +90,10 @@ def test_transaction_failed_is_rollback_and_may_not_be_tried_again(barrier: Barr
 def test_transaction_under_way_is_unknown_then_what_it_became(barrier: Barrier, engine: Engine) -> None:
     """A check does not decide over the head of a local transaction that has begun, and does not wait for ever."""
     impatient = Barrier(engine, wait_s=0.1)
-    with ThreadPoolExecutor(1) as pool, barrier.local_transaction("t1", "orders") as connection:
+    with ThreadPoolExecutor(1) as pool, barrier.local_transaction(message("t1")) as connection:
         connection.execute(text("INSERT INTO account VALUES ('t1')"))
-        assert pool.submit(impatient.check, "t1", "orders").result(DEADLINE) is UNKNOWN
-    assert impatient.check("t1", "orders") is COMMIT
+        assert pool.submit(impatient.check, message("t1")).result(DEADLINE) is UNKNOWN
+    assert impatient.check(message("t1")) is COMMIT
 
 
 @pytest.mark.parametrize("commits", [True, False])
@@ -104,8 +108,8 @@ def test_check_that_waits_sees_how_the_transaction_ends(barrier: Barrier, engine
 
     with ThreadPoolExecutor(1) as pool:
         with engine.connect() as connection:
-            barrier.mark(connection, "t1", "orders")
-            checked = pool.submit(patient.check, "t1", "orders")
+            barrier.mark(connection, message("t1"))
+            checked = pool.submit(patient.check, message("t1"))
             assert waiting.wait(DEADLINE)
             assert not checked.done()
             (connection.commit if commits else connection.rollback)()
@@ -124,7 +128,7 @@ def test_transactions_raced_by_checks_in_threads(barrier: Barrier, engine: Engin
             told[name].add(refused.state)
 
     def check(name: str) -> None:
-        told[name].add(barrier.check(name, "orders"))
+        told[name].add(barrier.check(message(name)))
 
     with ThreadPoolExecutor(6) as pool:
         work = []
@@ -138,7 +142,7 @@ def test_transactions_raced_by_checks_in_threads(barrier: Barrier, engine: Engin
     assert set(committed.values()) <= {1}
     for name in ids:
         assert told[name] - {UNKNOWN} <= {COMMIT if name in committed else ROLLBACK}
-        assert barrier.check(name, "orders") is (COMMIT if name in committed else ROLLBACK)
+        assert barrier.check(message(name)) is (COMMIT if name in committed else ROLLBACK)
     # Both orders have happened, else nothing was tested.
     assert {state for states in told.values() for state in states} >= {COMMIT, ROLLBACK}
 
@@ -146,17 +150,18 @@ def test_transactions_raced_by_checks_in_threads(barrier: Barrier, engine: Engin
 RACER = """
 import sys
 from sqlalchemy import create_engine, text
-from checkback.producer import Barrier, BarrierError
+from checkback.producer import Barrier, BarrierError, Message
 url, work = sys.argv[1:]
 engine = create_engine(url, connect_args={"timeout": 30} if url.startswith("sqlite") else {})
 barrier = Barrier(engine, wait_s=30)
 def run(name):
+    message = Message("payments", b"", transaction_id=name).stored_at(0, 7, "orders")
     if work == "check":
-        return barrier.check(name, "orders")
+        return barrier.check(message)
     try:
-        with barrier.local_transaction(name, "orders") as connection:
+        with barrier.local_transaction(message) as connection:
             connection.execute(text("INSERT INTO account VALUES (:id)"), {"id": name})
-        return barrier.check(name, "orders")
+        return barrier.check(message)
     except BarrierError as refused:
         return refused.state
 for line in sys.stdin:
@@ -199,10 +204,11 @@ def test_killed_between_commit_and_op_is_commit(barrier: Barrier, engine: Engine
     code = """
 import os, signal, sys
 from sqlalchemy import create_engine, text
-from checkback.producer import Barrier
+from checkback.producer import Barrier, Message
 barrier = Barrier(create_engine(sys.argv[1]))
+message = Message("payments", b"", transaction_id=sys.argv[2]).stored_at(0, 7, "orders")
 try:
-    with barrier.local_transaction(sys.argv[2], "orders") as connection:
+    with barrier.local_transaction(message) as connection:
         connection.execute(text("INSERT INTO account VALUES (:id)"), {"id": sys.argv[2]})
         if sys.argv[2] == "before":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -212,15 +218,15 @@ finally:
     for name in ("before", "after"):
         run = subprocess.run([sys.executable, "-c", code, database_url, name], check=False, timeout=60)
         assert run.returncode == -9
-    assert [barrier.check(name, "orders") for name in ("before", "after")] == [ROLLBACK, COMMIT]
+    assert [barrier.check(message(name)) for name in ("before", "after")] == [ROLLBACK, COMMIT]
     assert paid(engine) == {"after": 1}
 
 
 def test_mark_in_a_session_of_the_orm(barrier: Barrier, engine: Engine) -> None:
     with Session(engine) as session, session.begin():
-        barrier.mark(session.connection(), "t1", "orders")
+        barrier.mark(session.connection(), message("t1"))
         session.execute(text("INSERT INTO account VALUES ('t1')"))
-    assert barrier.check("t1", "orders") is COMMIT
+    assert barrier.check(message("t1")) is COMMIT
 
 
 def test_mark_in_asyncio(barrier: Barrier, engine: Engine, database_url: str) -> None:
@@ -231,17 +237,17 @@ def test_mark_in_asyncio(barrier: Barrier, engine: Engine, database_url: str) ->
     async def run() -> list[LocalTransactionState]:
         own = asynchronous.create_async_engine(database_url.replace("sqlite:", "sqlite+aiosqlite:"))
         async with own.begin() as connection:
-            await connection.run_sync(barrier.mark, "t1", "orders")
+            await connection.run_sync(barrier.mark, message("t1"))
             await connection.execute(text("INSERT INTO account VALUES ('t1')"))
         async with own.connect() as connection:
-            await connection.run_sync(barrier.mark, "t2", "orders")
+            await connection.run_sync(barrier.mark, message("t2"))
             await connection.rollback()
         autocommit = own.execution_options(isolation_level="AUTOCOMMIT")
         async with autocommit.connect() as connection:
             with pytest.raises(CheckbackError, match="commits by itself"):
-                await connection.run_sync(barrier.mark, "t3", "orders")
+                await connection.run_sync(barrier.mark, message("t3"))
         await own.dispose()
-        return [await asyncio.to_thread(barrier.check, name, "orders") for name in ("t1", "t2", "t3")]
+        return [await asyncio.to_thread(barrier.check, message(name)) for name in ("t1", "t2", "t3")]
 
     assert asyncio.run(run()) == [COMMIT, ROLLBACK, ROLLBACK]
     assert paid(engine) == {"t1": 1}
@@ -251,15 +257,15 @@ def test_barrier_of_a_connection(barrier: Barrier, engine: Engine) -> None:
     with engine.connect() as connection:
         own = Barrier(connection)
         pay(own, "t1")
-        assert own.check("t1", "orders") is COMMIT
-        assert own.check("t2", "orders") is ROLLBACK
+        assert own.check(message("t1")) is COMMIT
+        assert own.check(message("t2")) is ROLLBACK
     assert paid(engine) == {"t1": 1}
 
 
 def test_autocommit_is_refused(barrier: Barrier, engine: Engine) -> None:
     """There the mark would say COMMIT before anything else has committed."""
     own = Barrier(engine.execution_options(isolation_level="AUTOCOMMIT"))
-    for use in (lambda: pay(own, "t1"), lambda: own.check("t1", "orders")):
+    for use in (lambda: pay(own, "t1"), lambda: own.check(message("t1"))):
         with pytest.raises(CheckbackError, match="commits by itself"):
             use()
     assert not paid(engine)
@@ -280,12 +286,12 @@ def test_begin_of_ones_own_on_sqlite_is_a_transaction(tmp_path: object) -> None:
 
     barrier = Barrier(engine)
     barrier.create_table()
-    with pytest.raises(ZeroDivisionError), barrier.local_transaction("t1", "orders"):
+    with pytest.raises(ZeroDivisionError), barrier.local_transaction(message("t1")):
         raise ZeroDivisionError
-    assert barrier.check("t1", "orders") is ROLLBACK
-    with barrier.local_transaction("t2", "orders"):
+    assert barrier.check(message("t1")) is ROLLBACK
+    with barrier.local_transaction(message("t2")):
         pass
-    assert barrier.check("t2", "orders") is COMMIT
+    assert barrier.check(message("t2")) is COMMIT
 
 
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
@@ -294,48 +300,30 @@ def test_stricter_isolation_is_as_safe(postgres_url: str, level: str) -> None:
     barrier = Barrier(engine, f"barrier_{level[:6].strip().lower()}", wait_s=DEADLINE)
     barrier.create_table()
     with ThreadPoolExecutor(1) as pool:
-        with barrier.local_transaction("t1", "orders"):
-            checked = pool.submit(barrier.check, "t1", "orders")
+        with barrier.local_transaction(message("t1")):
+            checked = pool.submit(barrier.check, message("t1"))
         assert checked.result(DEADLINE) in {COMMIT, UNKNOWN}
-    assert barrier.check("t1", "orders") is COMMIT
-    assert barrier.check("t2", "orders") is ROLLBACK
+    assert barrier.check(message("t1")) is COMMIT
+    assert barrier.check(message("t2")) is ROLLBACK
     engine.dispose()
 
 
 def test_table_missing_is_an_error(engine: Engine) -> None:
     """Not UNKNOWN: nobody would ever notice."""
     with pytest.raises(DBAPIError, match="checkback_barrier"):
-        Barrier(engine).check("t1", "orders")
-
-
-@pytest.mark.parametrize("columns", ["", "producer_group VARCHAR(120) DEFAULT 'x', "], ids=["lacks", "not in the key"])
-def test_table_without_groups_is_told_in_one_line(engine: Engine, columns: str) -> None:
-    """Of an earlier release: its marks would be those of every group."""
-    with engine.begin() as connection:
-        made = f"{columns}transaction_id VARCHAR(1024) PRIMARY KEY, state VARCHAR(8), marked_at TIMESTAMP"
-        connection.execute(text(f"CREATE TABLE checkback_barrier ({made})"))
-    barrier = Barrier(engine)
-    for use in (barrier.create_table, lambda: pay(barrier, "t1"), lambda: barrier.check("t1", "orders")):
-        with pytest.raises(CheckbackError, match="table checkback_barrier: its primary key is not"):
-            use()
-
-
-def test_id_without_its_group_is_refused(barrier: Barrier) -> None:
-    """Ids are unique in a producer group: it could be another group's."""
-    with pytest.raises(CheckbackError, match="give producer_group"):
-        barrier.check("t1")
+        Barrier(engine).check(message("t1"))
 
 
 def test_create_table_twice_keeps_the_marks(barrier: Barrier) -> None:
     pay(barrier, "t1")
     barrier.create_table()
-    assert barrier.check("t1", "orders") is COMMIT
+    assert barrier.check(message("t1")) is COMMIT
 
 
 def test_purge_deletes_the_old_marks(barrier: Barrier) -> None:
     pay(barrier, "t1")
     assert barrier.purge() == 0
-    assert barrier.purge(timedelta(seconds=-1)) == 1
+    assert barrier.purge(timedelta(seconds=-1)) == 2
 
 
 def test_constraint_of_the_business_is_not_the_barriers(barrier: Barrier, engine: Engine) -> None:
@@ -344,13 +332,13 @@ def test_constraint_of_the_business_is_not_the_barriers(barrier: Barrier, engine
         connection.execute(text("INSERT INTO account VALUES ('t1')"))
     with pytest.raises(IntegrityError):
         pay(barrier, "t1")
-    assert barrier.check("t1", "orders") is ROLLBACK
+    assert barrier.check(message("t1")) is ROLLBACK
 
 
 def test_longest_transaction_id_fits(barrier: Barrier) -> None:
-    with barrier.local_transaction("x" * 1024, "orders"):
+    with barrier.local_transaction(message("x" * 1024)):
         pass
-    assert barrier.check("x" * 1024, "orders") is COMMIT
+    assert barrier.check(message("x" * 1024)) is COMMIT
 
 
 def test_engine_of_one_connection_is_refused() -> None:

@@ -6,9 +6,7 @@ import pickle
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from itertools import count
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,15 +16,10 @@ from sqlalchemy import Engine, create_engine, event, text
 from checkback.errors import CheckbackError
 from checkback.producer import Barrier, BarrierError, CheckRequest, LocalTransactionState, Message
 
-if TYPE_CHECKING:
-    from checkback.producer.barrier_table import Transaction
-
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK, LocalTransactionState.UNKNOWN
 #: longer than anything here takes, in seconds
 DEADLINE = 20
 A, B, C = (0, 7), (1, 7), (1, 8)
-#: stands for the bare transaction id
-BARE = None
 _names = count()
 
 
@@ -47,17 +40,17 @@ def check(name: str, place: tuple[int, int]) -> CheckRequest:
     return CheckRequest(*place, name, "orders", "payments", 1, None)
 
 
-def pay(barrier: Barrier, name: str, place: tuple[int, int] | None, fails: bool = False) -> None:
-    """The local transaction of the half message at this place; None = by the bare transaction id."""
-    with barrier.local_transaction(*_transaction(name, place)) as connection:
+def pay(barrier: Barrier, name: str, place: tuple[int, int], fails: bool = False) -> None:
+    """The local transaction of the half message at this place."""
+    with barrier.local_transaction(message(name, place)) as connection:
         row = {"id": name, "place": str(place)}
         connection.execute(text("INSERT INTO account VALUES (:id, :place)"), row)
         if fails:
             raise ZeroDivisionError
 
 
-def ask(barrier: Barrier, name: str, place: tuple[int, int] | None) -> LocalTransactionState:
-    return barrier.check(name, "orders") if place is BARE else barrier.check(check(name, place))
+def ask(barrier: Barrier, name: str, place: tuple[int, int]) -> LocalTransactionState:
+    return barrier.check(check(name, place))
 
 
 def paid(engine: Engine) -> Counter[tuple[str, str]]:
@@ -98,89 +91,48 @@ def test_transaction_sent_again_after_its_commit_is_not_done_again(barrier: Barr
     assert paid(engine) == {("t1", str(A)): 1}
 
 
-@pytest.mark.parametrize("places", [(A, A), (A, B), (BARE, A), (A, BARE), (BARE, BARE)])
+@pytest.mark.parametrize("places", [(A, A), (A, B)])
 def test_groups_do_not_see_each_others_marks(
-    barrier: Barrier, engine: Engine, places: tuple[tuple[int, int] | None, ...]
+    barrier: Barrier, engine: Engine, places: tuple[tuple[int, int], ...]
 ) -> None:
     """The same transaction id in two groups on one database: two transactions."""
 
-    def of(group: str, place: tuple[int, int] | None) -> tuple[Transaction, str]:
-        return ("t1" if place is BARE else Message("payments", b"").stored_at(*place, group, "t1"), group)
+    def of(group: str, place: tuple[int, int]) -> Message:
+        return Message("payments", b"").stored_at(*place, group, "t1")
 
     first, second = of("orders", places[0]), of("refunds", places[1])
-    assert barrier.check(*first) is ROLLBACK
-    with barrier.local_transaction(*second):
+    assert barrier.check(first) is ROLLBACK
+    with barrier.local_transaction(second):
         pass
-    assert [barrier.check(*each) for each in (first, second)] == [ROLLBACK, COMMIT]
-    with pytest.raises(BarrierError) as refused, barrier.local_transaction(*first):
+    assert [barrier.check(each) for each in (first, second)] == [ROLLBACK, COMMIT]
+    with pytest.raises(BarrierError) as refused, barrier.local_transaction(first):
         pass
     assert (refused.value.state, refused.value.committed) == (ROLLBACK, False)
     for other in (A, B, C):
         state = barrier.check(CheckRequest(*other, "t1", "refunds", "payments", 1, None))
-        assert state is (COMMIT if places[1] in (BARE, other) else ROLLBACK)
-
-
-def test_message_of_another_group_is_refused(barrier: Barrier) -> None:
-    with pytest.raises(CheckbackError, match="it is of the group orders"):
-        barrier.check(message("t1", A), "refunds")
-
-
-@pytest.mark.parametrize("state", [COMMIT, ROLLBACK])
-def test_marks_of_a_bare_id_hold_for_every_place(
-    barrier: Barrier, engine: Engine, state: LocalTransactionState
-) -> None:
-    """A service with one gateway has marked the id alone."""
-    with engine.begin() as connection:
-        connection.execute(
-            barrier.table.insert().values(
-                producer_group="orders", transaction_id="t1", state=state.value, marked_at=datetime.now(timezone.utc)
-            )
-        )
-    assert ask(barrier, "t1", A) is state
-    with pytest.raises(BarrierError) as refused:
-        pay(barrier, "t1", A)
-    assert refused.value.state is state
-    assert [ask(barrier, "t1", place) for place in (B, A, BARE)] == [state] * 3
-
-
-def test_bare_id_is_barred_by_a_check_of_a_place(barrier: Barrier, engine: Engine) -> None:
-    """While a service is changed: an instance that marks the bare id is still at it, a new one has said ROLLBACK."""
-    assert ask(barrier, "t1", A) is ROLLBACK
-    with pytest.raises(BarrierError, match="a check was told ROLLBACK"):
-        pay(barrier, "t1", BARE)
-    assert ask(barrier, "t1", BARE) is ROLLBACK
-    with pytest.raises(BarrierError, match="a check was told ROLLBACK"):
-        pay(barrier, "t1", B)
-    assert not paid(engine)
+        assert state is (COMMIT if places[1] == other else ROLLBACK)
 
 
 def test_mark_is_one_round_trip(barrier: Barrier, engine: Engine) -> None:
-    """As many statements as with a bare transaction id."""
+    """With the row of the business one more; a check takes two."""
     seen: list[str] = []
     event.listen(engine, "before_cursor_execute", lambda _c, _cursor, statement, *_: seen.append(statement[:6]))
-    counts = []
-    for place in (BARE, A):
-        seen.clear()
-        pay(barrier, f"t{place}", place)
-        counts.append(list(seen))
-        seen.clear()
-        ask(barrier, f"t{place}", place)
-        counts.append(list(seen))
-    assert counts[0] == ["INSERT", "INSERT", "SELECT"]
-    assert counts[:2] == counts[2:]
+    pay(barrier, "t1", A)
+    assert seen == ["INSERT", "INSERT", "SELECT"]  # and the look at the end
+    seen.clear()
+    ask(barrier, "t1", A)
+    assert [statement for statement in seen if statement in ("INSERT", "SELECT")] == ["INSERT", "SELECT"]
 
 
 def test_mark_refused_and_committed_nevertheless_changes_nothing(barrier: Barrier, engine: Engine) -> None:
     """BarrierError is caught inside the transaction, which then commits: `return barred.state` in its block."""
     ask(barrier, "told", A)
     pay(barrier, "done", A)
-    ask(barrier, "bare", BARE)
-    for name, place in (("told", A), ("done", B), ("done", A), ("bare", A)):
+    for name, place in (("told", A), ("done", B), ("done", A)):
         with engine.begin() as connection, pytest.raises(BarrierError):
             barrier.mark(connection, message(name, place))
     assert [ask(barrier, "told", place) for place in (A, B)] == [ROLLBACK, ROLLBACK]
     assert [ask(barrier, "done", place) for place in (A, B)] == [COMMIT, ROLLBACK]
-    assert [ask(barrier, "bare", place) for place in (A, B)] == [ROLLBACK, ROLLBACK]
     pay(barrier, "told", C)
 
 
@@ -193,9 +145,8 @@ def test_message_without_a_place_is_refused(barrier: Barrier) -> None:
 def test_id_that_looks_like_a_mark_is_refused(barrier: Barrier) -> None:
     """Chosen by somebody else it could stand for another transaction's mark."""
     pay(barrier, "t1", A)
-    for place in (BARE, A):
-        with pytest.raises(CheckbackError, match="use another id"):
-            pay(barrier, "@0/7 t1", place)
+    with pytest.raises(CheckbackError, match="use another id"):
+        pay(barrier, "@0/7 t1", A)
     for name in ("@0/7", "@x/7 t1", "@", "0/7 t1"):
         pay(barrier, name, A)
 
@@ -214,32 +165,26 @@ def test_long_ids_fit_with_their_place(barrier: Barrier, length: int) -> None:
 class Told:
     """What the barrier may do after what it has said: of one transaction."""
 
-    committed: list[tuple[int, int] | None] = field(default_factory=list)
-    rolled_back: set[tuple[int, int] | None] = field(default_factory=set)
+    committed: list[tuple[int, int]] = field(default_factory=list)
+    rolled_back: set[tuple[int, int]] = field(default_factory=set)
 
-    def may_commit(self, place: tuple[int, int] | None) -> bool:
-        """A place of its own is barred by its own checks, and by those of the bare id; the bare id by any."""
-        barred = self.rolled_back & {place, BARE} if place is not BARE else self.rolled_back
-        return not self.committed and not barred
+    def may_commit(self, place: tuple[int, int]) -> bool:
+        """A place is barred by its own checks."""
+        return not self.committed and place not in self.rolled_back
 
-    def answer(self, place: tuple[int, int] | None) -> LocalTransactionState:
+    def answer(self, place: tuple[int, int]) -> LocalTransactionState:
         """The answer to a check now."""
-        if BARE in self.rolled_back or not self.committed:
-            return ROLLBACK
-        everywhere = place is BARE or self.committed == [BARE]
-        return COMMIT if everywhere or self.committed == [place] else ROLLBACK
+        return COMMIT if self.committed == [place] else ROLLBACK
 
 
-_PLACES = st.sampled_from([A, B, C, BARE])
+_PLACES = st.sampled_from([A, B, C])
 _STEPS = st.lists(st.tuples(st.sampled_from(["check", "local", "fails", "marks anyway"]), _PLACES), max_size=12)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
 @given(_STEPS)
-def test_whatever_was_told_holds(
-    barrier: Barrier, engine: Engine, steps: list[tuple[str, tuple[int, int] | None]]
-) -> None:
-    """Checks and local transactions of any places, and of the bare id, one after the other: as Told has it."""
+def test_whatever_was_told_holds(barrier: Barrier, engine: Engine, steps: list[tuple[str, tuple[int, int]]]) -> None:
+    """Checks and local transactions of any places, one after the other: as Told has it."""
     name, told = f"t{next(_names)}", Told()
     for what, place in steps:
         if what == "check":
@@ -256,17 +201,13 @@ def test_whatever_was_told_holds(
                 told.committed.append(place)
         elif what == "marks anyway":
             with engine.begin() as connection, pytest.raises(BarrierError):
-                barrier.mark(connection, *_transaction(name, place))
+                barrier.mark(connection, message(name, place))
         else:
             with pytest.raises(BarrierError) as refused:
                 pay(barrier, name, place)
             assert refused.value.committed == bool(told.committed)
             assert refused.value.state is told.answer(place)
     assert sum(times for (who, _), times in paid(engine).items() if who == name) == len(told.committed)
-
-
-def _transaction(name: str, place: tuple[int, int] | None) -> tuple[Transaction, str | None]:
-    return (name, "orders") if place is BARE else (message(name, place), None)
 
 
 def test_half_messages_of_a_transaction_raced_by_checks(barrier: Barrier, engine: Engine) -> None:

@@ -46,7 +46,10 @@ def test_service_in_one_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert client.ask(asked).outcome == "COMMIT"
         assert client.ask(replace(asked, queue_offset=result.queue_offset + 1)).outcome == "ROLLBACK"
         assert client.ask(request(transaction_id="never seen", offset=8)).outcome == "ROLLBACK"
-    assert names["barrier"].check("never seen", "orders") is LocalTransactionState.ROLLBACK
+    assert (
+        names["barrier"].check(replace(asked, transaction_id="never seen", queue_offset=8))
+        is LocalTransactionState.ROLLBACK
+    )
 
 
 def test_several_messages_in_one_local_transaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

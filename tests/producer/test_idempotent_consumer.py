@@ -66,22 +66,6 @@ def test_message_without_a_group_is_refused(business: Engine, group: str) -> Non
     assert credits_of(business) == []
 
 
-@pytest.mark.parametrize("columns", ["", "consumer_group VARCHAR(120) DEFAULT 'x', "], ids=["lacks", "not in the key"])
-def test_table_without_groups_is_told_in_one_line(engine: Engine, columns: str) -> None:
-    """Of an earlier release: its marks would be everybody's."""
-    with engine.begin() as connection:
-        key = "topic VARCHAR(127), half_queue_id INTEGER, half_queue_offset BIGINT"
-        made = f"{columns}{key}, applied_at TIMESTAMP, PRIMARY KEY (topic, half_queue_id, half_queue_offset)"
-        connection.execute(text(f"CREATE TABLE message_apply ({made})"))
-        connection.execute(text("CREATE TABLE credit (amount BIGINT)"))
-    with pytest.raises(CheckbackError, match="table message_apply: its primary key is not"):
-        MessageApply().create_table(engine)
-    with pytest.raises(CheckbackError, match="table message_apply: its primary key is not"):  # noqa: SIM117
-        with engine.begin() as connection:
-            credit(connection, 1)
-    assert credits_of(engine) == []
-
-
 def test_purge_deletes_the_old_marks(business: Engine) -> None:
     with business.begin() as connection:
         credit(connection, 1)

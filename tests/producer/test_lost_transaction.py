@@ -14,7 +14,7 @@ from checkback.errors import CheckbackError
 from checkback.producer import Barrier, BarrierError, LocalTransactionState, Message, MessageApply, consumed
 
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK, LocalTransactionState.UNKNOWN
-TRANSACTIONS: list[Message | str] = [Message("payments", b"").stored_at(0, 7, "orders", "t1"), "t1"]
+TRANSACTION = Message("payments", b"").stored_at(0, 7, "orders", "t1")
 
 
 def _caught(statement: str) -> Callable[[Connection], None]:
@@ -83,10 +83,10 @@ def pay(connection: Connection) -> None:
     connection.execute(text("INSERT INTO paid VALUES ('t1')"))
 
 
-def run(barrier: Barrier, transaction: Message | str, work: Callable[[Connection], None]) -> LocalTransactionState:
+def run(barrier: Barrier, work: Callable[[Connection], None]) -> LocalTransactionState:
     """The local transaction, as in docs/producer.md."""
     try:
-        with barrier.local_transaction(transaction, "orders") as connection:
+        with barrier.local_transaction(TRANSACTION) as connection:
             pay(connection)
             work(connection)
     except BarrierError as barred:
@@ -95,22 +95,18 @@ def run(barrier: Barrier, transaction: Message | str, work: Callable[[Connection
 
 
 @pytest.mark.parametrize(("database_url", "name"), CASES, indirect=["database_url"])
-@pytest.mark.parametrize("transaction", TRANSACTIONS, ids=["place", "id"])
-def test_barrier_lets_no_commit_out_of_what_was_rolled_back(
-    business: Engine, database_url: str, name: str, transaction: Message | str
-) -> None:
+def test_barrier_lets_no_commit_out_of_what_was_rolled_back(business: Engine, database_url: str, name: str) -> None:
     barrier = Barrier(business)
     barrier.create_table()
     work = (ALWAYS | LOSSES[business.dialect.name])[name]
-    assert run(barrier, transaction, work) is UNKNOWN
+    assert run(barrier, work) is UNKNOWN
     assert paid(business) == []
-    assert barrier.check(transaction, "orders") is ROLLBACK
-    assert run(barrier, transaction, lambda _: None) is ROLLBACK
+    assert barrier.check(TRANSACTION) is ROLLBACK
+    assert run(barrier, lambda _: None) is ROLLBACK
 
 
-@pytest.mark.parametrize("transaction", TRANSACTIONS, ids=["place", "id"])
 @pytest.mark.parametrize("raw", [False, True])
-def test_commit_in_the_block_is_one(business: Engine, transaction: Message | str, raw: bool) -> None:
+def test_commit_in_the_block_is_one(business: Engine, raw: bool) -> None:
     """The mark and the effects are committed: by whom is no matter. The engine may have a single connection."""
     one = create_engine(business.url, poolclass=QueuePool, pool_size=1, max_overflow=0, pool_timeout=1)
     barrier = Barrier(one)
@@ -119,8 +115,8 @@ def test_commit_in_the_block_is_one(business: Engine, transaction: Message | str
     def commit(connection: Connection) -> None:
         connection.exec_driver_sql("COMMIT") if raw else connection.commit()
 
-    assert run(barrier, transaction, commit) is COMMIT
-    assert barrier.check(transaction, "orders") is COMMIT
+    assert run(barrier, commit) is COMMIT
+    assert barrier.check(TRANSACTION) is COMMIT
     assert paid(business) == ["t1"]
     one.dispose()
 
@@ -133,8 +129,8 @@ def test_error_around_a_savepoint_may_be_caught(business: Engine) -> None:
         with suppress(DBAPIError), connection.begin_nested():
             connection.execute(text("INSERT INTO seen VALUES ('x')"))
 
-    assert run(barrier, TRANSACTIONS[0], work) is COMMIT
-    assert barrier.check(TRANSACTIONS[0]) is COMMIT
+    assert run(barrier, work) is COMMIT
+    assert barrier.check(TRANSACTION) is COMMIT
     assert paid(business) == ["t1"]
 
 
@@ -142,9 +138,9 @@ def test_barrier_of_a_connection_is_no_other(business: Engine) -> None:
     with business.connect() as connection:
         barrier = Barrier(connection)
         barrier.create_table()
-        assert run(barrier, TRANSACTIONS[0], lambda own: own.rollback()) is UNKNOWN
-        assert run(barrier, TRANSACTIONS[0], lambda own: own.commit()) is COMMIT
-        assert barrier.check(TRANSACTIONS[0]) is COMMIT
+        assert run(barrier, lambda own: own.rollback()) is UNKNOWN
+        assert run(barrier, lambda own: own.commit()) is COMMIT
+        assert barrier.check(TRANSACTION) is COMMIT
     assert paid(business) == ["t1"]
 
 

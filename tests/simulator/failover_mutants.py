@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
@@ -18,28 +19,32 @@ if TYPE_CHECKING:
     from checkback.producer.barrier_table import Transaction
 
 
+#: the same place for all half messages, and that of none
+_NOWHERE = 63, 0
+
+
 class ByTransactionIdAlone(Service):
     """Knows that the transaction has committed, and not as which half message."""
 
     def mark_of(self, message: Message) -> Transaction:
-        return message.transaction_id
+        return message.stored_at(*_NOWHERE, "orders")
 
     def check_of(self, check: CheckRequest) -> Transaction:
-        return check.transaction_id
+        return replace(check, queue_id=_NOWHERE[0], queue_offset=_NOWHERE[1])
 
 
 class ChecksByTransactionIdAlone(Service):
     """Its local transaction has the place, its checks do not look at it."""
 
     def check_of(self, check: CheckRequest) -> Transaction:
-        return check.transaction_id
+        return replace(check, queue_id=_NOWHERE[0], queue_offset=_NOWHERE[1])
 
 
 class MarksTransactionIdAlone(Service):
     """Its checks have a place that the local transaction did not record."""
 
     def mark_of(self, message: Message) -> Transaction:
-        return message.transaction_id
+        return message.stored_at(*_NOWHERE, "orders")
 
 
 class SaysRollbackWithoutAMark(Service):
@@ -68,7 +73,10 @@ BARRIERS: dict[str, tuple[str, str]] = {
         "WHERE {table}.state IN ('{CHECKED}', '{PLACED}')",
     ),
     "a check told ROLLBACK bars nothing": ("WHERE {table}.state = '{CHECKED}'", "WHERE true"),
-    "committed elsewhere is COMMIT": ("        if self.place is None:\n", "        if self.whole == PLACED:\n"),
+    "committed elsewhere is COMMIT": (
+        "        return LocalTransactionState(self.place)\n",
+        "        return LocalTransactionState('COMMIT' if self.whole == PLACED else self.place)\n",
+    ),
     "places of one gateway are the same": ('f"@{queue_id}/{queue_offset} {name}"', 'f"@{queue_id}/0 {name}"'),
     "places of all gateways are the same": ('f"@{queue_id}/{queue_offset} {name}"', 'f"@0/{queue_offset} {name}"'),
 }

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from checkback.producer.barrier_table import Transaction as Marked
+    from checkback.producer.barrier_table import Transaction
     from simulator.tables import Tables
 
     Place = tuple[int, int]
@@ -77,11 +77,11 @@ class Service:
             connection.execute(self.barrier.table.delete())
             connection.execute(text("DELETE FROM paid"))
 
-    def mark_of(self, message: Message) -> Marked:
+    def mark_of(self, message: Message) -> Transaction:
         """What the listener gives the barrier."""
         return message
 
-    def check_of(self, check: CheckRequest) -> Marked:
+    def check_of(self, check: CheckRequest) -> Transaction:
         """Likewise."""
         return check
 
@@ -91,7 +91,7 @@ class Service:
 
     def failed(self, message: Message) -> LocalTransactionState:
         """What the listener returns for a local transaction that has failed: it may be said only once it is marked."""
-        return self.barrier.check(self.mark_of(message), "orders")
+        return self.barrier.check(self.mark_of(message))
 
     def run_local(self, transaction: int, ends: str) -> str:
         """The local transaction of the last half message, unless it has run. Raises HinderedError.
@@ -104,7 +104,7 @@ class Service:
         send = sends[-1]
         message = Message("payments", b"", transaction_id=str(transaction)).stored_at(*send.place, "orders")
         try:
-            with self.barrier.local_transaction(self.mark_of(message), "orders") as connection:
+            with self.barrier.local_transaction(self.mark_of(message)) as connection:
                 row = {"id": str(transaction), "place": str(send.place)}
                 connection.execute(text("INSERT INTO paid VALUES (:id, :place)"), row)
                 _pay(ends)
@@ -132,7 +132,7 @@ class Service:
         if said != BARRIER:
             return said
         check = CheckRequest(*key, str(half.transaction), "orders", "payments", turn + 1, half.born)
-        state = self.barrier.check(self.check_of(check), "orders")
+        state = self.barrier.check(self.check_of(check))
         if state is LocalTransactionState.ROLLBACK:
             self.told.add((half.transaction, key))
         return state.value

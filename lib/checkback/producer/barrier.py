@@ -6,9 +6,8 @@ its commit mark, in the same database transaction as the business changes. The k
 which of the two wins.
 
 A mark is that of a half message, identified by its place (docs/protocol.md, rule 13): the row "@0/12 order-4711". The
-row "order-4711", beside it, stands for the transaction as a whole: it commits at one place only. There it excludes
-marks of the bare transaction id, too, which a service with one gateway makes under that key. Transaction ids are unique
-in their producer group only, so the group is part of each row's key.
+row "order-4711", beside it, stands for the transaction as a whole: it commits at one place only. Transaction ids are
+unique in their producer group only, so the group is part of each row's key.
 """
 
 from __future__ import annotations
@@ -20,11 +19,12 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Column, Connection, DateTime, MetaData, String, Table, delete, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import StaticPool
+from sqlalchemy.schema import CreateTable
 
 from checkback.errors import CheckbackError
 from checkback.messages.limits import GROUP_MAX, TRANSACTION_ID_MAX
 from checkback.producer.barrier_table import CHECKED, PLACED, MarkKey, MarkStates, Statements
-from checkback.producer.deduplication import create_once, fit, keyed, refuse_autocommit, why_lost
+from checkback.producer.deduplication import fit, refuse_autocommit, why_lost
 from checkback.producer.listener import LocalTransactionState
 
 if TYPE_CHECKING:
@@ -83,25 +83,21 @@ class Barrier:
         self._statements = Statements.of(bind.dialect.identifier_preparer.format_table(self.table))
 
     def create_table(self) -> None:
-        """Create the table if it does not exist; call it at deployment, before the first transaction.
-
-        Raises CheckbackError for a table without groups.
-        """
+        """Create the table if it does not exist; call it at deployment, before the first transaction."""
         with self._begin() as connection:
-            create_once(connection, self.table)
+            connection.execute(CreateTable(self.table, if_not_exists=True))
 
     @contextmanager
-    def local_transaction(self, transaction: Transaction, producer_group: str | None = None) -> Iterator[Connection]:
+    def local_transaction(self, transaction: Transaction) -> Iterator[Connection]:
         """A connection in a transaction that begins with the commit mark; the end of the block commits both.
 
-        ``transaction``: the message that ``execute_local_transaction`` was given, or a transaction id and its
-        ``producer_group``, which is enough with one gateway. Raises BarrierError, before the block runs, if there is a
-        mark already; and at its end, if the transaction no longer has the mark: the block has rolled it back, or has
-        caught an error that did.
+        ``transaction``: the message that ``execute_local_transaction`` was given. Raises BarrierError, before the block
+        runs, if there is a mark already; and at its end, if the transaction no longer has the mark: the block has
+        rolled it back, or has caught an error that did.
         """
-        key = MarkKey.of(transaction, producer_group)
+        key = MarkKey.of(transaction)
         with self._begin() as connection:
-            self.mark(connection, transaction, producer_group)
+            self.mark(connection, transaction)
             yield connection
             if in_progress := connection.in_transaction():
                 self._refuse_lost(connection, key)
@@ -109,17 +105,16 @@ class Barrier:
             with self._begin() as connection:
                 self._refuse_lost(connection, key)
 
-    def mark(self, connection: Connection, transaction: Transaction, producer_group: str | None = None) -> None:
+    def mark(self, connection: Connection, transaction: Transaction) -> None:
         """Insert the commit mark in the connection's current transaction: for an ORM session or asyncio's run_sync.
 
         Call it before the business's statements, so that their lock waits do not delay it. Raises BarrierError if there
         is a mark already; the transaction must then be rolled back. Nobody looks at the end whether the mark is still
         there: do not catch a database error in the transaction, except around a savepoint (``begin_nested``).
         """
-        key = MarkKey.of(transaction, producer_group)
-        statements = self._statements
-        changed = self._execute(connection, statements.mark if key.place is None else statements.mark_place, key)
-        if changed == key.rows:
+        key = MarkKey.of(transaction)
+        changed = self._execute(connection, self._statements.mark, key)
+        if changed == 2:  # both rows
             return
         found = self._states(connection, key)
         if changed:
@@ -133,19 +128,18 @@ class Barrier:
             found.elsewhere or found.state is LocalTransactionState.COMMIT,
         )
 
-    def check(self, transaction: Transaction, producer_group: str | None = None) -> LocalTransactionState:
+    def check(self, transaction: Transaction) -> LocalTransactionState:
         """The answer for ``check_local_transaction``: COMMIT, or ROLLBACK, after which it can never commit.
 
-        Also what ``execute_local_transaction`` returns when its work has failed. ``transaction``: the check or message,
-        or a transaction id and its ``producer_group``, which is enough with one gateway. ROLLBACK holds for this half
-        message: the transaction may commit, or have committed, as another one. UNKNOWN if the local transaction is in
-        progress and does not end within ``wait_s``. The rollback mark is committed before this returns.
+        Also what ``execute_local_transaction`` returns when its work has failed. ``transaction``: the check or message.
+        ROLLBACK holds for this half message: the transaction may commit, or have committed, as another one. UNKNOWN if
+        the local transaction is in progress and does not end within ``wait_s``. The rollback mark is committed before
+        this returns.
         """
-        key = MarkKey.of(transaction, producer_group)
-        statements = self._statements
+        key = MarkKey.of(transaction)
         try:
             with self._begin() as connection, self._patience(connection):
-                self._execute(connection, statements.check if key.place is None else statements.check_place, key)
+                self._execute(connection, self._statements.check, key)
                 return self._states(connection, key).state
         except DBAPIError as error:
             if not _busy(error):
@@ -165,8 +159,7 @@ class Barrier:
     def _execute(self, connection: Connection, statement: TextClause, key: MarkKey) -> int:
         """Insert marks; the number of rows that were inserted or changed."""
         refuse_autocommit(connection, self.table.name)
-        with keyed(self.table):
-            return connection.execute(statement, {**key.values(), "now": datetime.now(timezone.utc)}).rowcount
+        return connection.execute(statement, {**key._asdict(), "now": datetime.now(timezone.utc)}).rowcount
 
     def _refuse_lost(self, connection: Connection, key: MarkKey) -> None:
         why = why_lost(lambda: self._has_commit_mark(connection, key))
@@ -176,12 +169,12 @@ class Barrier:
 
     def _has_commit_mark(self, connection: Connection, key: MarkKey) -> bool:
         rows = connection.execute(self._statements.states, key._asdict())
-        return (key.place or key.whole, LocalTransactionState.COMMIT.value) in [(row[0], row[1]) for row in rows]
+        return (key.place, LocalTransactionState.COMMIT.value) in [(row[0], row[1]) for row in rows]
 
     def _states(self, connection: Connection, key: MarkKey) -> MarkStates:
         rows = connection.execute(self._statements.states, key._asdict())
         states = {str(row[0]): str(row[1]) for row in rows}
-        return MarkStates(states[key.whole], None if key.place is None else states[key.place])
+        return MarkStates(states[key.whole], states[key.place])
 
     def _undo(self, connection: Connection, key: MarkKey, found: MarkStates) -> MarkStates:
         """Undo the change of one row when the other had a mark, lest the caller commits it; the states without it."""
@@ -189,7 +182,7 @@ class Barrier:
         if found.whole == PLACED and found.place == rollback:
             undone, row, state = found._replace(whole=CHECKED), key.whole, CHECKED
         else:
-            undone, row, state = found._replace(place=rollback), str(key.place), rollback
+            undone, row, state = found._replace(place=rollback), key.place, rollback
         connection.execute(self._statements.undo, {"group": key.group, "row": row, "state": state})
         return undone
 

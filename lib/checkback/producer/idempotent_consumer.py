@@ -11,11 +11,12 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from sqlalchemy import BigInteger, Column, DateTime, Integer, MetaData, String, Table, delete, select
+from sqlalchemy.schema import CreateTable
 
 from checkback.errors import CheckbackError
 from checkback.messages.limits import GROUP_MAX, TOPIC_MAX
 from checkback.messages.names import is_group
-from checkback.producer.deduplication import create_once, fit, insert_once, why_lost
+from checkback.producer.deduplication import fit, insert_once, why_lost
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,13 +42,10 @@ class MessageApply:
         )
 
     def create_table(self, engine: Engine) -> None:
-        """Create the table if it does not exist; call it at deployment.
-
-        Raises CheckbackError for a table without groups.
-        """
+        """Create the table if it does not exist; call it at deployment."""
         fit(engine.dialect, "MessageApply")
         with engine.begin() as connection:
-            create_once(connection, self.table)
+            connection.execute(CreateTable(self.table, if_not_exists=True))
 
     @contextmanager
     def consumed(
@@ -60,8 +58,8 @@ class MessageApply:
 
         The mark is part of the connection's current transaction, and the block a savepoint in it: an exception rolls
         back only the block and the mark. Waits for a concurrent transaction of the group that applies the same
-        message. Raises CheckbackError for an invalid group, for a table without groups, and at the end of a block in
-        which the transaction was ended, by an error perhaps: what it had applied before is undone, too.
+        message. Raises CheckbackError for an invalid group, and at the end of a block in which the transaction was
+        ended, by an error perhaps: what it had applied before is undone, too.
         """
         fit(connection.dialect, "consumed")
         if not is_group(group):

@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
 #: application_id and user_version of the database: "cbJ1", and the version of its format
-_APPLICATION, _FORMAT = 0x63624A31, 2
-#: what format 2 has besides: the place of a content that is in a file, else 0
-_PLACE = ("segment", "place", "size")
+_APPLICATION, _FORMAT = 0x63624A31, 1
 #: pages of the WAL after which it is copied into the database: 16 MiB
 _WAL_PAGES = 4000
 #: records that are in the tables which an append deletes: more than it adds, and few enough not to delay it
@@ -100,20 +98,20 @@ class Journal:
         if (application, version) == (0, 0) and not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             db.execute(f"PRAGMA application_id = {_APPLICATION}")
             db.execute("CREATE TABLE journal (id INTEGER NOT NULL, tables TEXT NOT NULL, queues TEXT NOT NULL)")
+            # segment, place, size: of a content that is in a file, else 0
             db.execute(
                 "CREATE TABLE record (position INTEGER PRIMARY KEY, kind INTEGER NOT NULL, rows INTEGER NOT NULL,"
-                " queue_id INTEGER NOT NULL, first INTEGER NOT NULL, content BLOB NOT NULL)"
+                " queue_id INTEGER NOT NULL, first INTEGER NOT NULL, content BLOB NOT NULL,"
+                " segment INTEGER NOT NULL, place INTEGER NOT NULL, size INTEGER NOT NULL)"
             )
+            db.execute("CREATE TABLE start (last INTEGER NOT NULL, next INTEGER NOT NULL)")
+            db.execute(f"PRAGMA user_version = {_FORMAT}")
             db.execute("INSERT INTO journal VALUES (?, ?, '')", (1 + secrets.randbits(62), tables))
         elif application != _APPLICATION:
             raise StorageError("is no journal of a gateway", self.path, "name another gateway.journal")
-        elif version not in (1, _FORMAT):
-            fix = "start the release that wrote it, or a newer one"
+        elif version != _FORMAT:
+            fix = "start the release that wrote it"
             raise StorageError(f"the journal's format is {version}, not {_FORMAT}", self.path, fix)
-        if version < _FORMAT:
-            for column in _PLACE:
-                db.execute(f"ALTER TABLE record ADD COLUMN {column} INTEGER NOT NULL DEFAULT 0")
-            db.execute(f"PRAGMA user_version = {_FORMAT}")
         self.id, owner, self.queues = self._identity()
         if owner != tables:
             if db.execute("SELECT count(*) FROM record").fetchone()[0]:
@@ -123,7 +121,6 @@ class Journal:
                 )
             db.execute("UPDATE journal SET id = ?, tables = ?, queues = ''", (1 + secrets.randbits(62), tables))
             self.id, _, self.queues = self._identity()
-        db.execute("CREATE TABLE IF NOT EXISTS start (last INTEGER NOT NULL, next INTEGER NOT NULL)")
         self.starts: tuple[int, int] = db.execute("SELECT last, next FROM start").fetchone() or (0, 0)
         db.execute("COMMIT")
         for position, kind, rows, size, queue_id, first in db.execute(

@@ -123,9 +123,7 @@ def recover(journal: Journal | None, flusher: Flusher | None, history: Deduplica
         if taken:
             queue_id, offset = min(taken)
             what = f"{len(taken)} half messages of the journal cannot land: others are at their offsets"
-            fix = (
-                f"the first is queue {queue_id}, offset {offset}: was half restored, or did an older release write it?"
-            )
+            fix = f"the first is queue {queue_id}, offset {offset}: was half restored?"
             raise StorageError(what, journal.path, f"{fix}; move the journal away to start without them")
     return flusher.drain()
 
