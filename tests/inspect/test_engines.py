@@ -18,14 +18,13 @@ from checkback.inspect.audit.batches import audit_batches
 from checkback.inspect.audit.labels import labelled
 from checkback.inspect.audit.run import SAMPLES, summary_question, taken
 from checkback.inspect.breaker_states import breakers_question
-from checkback.inspect.discarded_messages import discard_counts_question, discarded_question
+from checkback.inspect.discarded_messages import discard_counts_question, discarded_question, resumes_question
 from checkback.inspect.engines.check_jitter import xxhash64
 from checkback.inspect.engines.duckdb_engine import DuckDBEngine
 from checkback.inspect.engines.spark_engine import SparkEngine
 from checkback.inspect.message_keys import keys_of
-from checkback.inspect.outage_questions import damage_question, last_outages_question, outages_question
+from checkback.inspect.outage_questions import damage_question, outages_question
 from checkback.inspect.pending_transactions import pending_question
-from checkback.inspect.resumed_messages import resumes_question
 from checkback.inspect.scheduled_messages import SCHEDULED, SCHEDULED_COUNTS
 from checkback.inspect.status.groups import group_rows, last_words_question
 from checkback.inspect.status.status import lost_question, read_status
@@ -37,8 +36,9 @@ from checkback.inspect.timeline import (
     pending_over_time_question,
     pick_interval,
 )
+from checkback.inspect.topic_tables import topic_rows
 from checkback.inspect.transaction_lineage import lineage_rows, transactions_question
-from checkback.inspect.unpublished_messages import unpublished_rows
+from checkback.inspect.unpublished_messages import unpublished_question
 from checkback.inspect.versions.batch_stops import stops_question
 from checkback.inspect.versions.view import View
 from checkback.settings import Settings
@@ -154,6 +154,10 @@ def _questions(settings: Settings) -> dict[str, Callable[[View], Any]]:
     def asked(question: Any) -> Callable[[View], pa.Table]:
         return lambda view: view.engine.arrow(view.ask(question))
 
+    def unpublished(view: View) -> pa.Table:
+        question, tables = unpublished_question(view)
+        return view.engine.arrow(view.ask(question, tables))
+
     since, every = DONE - timedelta(minutes=5), timedelta(seconds=30)
     place = transactions_question(place=(0, 1), bodies=True)
     return {
@@ -176,7 +180,7 @@ def _questions(settings: Settings) -> dict[str, Callable[[View], Any]]:
         "decided": asked(decided_question(since)),
         "outcomes": asked(outcomes_question(None, every)),
         "outages": asked(outages_question()),
-        "outages since": asked(last_outages_question(since).where("producer_group", "orders")),
+        "outages since": asked(outages_question(since).where("producer_group", "orders")),
         "damage": asked(damage_question("orders", since, DONE)),
         "latency": asked(latency_question(None, every)),
         "pending over time": asked(pending_over_time_question(None, every)),
@@ -185,9 +189,9 @@ def _questions(settings: Settings) -> dict[str, Callable[[View], Any]]:
         "lineage hostile": lambda view: lineage_rows(view, str(_NAMES[1]), "orders"),
         "transactions": asked(transactions_question(str(_NAMES[1]), "two")),
         "place": asked(place),
-        "unpublished": unpublished_rows,
+        "unpublished": unpublished,
+        "topics": topic_rows,
         "batch stops": asked(stops_question(2, 3)),
-        "unpublished of": lambda view: unpublished_rows(view, "orders", "a", 2),
     }
 
 

@@ -13,7 +13,7 @@ from checkback.inspect.engines import duckdb_engine
 from checkback.inspect.engines.duckdb_engine import DuckDBEngine
 from checkback.inspect.pending_transactions import pending_question
 from checkback.inspect.scheduled_messages import SCHEDULED
-from checkback.inspect.unpublished_messages import unpublished_rows
+from checkback.inspect.unpublished_messages import unpublished_question
 from checkback.inspect.versions.table_versions import FixedTables
 from checkback.inspect.versions.view import View
 from checkback.settings import Settings, Storage
@@ -118,7 +118,7 @@ _NEW = Transaction(9, 1)
             [_NEW.decision(deliver_at=DONE), ("deliveries", _NEW.key | {"delivered_at": DONE, "deliver_at": DONE})],
             lambda view: view.ask(SCHEDULED),
         ),
-        ("topics/a", [_NEW.unpublished(), _NEW.published()], unpublished_rows),
+        ("topics/a", [_NEW.unpublished(), _NEW.published()], lambda view: view.ask(*unpublished_question(view))),
     ],
     ids=["pending", "scheduled", "unpublished"],
 )

@@ -17,11 +17,11 @@ from checkback.errors import SettingsError
 from checkback.inspect import (
     check_outcomes,
     decision_latency,
-    decisions_by_minute,
+    decisions,
+    groups,
     lineage,
     pending,
     pending_over_time,
-    stuck_groups,
     table,
 )
 from checkback.inspect.answers import Answers
@@ -298,8 +298,8 @@ def test_bodies_only_when_asked_for(spark: SparkSession, settings: Settings) -> 
     assert (bytes(first["body"]), first["properties"]["a"]) == (b"body", "1")
 
 
-def test_stuck_groups_tell_who_since_when_and_why(spark: SparkSession, settings: Settings) -> None:
-    found = stuck_groups(spark, settings, NOW)
+def test_groups_tell_who_since_when_and_why(spark: SparkSession, settings: Settings) -> None:
+    found = groups(spark, settings, NOW, stuck=True)
     assert tuple(found.columns) == GROUP_COLUMNS
     rows = {row["producer_group"]: row for row in rows_of(found)}
     assert list(rows) == ["dead", "unknown", "nowhere"]  # of "well" all that is overdue has an op
@@ -332,20 +332,20 @@ def test_groups_that_go_on_alone_are_listed_but_not_stuck(settings: Settings) ->
 
 def test_reconcile_that_stands_is_named(spark: SparkSession, settings: Settings) -> None:
     """Ten minutes later; and at a time of which the checkpoint knows no batch, nothing is said of it."""
-    later = {row["why"].partition(";")[0] for row in rows_of(stuck_groups(spark, settings, _ago(-10)))}
+    later = {row["why"].partition(";")[0] for row in rows_of(groups(spark, settings, _ago(-10), stuck=True))}
     assert later == {"reconcile does not run: last batch 00:00"}
 
 
 def test_minutes(spark: SparkSession, settings: Settings) -> None:
     """Rows to plot; each minute of pending has one."""
-    decided = rows_of(decisions_by_minute(spark, settings, NOW))
+    decided = rows_of(decisions(spark, settings, NOW))
     assert {(row["minute"], row["producer_group"], row["state"], row["decisions"]) for row in decided} == {
         ("2026-01-01T23:30:00.000Z", "dead", "COMMIT", 1),
         ("2026-01-01T23:57:00.000Z", "well", "COMMIT", 1),
     }
-    since = rows_of(decisions_by_minute(spark, settings, NOW, since=_ago(5)))
+    since = rows_of(decisions(spark, settings, NOW, since=_ago(5)))
     assert [row["producer_group"] for row in since] == ["well"]
-    coarse = rows_of(decisions_by_minute(spark, settings, NOW, every=timedelta(hours=1)))
+    coarse = rows_of(decisions(spark, settings, NOW, every=timedelta(hours=1)))
     assert {(row["minute"], row["producer_group"]) for row in coarse} == {
         ("2026-01-01T23:00:00.000Z", "dead"),
         ("2026-01-01T23:00:00.000Z", "well"),
@@ -392,7 +392,7 @@ def test_lineage_is_the_whole_story_in_order(spark: SparkSession, settings: Sett
         (name, 1, True) for name in ("half", "op", "check_requests", "check_answers")
     }
     assert {row["committed_at"] for row in rows} == {"2026-01-02T00:00:04.001Z"}
-    assert [row["event"] for row in rows_of(lineage(spark, settings, "tx-0-1", "other"))] == ["OP"]
+    assert [row["event"] for row in rows_of(lineage(spark, settings, "tx-0-1", group="other"))] == ["OP"]
 
 
 def test_lineage_after_optimize_knows_the_version_at_most(spark: SparkSession, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from checkback.inspect.engines.duckdb_engine import DuckDBEngine
 from checkback.inspect.status.progress import Progress
 from checkback.inspect.status.run_schedule import RunSchedule
 from checkback.inspect.status.screen import Line, as_json, check_rows, group_rows, lines
-from checkback.inspect.status.status import GROUP, ConsumerFacts, Engine, Status, TableFacts, read_status
+from checkback.inspect.status.status import GROUP, ConsumerFacts, ReconcileFacts, Status, TableFacts, read_status
 from checkback.inspect.unpublished_messages import Topic
 from checkback.inspect.versions.view import View
 from checkback.messages.durations import span
@@ -51,7 +51,7 @@ _STATUS = Status(
     now=_NOW,
     timeout=timedelta(seconds=6),
     reserved=timedelta(hours=72),
-    engine=Engine(
+    reconcile=ReconcileFacts(
         "process 12 on host",
         Progress(_DONE, _DONE, _NOW - 3_500),
         {"half": Unread(12, _NOW - 2_000), "op": Unread(0, None)},
@@ -84,53 +84,55 @@ def test_lines() -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "line"),
+    ("reconcile", "line"),
     [
-        (Engine(None), Line("reconcile", "not known here: its lock is on another machine")),
-        (Engine(""), Line("reconcile", "not at work: nobody holds its lock", bad=True)),
+        (ReconcileFacts(None), Line("reconcile", "not known here: its lock is on another machine")),
+        (ReconcileFacts(""), Line("reconcile", "not at work: nobody holds its lock", bad=True)),
         (
-            Engine(
+            ReconcileFacts(
                 "", Progress(_DONE, _DONE, schedule=RunSchedule((_NOW - 1_260_000, _NOW - 960_000, _NOW - 300_000)))
             ),
             Line("reconcile", "scheduled, every 11m: last run 14:10:00, 5m ago"),
         ),
         (
-            Engine("", Progress(_DONE, _DONE, schedule=RunSchedule((_NOW - 900_000, _NOW - 600_000)))),
+            ReconcileFacts("", Progress(_DONE, _DONE, schedule=RunSchedule((_NOW - 900_000, _NOW - 600_000)))),
             Line("reconcile", "scheduled, every 5m: last run 14:05:00, 10m ago; overdue since 14:13:30", bad=True),
         ),
         (
-            Engine("", Progress(_DONE, _DONE, schedule=RunSchedule((_NOW, _NOW - 3_600_000)))),
+            ReconcileFacts("", Progress(_DONE, _DONE, schedule=RunSchedule((_NOW, _NOW - 3_600_000)))),
             Line("reconcile", "scheduled: last run 13:15:00, 1h ago"),
         ),
         *(
             (
-                Engine("", Progress(_DONE, _DONE, schedule=RunSchedule((_NOW - 900_000, *wrong, _NOW - 600_000)))),
+                ReconcileFacts(
+                    "", Progress(_DONE, _DONE, schedule=RunSchedule((_NOW - 900_000, *wrong, _NOW - 600_000)))
+                ),
                 Line("reconcile", "scheduled, every 5m: last run 14:05:00, 10m ago; overdue since 14:13:30", bad=True),
             )
             for wrong in ((_NOW + _YEAR, _NOW + _YEAR + 300_000), (_NOW - _YEAR, _NOW - _YEAR + 300_000))
         ),
         (
-            Engine("", Progress(_DONE, _DONE, schedule=RunSchedule((_NOW - 3_600_001,)))),
+            ReconcileFacts("", Progress(_DONE, _DONE, schedule=RunSchedule((_NOW - 3_600_001,)))),
             Line("reconcile", "scheduled: last run 13:14:59, 1h ago; overdue since 14:14:59", bad=True),
         ),
         (
-            Engine("process 12 on host", Progress(_DONE, _DONE, schedule=RunSchedule((_NOW - 7_200_000,)))),
+            ReconcileFacts("process 12 on host", Progress(_DONE, _DONE, schedule=RunSchedule((_NOW - 7_200_000,)))),
             Line("reconcile", "at work: process 12 on host"),
         ),
-        (Engine("", Progress()), Line("last batch", "none yet: no checkpoint", bad=True)),
-        (Engine("a", Progress(_DONE)), Line("last batch", "none is done yet; 41 is under way for 5s")),
+        (ReconcileFacts("", Progress()), Line("last batch", "none yet: no checkpoint", bad=True)),
+        (ReconcileFacts("a", Progress(_DONE)), Line("last batch", "none is done yet; 41 is under way for 5s")),
         (
-            Engine(None, Progress(Batch(42, _NOW - 200_000), _DONE)),
+            ReconcileFacts(None, Progress(Batch(42, _NOW - 200_000), _DONE)),
             Line("last batch", "41, 14:14:55, 5s ago; 42 is under way for 3m 20s"),
         ),
         (
-            Engine("", Progress(Batch(42, _NOW - 200_000), _DONE)),
+            ReconcileFacts("", Progress(Batch(42, _NOW - 200_000), _DONE)),
             Line("last batch", "41, 14:14:55, 5s ago; 42 was interrupted: the next start takes it up"),
         ),
     ],
 )
-def test_line_of_reconcile(engine: Engine, line: Line) -> None:
-    assert line in lines(replace(_STATUS, engine=engine))
+def test_line_of_reconcile(reconcile: ReconcileFacts, line: Line) -> None:
+    assert line in lines(replace(_STATUS, reconcile=reconcile))
 
 
 def test_before_spark_has_started_the_tables_are_left_out() -> None:
@@ -187,8 +189,8 @@ def test_commits_that_came_after_another_decision_are_told_first(tmp_path: Path)
     write(None, tables, rows)
 
     def status(now: datetime) -> Status:
-        with DuckDBEngine(tables) as engine:
-            return read_status(settings, now, View.on(engine))
+        with DuckDBEngine(tables) as reconcile:
+            return read_status(settings, now, View.on(reconcile))
 
     found = status(DONE)
     first = lines(found)[0]
@@ -284,7 +286,7 @@ def test_json_has_the_documented_keys() -> None:
     assert told["at"] == "2026-11-21T14:15:00.000Z"
     assert told["reconcile"] == {"at_work": True, "owner": "process 12 on host", "schedule": None}
     runs = RunSchedule((_NOW - 600_000, _NOW - 300_000))
-    scheduled = replace(_STATUS, engine=Engine("", Progress(_DONE, _DONE, schedule=runs)))
+    scheduled = replace(_STATUS, reconcile=ReconcileFacts("", Progress(_DONE, _DONE, schedule=runs)))
     assert as_json(scheduled)["reconcile"]["schedule"] == {
         "last_run": "2026-11-21T14:10:00.000Z",
         "every_s": 300.0,
@@ -294,7 +296,7 @@ def test_json_has_the_documented_keys() -> None:
     assert (told["under_way"], told["interrupted"]) == (None, None)
     begun, none = {"batch_id": 42, "time": "2026-11-21T14:14:59.000Z"}, None
     for owner, expected in (("process 12 on host", (begun, none)), (None, (begun, none)), ("", (none, begun))):
-        told_of = as_json(replace(_STATUS, engine=Engine(owner, Progress(Batch(42, _NOW - 1000), _DONE))))
+        told_of = as_json(replace(_STATUS, reconcile=ReconcileFacts(owner, Progress(Batch(42, _NOW - 1000), _DONE))))
         assert (told_of["under_way"], told_of["interrupted"]) == expected
     assert told["watermarks"] == {"timeout": "2026-11-21T14:14:49.000Z", "reserved": "2026-11-18T14:14:55.000Z"}
     assert told["lag"] == {

@@ -130,8 +130,8 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Outputs:
 
 @pytest.mark.spark
 def test_pending_tells_who_is_stuck_since_when_and_why(outputs: Outputs) -> None:
-    (stuck,) = (text for text in outputs("pending", "stuck_groups") if text.startswith("text/plain"))
-    assert "text/html" in outputs("pending", "stuck_groups")
+    (stuck,) = (text for text in outputs("pending", "inspect.groups") if text.startswith("text/plain"))
+    assert "text/html" in outputs("pending", "inspect.groups")
     rows = {line.split()[0]: line for line in stuck.splitlines()[1:]}
     assert set(rows) == {"shipping", "invoices"}
     assert f"no endpoint answers: connection refused, since {_at(outage.DOWN_SINCE)}" in rows["shipping"]

@@ -64,7 +64,7 @@ def _is_small(settings: Settings) -> bool:
     from checkback.storage.tables import Tables
 
     try:
-        lag = read_status(settings, datetime.now(timezone.utc)).engine.lag
+        lag = read_status(settings, datetime.now(timezone.utc)).reconcile.lag
     except CheckbackError:  # the run itself will report it
         return False
     return Tables.of(settings.storage).by_files and sum(unread.rows for unread in lag.values()) < _MANY

@@ -16,8 +16,8 @@ from checkback.dashboard.actions import dead_letters
 from checkback.dashboard.pages import ROWS, given, mended, page_of
 from checkback.errors import SettingsError, StorageError
 from checkback.inspect.answers import Answers, records
+from checkback.inspect.no_answer import hint
 from checkback.inspect.plot_intervals import interval_for
-from checkback.inspect.status.next_step import next_step
 from checkback.inspect.status.screen import STATES
 from checkback.inspect.versions.as_of import parse_as_of
 from checkback.messages.durations import parse_duration
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 SOURCES = ("producer", "check", "operator", "checkback")
 #: since when decisions are shown, if no time is given
 LATELY = "1h ago"
+_AGAIN = "start reconcile again: it reads its settings when it starts"
 
 
 def pending(pages: Pages, request: Request) -> Response:
@@ -166,7 +167,7 @@ def group(pages: Pages, request: Request) -> Response:
             "as_of": form,
             "group": name,
             "stuck": groups[0] if groups else None,
-            "step": next_step(groups[0]) if groups and groups[0]["stuck"] else None,
+            "step": _next_step(groups[0]) if groups and groups[0]["stuck"] else None,
             "at": then or datetime.now(timezone.utc),
             "set": named,
             "endpoints": endpoints,
@@ -178,6 +179,20 @@ def group(pages: Pages, request: Request) -> Response:
             "outages": outages,
         },
     )
+
+
+def _next_step(row: Mapping[str, Any]) -> str | None:
+    """What to do about a row of `group_rows`; None = its outcomes do not tell."""
+    name = row["producer_group"] or ""
+    if (row["unknown_share"] or 0) >= 1:
+        return "ask its team what became of these transactions, or end them by hand (`checkback tx resolve`)"
+    if (row["no_answer_share"] or 0) < 1:
+        return None
+    if not row["endpoints"]:
+        return f"set producers.{name}.endpoints, and {_AGAIN}"
+    if hint(row["last_error"], name):
+        return f"mend the endpoint, or its settings in producers.{name}: then {_AGAIN}"
+    return "ask its team whether the endpoint is up: once it answers, checks go on by themselves"
 
 
 def consumers(pages: Pages, request: Request) -> Response:

@@ -25,13 +25,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from checkback.errors import SettingsError, StorageError
 from checkback.inspect.breaker_states import breakers_question
-from checkback.inspect.discarded_messages import discard_counts_question, discarded_question
+from checkback.inspect.discarded_messages import discard_counts_question, discarded_question, resumes_question
 from checkback.inspect.engines.duckdb_engine import DuckDBEngine, Mark
 from checkback.inspect.engines.question import Question
 from checkback.inspect.message_keys import Name, keys_of, name_of
-from checkback.inspect.outage_questions import last_outages_question
+from checkback.inspect.outage_questions import outages_question
 from checkback.inspect.pending_transactions import pending_question
-from checkback.inspect.resumed_messages import resumes_question
 from checkback.inspect.scheduled_messages import SCHEDULED, SCHEDULED_COUNTS
 from checkback.inspect.status.groups import group_rows, last_words_question
 from checkback.inspect.status.status import Status, read_status
@@ -44,9 +43,9 @@ from checkback.inspect.timeline import (
     pending_over_time_question,
     pick_interval,
 )
-from checkback.inspect.topics import topic_rows
+from checkback.inspect.topic_tables import topic_rows
 from checkback.inspect.transaction_lineage import lineage_rows, transactions_question
-from checkback.inspect.unpublished_messages import Topic, topics, unpublished_rows
+from checkback.inspect.unpublished_messages import Topic, topics, unpublished_question
 from checkback.inspect.versions.batch_stops import ORDER, stops_question
 from checkback.inspect.versions.view import View
 from checkback.storage.tables import Tables
@@ -59,7 +58,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from checkback.inspect.audit.run import Report
-    from checkback.inspect.engines.engine import Engine
+    from checkback.inspect.engines.engine import Engine, Rows
     from checkback.settings import Settings
 
 _Result = TypeVar("_Result")
@@ -133,14 +132,17 @@ class Answers:
         why: str | None = None,
         older_than: timedelta | None = None,
         place: tuple[int, int] | None = None,
+        bodies: bool = False,
         limit: int | None = None,
         offset: int = 0,
     ) -> pa.Table:
-        """The pending half messages, the oldest first; columns as `inspect.pending`.
+        """The pending half messages, the oldest first; columns as `pending_question`.
 
         ``why``: the beginning of the column's text. ``older_than``: since birth. ``place``: queue id and offset.
+        ``bodies``: with tags, keys, properties and body.
         """
-        question = pending_question(self._settings).where("producer_group", group).where("real_topic", topic).at(place)
+        question = pending_question(self._settings, bodies=bodies)
+        question = question.where("producer_group", group).where("real_topic", topic).at(place)
         age_s = None if older_than is None else older_than.total_seconds()
         return self._ask(question.begins("why", why).more("age_s", age_s).page(limit, offset), as_of)
 
@@ -165,14 +167,14 @@ class Answers:
         return [group for group in self._ask(question, None)["producer_group"].to_pylist() if group is not None]
 
     def groups(self, as_of: AsOf = None, *, stuck: bool = False) -> pa.Table:
-        """A row for each producer group with something pending, and why; columns as `inspect.stuck_groups`, and stuck.
+        """A row for each producer group with something pending, and why; columns as `group_rows`.
 
         ``stuck``: only groups that are stuck, without that column.
         """
         return self._view(lambda view: group_rows(view, self._settings, stuck=stuck), as_of)
 
     def breakers(self, as_of: AsOf = None, *, group: str | None = None) -> pa.Table:
-        """The circuit breaker of each endpoint that was tried; columns as `inspect.breakers`."""
+        """The circuit breaker of each endpoint that was tried; columns as `breakers_question`."""
         return self._ask(breakers_question(self._settings).where("producer_group", group), as_of)
 
     def status(self, as_of: AsOf = None) -> Status:
@@ -195,7 +197,7 @@ class Answers:
         return self._on(lambda engine: audit_on(engine, self._settings), within, all_rows=True)
 
     def findings(self) -> pa.Table:
-        """The transactions with which the audit finds fault; columns as `inspect.audit.findings`."""
+        """The transactions with which the audit finds fault; columns as `audit.findings_on`."""
         from checkback.inspect.audit.run import findings_on
 
         return self._on(lambda engine: findings_on(engine, self._settings), all_rows=True)
@@ -210,8 +212,14 @@ class Answers:
         limit: int | None = None,
         offset: int = 0,
     ) -> pa.Table:
-        """The messages that wait for their topic's table, the oldest first; columns as `inspect.unpublished`."""
-        return self._view(lambda view: unpublished_rows(view, group, topic, limit, offset, place), as_of)
+        """The messages that wait for their topic's table, the oldest first; columns as `unpublished_question`."""
+
+        def read(view: View) -> pa.Table:
+            question, tables = unpublished_question(view)
+            question = question.where("producer_group", group).where("real_topic", topic).at(place)
+            return self._rows(view, question.page(limit, offset), tables)
+
+        return self._view(read, as_of)
 
     def count_unpublished(self, as_of: AsOf = None) -> list[Topic]:
         """How many wait for each topic's table, since when and why; the longest waiting first."""
@@ -223,7 +231,7 @@ class Answers:
         return self._view(topic_rows, as_of)
 
     def lineage(self, transaction_id: str, as_of: AsOf = None, *, group: str | None = None) -> pa.Table:
-        """All that the tables record of a transaction id, in order; columns as `inspect.lineage`."""
+        """All that the tables record of a transaction id, in order; columns as `lineage_rows`."""
         return self._view(lambda view: lineage_rows(view, transaction_id, group), as_of)
 
     def transactions(
@@ -273,7 +281,7 @@ class Answers:
         limit: int | None = None,
         offset: int = 0,
     ) -> pa.Table:
-        """The scheduled messages, the next to be delivered first; columns as `inspect.scheduled`."""
+        """The scheduled messages, the next to be delivered first; columns as `SCHEDULED`."""
         question = SCHEDULED.where("producer_group", group).where("real_topic", topic).at(place)
         return self._ask(question.page(limit, offset), as_of)
 
@@ -292,7 +300,7 @@ class Answers:
         limit: int | None = None,
         offset: int = 0,
     ) -> pa.Table:
-        """The discarded messages, the last first; columns as `inspect.discarded`."""
+        """The discarded messages, the last first; columns as `discarded_question`."""
         question = discarded_question(since).where("producer_group", group).where("real_topic", topic)
         return self._ask(question.where("reason", reason).page(limit, offset), as_of)
 
@@ -318,7 +326,7 @@ class Answers:
         state: str | None = None,
         source: str | None = None,
     ) -> pa.Table:
-        """How many were decided in each interval; columns as `inspect.decisions_by_minute`."""
+        """How many were decided in each interval; columns as `decisions_question`."""
         question = decisions_question(since, every, source).where("producer_group", group).where("state", state)
         return self._ask(question, as_of)
 
@@ -340,27 +348,27 @@ class Answers:
     def check_outcomes(
         self, as_of: AsOf = None, *, since: AsOf = None, every: timedelta = MINUTE, group: str | None = None
     ) -> pa.Table:
-        """The outcomes of checks in each interval; columns as `inspect.check_outcomes`."""
+        """The outcomes of checks in each interval; columns as `outcomes_question`."""
         return self._ask(outcomes_question(since, every).where("producer_group", group), as_of)
 
     def outages(self, as_of: AsOf = None, *, since: AsOf = None, group: str | None = None) -> pa.Table:
-        """The outages that were not over by ``since``, the last first; columns as `inspect.outages`."""
-        return self._ask(last_outages_question(since).where("producer_group", group), as_of)
+        """The outages that were not over by ``since``, the last first; columns as `outages_question`."""
+        return self._ask(outages_question(since).where("producer_group", group), as_of)
 
     def decision_latency(
         self, as_of: AsOf = None, *, since: AsOf = None, every: timedelta = MINUTE, group: str | None = None
     ) -> pa.Table:
-        """How long decisions took in each interval; columns as `inspect.decision_latency`."""
+        """How long decisions took in each interval; columns as `latency_question`."""
         return self._ask(latency_question(since, every).where("producer_group", group), as_of)
 
     def pending_over_time(
         self, as_of: AsOf = None, *, since: AsOf = None, every: timedelta = MINUTE, group: str | None = None
     ) -> pa.Table:
-        """How many were pending at the end of each interval; columns as `inspect.pending_over_time`."""
+        """How many were pending at the end of each interval; columns as `pending_over_time_question`."""
         return self._ask(pending_over_time_question(since, every).where("producer_group", group), as_of)
 
     def pick_every(self, as_of: AsOf = None, *, since: AsOf = None) -> timedelta:
-        """An interval for plots of the whole time (`inspect.pick_every`)."""
+        """An interval for plots of the whole time (`pick_interval`)."""
         found: timedelta = self._view(lambda view: pick_interval(view, since), as_of)
         return found
 
@@ -383,7 +391,10 @@ class Answers:
         return found[0] if found else None
 
     def _ask(self, question: Question, as_of: AsOf) -> pa.Table:
-        return self._view(lambda view: view.engine.arrow(view.ask(question)), as_of)
+        return self._view(lambda view: self._rows(view, question), as_of)
+
+    def _rows(self, view: View, question: Question, tables: dict[str, Rows] | None = None) -> pa.Table:
+        return view.engine.arrow(view.ask(question, tables))
 
     def _view(self, read: Callable[[View], _Result], as_of: AsOf) -> _Result:
         if self._engine is None:

@@ -7,14 +7,9 @@ from typing import TYPE_CHECKING
 from checkback.check.circuit_breaker import limits_of
 from checkback.inspect.engines.question import Question
 from checkback.inspect.no_answer import REFUSED
-from checkback.inspect.versions.view import View
 from checkback.storage.row_texts import NOT_TRIED
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
-    from pyspark.sql import DataFrame, SparkSession
-
     from checkback.settings import Settings
 
 #: CTE `tries`: the tries of each endpoint, those that show it healthy (``healthy``), and those that its breaker
@@ -68,7 +63,7 @@ SELECT producer_group, endpoint,
 FROM known"""
 
 
-def breakers(spark: SparkSession, settings: Settings, as_of: datetime | str | None = None) -> DataFrame:
+def breakers_question(settings: Settings) -> Question:
     """The circuit breaker of each endpoint that was tried, now or as of a point in time.
 
     Columns: producer_group, endpoint; breaker: closed, open, or half-open (the next check is its probe); since
@@ -81,14 +76,8 @@ def breakers(spark: SparkSession, settings: Settings, as_of: datetime | str | No
 
     The breakers themselves are in the memory of `reconcile`: these are derived from check_answers, with check.* of the
     settings. One that is open by Retry-After counts as half-open after check.breaker_pause, and one whose `reconcile`
-    was started again as it was before. Raises as `pending`.
+    was started again as it was before.
     """
-    frame: DataFrame = View.of(spark, settings, as_of).ask(breakers_question(settings))
-    return frame
-
-
-def breakers_question(settings: Settings) -> Question:
-    """The question of `breakers`."""
     limits = limits_of(settings)
     values = {"failures": limits.failures, "pause": round(limits.pause_s * 1e6)}
     return Question(_BREAKERS, "producer_group, endpoint", values)

@@ -6,14 +6,10 @@ from typing import TYPE_CHECKING
 
 from checkback.inspect.engines.question import Question
 from checkback.inspect.newest_answers import NEWEST_ANSWERS
-from checkback.inspect.versions.view import View
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from pyspark.sql import DataFrame, SparkSession
-
-    from checkback.settings import Settings
 
 _DISCARDED = """
 WITH ANSWERS,
@@ -35,22 +31,6 @@ WHERE :since IS NULL OR unix_micros(d.discarded_at) >= CAST(:since AS BIGINT)
 """.replace("ANSWERS", NEWEST_ANSWERS.strip())
 
 
-def discarded(
-    spark: SparkSession, settings: Settings, as_of: datetime | str | None = None, since: datetime | str | None = None
-) -> DataFrame:
-    """The discarded messages, the last first, now or as of a point in time; only those discarded ``since`` then.
-
-    Columns: queue_id INT, queue_offset BIGINT, transaction_id, producer_group, real_topic, born_timestamp, reason
-    (CHECK_MAX, EXPIRED, CANCELLED), check_times INT, discarded_at, last_outcome and last_error (of the newest outcome
-    of a check, as in `pending`; null = none), resumed_as (queue_id/queue_offset of the half message that an operator
-    has made of it).
-
-    Reads discarded, operations and check_answers once, without bodies. Raises as `pending`.
-    """
-    frame: DataFrame = View.of(spark, settings, as_of).ask(discarded_question(since))
-    return frame
-
-
 def discard_counts_question() -> Question:
     """How many were discarded: producer_group, real_topic, reason, messages BIGINT, first_ and last_discarded_at."""
     sql = """
@@ -61,5 +41,29 @@ def discard_counts_question() -> Question:
 
 
 def discarded_question(since: datetime | str | None = None) -> Question:
-    """The question of `discarded`."""
+    """The discarded messages, the last first, now or as of a point in time; only those discarded ``since`` then.
+
+    Columns: queue_id INT, queue_offset BIGINT, transaction_id, producer_group, real_topic, born_timestamp, reason
+    (CHECK_MAX, EXPIRED, CANCELLED), check_times INT, discarded_at, last_outcome and last_error (of the newest outcome
+    of a check, as in `pending_question`; null = none), resumed_as (queue_id/queue_offset of the half message that an
+    operator has made of it).
+
+    Reads discarded, operations and check_answers once, without bodies.
+    """
     return Question(_DISCARDED, "discarded_at DESC, queue_id, queue_offset", {"since": None}, since=since)
+
+
+_RESUMES = """
+SELECT queue_id, queue_offset, transaction_id, producer_group, new_queue_id, new_queue_offset, o.at AS resumed_at
+FROM {operations} AS o
+WHERE action = 'RESUME' AND new_queue_id IS NOT NULL AND new_queue_offset IS NOT NULL"""
+
+
+def resumes_question(transaction_id: str, group: str | None = None) -> Question:
+    """The resumes of a transaction id, the first first.
+
+    Columns: queue_id, queue_offset, transaction_id and producer_group of what was resumed; new_queue_id and
+    new_queue_offset of the half message made of it; resumed_at.
+    """
+    question = Question(_RESUMES, "resumed_at, new_queue_id, new_queue_offset, queue_id, queue_offset")
+    return question.where("transaction_id", transaction_id).where("producer_group", group)

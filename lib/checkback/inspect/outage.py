@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
-from checkback.inspect.outage_questions import damage_question, outages_question
+from checkback.inspect.frames import outages
+from checkback.inspect.outage_questions import damage_question
 from checkback.inspect.plot_intervals import in_words, interval_for
 from checkback.inspect.versions.as_of import parse_as_of
 from checkback.inspect.versions.view import View, moment_column
@@ -69,28 +70,6 @@ class Outage:
         return rows.where(at.between(moment_column(self.since - self.every), moment_column(self.until)))
 
 
-def outages(
-    spark: SparkSession,
-    settings: Settings,
-    as_of: datetime | str | None = None,
-    *,
-    since: datetime | str | None = None,
-) -> DataFrame:
-    """The outages, the worst first: by discarded, still pending, then all transactions checked without success.
-
-    Columns: producer_group; outcome (NO_ANSWER, UNKNOWN); began_at (the first failed check), last_vain_at (the last
-    one), over_at (the next other outcome; null = it goes on) TIMESTAMP; lasted_s DOUBLE (until it was over, else until
-    the last failed check); checks (failed), transactions BIGINT (that they were about); endpoints ARRAY<STRING>; said
-    (the most frequent error); of these transactions: discarded, decided (committed or rolled back), still_pending
-    BIGINT, delay_p50_s, delay_max_s DOUBLE (of the decided: from their first failed check to the decision).
-
-    Reads check_answers (with ``since`` only its files of that time) and decisions, and sorts each group's answers.
-    Raises as `pending`.
-    """
-    frame: DataFrame = View.of(spark, settings, as_of).ask(outages_question(since))
-    return frame
-
-
 def worst_outage(
     spark: SparkSession,
     settings: Settings,
@@ -99,10 +78,12 @@ def worst_outage(
     since: datetime | str | None = None,
     group: str | None = None,
 ) -> Outage:
-    """The first of `outages`, of one group or of all; one with ``happened`` false if there was none."""
-    found = outages(spark, settings, as_of, since=since)
-    if group is not None:
-        found = found.where(F.col("producer_group") == group)
+    """The worst of `outages`, of one group or of all; one with ``happened`` false if there was none.
+
+    That is the one with the most discarded, then still pending, then all transactions checked without success.
+    """
+    harm = (F.desc(name) for name in ("discarded", "still_pending", "transactions", "checks"))
+    found = outages(spark, settings, as_of, since=since, group=group).orderBy(*harm, "began_at", "producer_group")
     times = {name: f"{name}_at" for name in ("began", "last_vain", "over")}
     row = found.select("*", *(F.unix_micros(column).alias(name) for name, column in times.items())).first()
     if row is None:

@@ -87,31 +87,32 @@ SELECT queue_id, queue_offset, transaction_id, producer_group, checks, state, re
 FROM harmed
 WHERE producer_group = :outage_group AND unix_micros(first_at) BETWEEN CAST(:since AS BIGINT) AND CAST(:last AS BIGINT)
 """
-_RECENT = "a.answered_at >= timestamp_micros(:since)"  # a plain column: its statistics allow file skipping
-_WORST = "discarded DESC, still_pending DESC, transactions DESC, checks DESC, began_at, producer_group"
 
 
 def outages_question(since: datetime | str | None = None) -> Question:
-    """The question of `inspect.outages`, the worst first; one that began before ``since`` is seen from there."""
-    recent = "a.answered_at IS NOT NULL" if since is None else _RECENT
-    return Question(_OUTAGES.replace("RECENT", recent), _WORST, since=since)
+    """The outages, the last first; only those that were not over by ``since``, from their beginning on.
 
-
-def last_outages_question(since: datetime | str | None = None) -> Question:
-    """The same outages, the last first; only those that were not over by ``since``, from their beginning on.
+    Columns: producer_group; outcome (NO_ANSWER, UNKNOWN); began_at (the first failed check), last_vain_at (the last
+    one), over_at (the next other outcome; null = it goes on) TIMESTAMP; lasted_s DOUBLE (until it was over, else until
+    the last failed check); checks (failed), transactions BIGINT (that they were about); endpoints ARRAY<STRING>; said
+    (the most frequent error); of these transactions: discarded, decided (committed or rolled back), still_pending
+    BIGINT, delay_p50_s, delay_max_s DOUBLE (of the decided: from their first failed check to the decision).
 
     One that no other outcome has ended goes on while a transaction of it is pending; else its last check was its end.
+    Reads check_answers and decisions, and sorts each group's answers.
     """
+    found = _OUTAGES.replace("RECENT", "a.answered_at IS NOT NULL")
     sql = f"""
-        SELECT * FROM ({outages_question().sql}) AS outage
+        SELECT * FROM ({found}) AS outage
         WHERE :since IS NULL OR (over_at IS NULL AND still_pending > 0)
             OR unix_micros(coalesce(over_at, last_vain_at)) >= CAST(:since AS BIGINT)"""
     return Question(sql, "began_at DESC, producer_group", {"since": None}, since=since)
 
 
 def damage_question(group: str, began: datetime, last: datetime) -> Question:
-    """The question of `inspect.damage`: the discarded, the pending, then the slowest first."""
+    """The question of `outage.damage`: the discarded, the pending, then the slowest first."""
     order = "CASE WHEN state = 'DISCARD' THEN 0 WHEN state IS NULL THEN 1 ELSE 2 END, delay_s DESC"
     values: dict[str, Value] = {"outage_group": group, "last": us_of(last)}
-    sql = _DAMAGE.replace("RECENT", _RECENT)
+    # A plain column: its statistics allow file skipping.
+    sql = _DAMAGE.replace("RECENT", "a.answered_at >= timestamp_micros(:since)")
     return Question(sql, f"{order}, queue_id, queue_offset", values, since=began)

@@ -8,15 +8,11 @@ from typing import TYPE_CHECKING
 from checkback.inspect.engines.question import Question
 from checkback.inspect.newest_answers import BROKEN_GROUPS, NEWEST_ANSWERS
 from checkback.inspect.no_answer import hint_sql, no_answer_sql
-from checkback.inspect.versions.view import View
 from checkback.storage.row_texts import NOT_UTF8
 from checkback.storage.timestamps import MOST
 
 if TYPE_CHECKING:
     from collections.abc import Collection
-    from datetime import datetime
-
-    from pyspark.sql import DataFrame, SparkSession
 
     from checkback.inspect.engines.engine import Value
     from checkback.settings import Settings
@@ -176,9 +172,7 @@ FROM known"""
 _PENDING = f"WITH {','.join((_HALVES, _CHECKS, NEWEST_ANSWERS, BROKEN_GROUPS, _WAITING, _KNOWN))} {_SELECT}"
 
 
-def pending(
-    spark: SparkSession, settings: Settings, as_of: datetime | str | None = None, *, bodies: bool = False
-) -> DataFrame:
+def pending_question(settings: Settings, *, bodies: bool = False) -> Question:
     """The pending half messages, oldest first, now or as of a point in time.
 
     Columns: queue_id INT, queue_offset BIGINT, transaction_id, producer_group, real_topic, born_timestamp, age_s DOUBLE
@@ -191,14 +185,7 @@ def pending(
     also tags, keys, properties and body.
 
     Reads half twice, first only offsets, and decisions, op, rejected, check_requests and check_answers, without bodies.
-    Raises SettingsError if ``as_of`` is not a time or too long ago, or if there are no tables.
     """
-    frame: DataFrame = View.of(spark, settings, as_of).ask(pending_question(settings, bodies=bodies))
-    return frame
-
-
-def pending_question(settings: Settings, *, bodies: bool = False) -> Question:
-    """The question of `pending`."""
     groups = sorted(name for name, producer in settings.producers.items() if producer.endpoints)
     names = {f"group_{number}": name for number, name in enumerate(groups)}
     known = _one_of(names)

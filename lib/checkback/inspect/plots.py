@@ -95,7 +95,7 @@ def pending(over_time: DataFrame, every: timedelta = MINUTE, outage: Outage | No
 
 
 def decisions(by_minute: DataFrame, every: timedelta = MINUTE, outage: Outage | None = None) -> Plot:
-    """Decisions over time, by state: rows of `decisions_by_minute`, all groups together."""
+    """Decisions over time, by state: rows of `decisions`, all groups together."""
     rows = by_minute.groupBy("minute", "state").agg(F.sum("decisions").alias("decisions")).toPandas()
     if rows.empty:
         return _nothing("No data: nothing was decided.")

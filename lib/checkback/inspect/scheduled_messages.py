@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from checkback.inspect.engines.question import Question
-from checkback.inspect.versions.view import View
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from pyspark.sql import DataFrame, SparkSession
-
-    from checkback.settings import Settings
 
 #: With its names: the offset of what was delivered may have been assigned again, after `half` had been restored.
 _SCHEDULED = """
@@ -30,6 +20,9 @@ WHERE state = 'COMMIT' AND deliver_at IS NOT NULL
             AND e.transaction_id IS NOT DISTINCT FROM d.transaction_id
             AND e.producer_group IS NOT DISTINCT FROM d.producer_group)
 """
+#: The scheduled messages, the next to be delivered first. Columns: queue_id INT, queue_offset BIGINT, transaction_id,
+#: producer_group, real_topic, decided_at (of the COMMIT), source (whose COMMIT), deliver_at, due_in_s DOUBLE (negative:
+#: overdue by so much), as_of. Reads decisions twice and deliveries once.
 SCHEDULED = Question(_SCHEDULED, "deliver_at, queue_id, queue_offset")
 SCHEDULED_COUNTS = Question(
     f"""
@@ -37,15 +30,3 @@ SELECT real_topic, count(*) AS messages, count(*) FILTER (WHERE due_in_s < -60) 
 FROM ({_SCHEDULED}) AS scheduled GROUP BY real_topic""",
     "next_at, real_topic",
 )
-
-
-def scheduled(spark: SparkSession, settings: Settings, as_of: datetime | str | None = None) -> DataFrame:
-    """The scheduled messages, the next to be delivered first, now or as of a point in time.
-
-    Columns: queue_id INT, queue_offset BIGINT, transaction_id, producer_group, real_topic, decided_at (of the COMMIT),
-    source (whose COMMIT), deliver_at, due_in_s DOUBLE (negative: overdue by so much), as_of (TIMESTAMP).
-
-    Reads decisions twice and deliveries once. Raises as `pending`.
-    """
-    frame: DataFrame = View.of(spark, settings, as_of).ask(SCHEDULED)
-    return frame

@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING
 from checkback.errors import SettingsError
 from checkback.inspect.engines.question import Question
 from checkback.inspect.plot_intervals import interval_for
-from checkback.inspect.versions.view import View
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
     from checkback.inspect.engines.engine import Value
-    from checkback.settings import Settings
+    from checkback.inspect.versions.view import View
 
 #: outcome of a failed attempt at an endpoint, after which another one was tried
 FAILED_TRY = "FAILED_TRY"
@@ -28,28 +25,15 @@ _EVER = -(1 << 62)
 _TIMES = {"half": "store_timestamp", "decisions": "decided_at", "check_answers": "answered_at"}
 
 
-def decisions_by_minute(
-    spark: SparkSession,
-    settings: Settings,
-    as_of: datetime | str | None = None,
-    *,
-    since: datetime | str | None = None,
-    every: timedelta = MINUTE,
-) -> DataFrame:
-    """Number of decisions per minute.
+def decisions_question(
+    since: datetime | str | None = None, every: timedelta = MINUTE, source: str | None = None
+) -> Question:
+    """Number of decisions per interval; ``source``: only of ops by it, None = all.
 
     Columns: minute TIMESTAMP (its beginning), producer_group, state (COMMIT, ROLLBACK, DISCARD; CANCEL of scheduled
     messages), decisions BIGINT. A
     minute without decisions has no row. Reads `decisions` once; with ``since`` only the files of that time.
     """
-    frame: DataFrame = View.of(spark, settings, as_of).ask(decisions_question(since, every))
-    return frame
-
-
-def decisions_question(
-    since: datetime | str | None = None, every: timedelta = MINUTE, source: str | None = None
-) -> Question:
-    """The question of `decisions_by_minute`; ``source``: only of ops by it, None = all. Raises SettingsError."""
     whose = "TRUE" if source is None else "source = :source"
     sql = f"""
         SELECT {_beginning("decided_at")} AS minute, producer_group, state, count(*) AS decisions
@@ -63,26 +47,13 @@ def decided_question(since: datetime | str | None = None) -> Question:
     return Question(sql, "decided_at DESC, queue_id, queue_offset, state", since=since)
 
 
-def check_outcomes(
-    spark: SparkSession,
-    settings: Settings,
-    as_of: datetime | str | None = None,
-    *,
-    since: datetime | str | None = None,
-    every: timedelta = MINUTE,
-) -> DataFrame:
+def outcomes_question(since: datetime | str | None = None, every: timedelta = MINUTE) -> Question:
     """Outcomes of the checks, by endpoint and minute.
 
     Columns: minute TIMESTAMP, producer_group, endpoint (null = the group had none), outcome (COMMIT, ROLLBACK, UNKNOWN,
     NO_ANSWER, SKIPPED; FAILED_TRY: not the outcome of a check, the next endpoint was tried), checks BIGINT,
     latency_p50_ms INT (null for a FAILED_TRY). Reads `check_answers` once; with ``since`` only the files of that time.
     """
-    frame: DataFrame = View.of(spark, settings, as_of).ask(outcomes_question(since, every))
-    return frame
-
-
-def outcomes_question(since: datetime | str | None = None, every: timedelta = MINUTE) -> Question:
-    """The question of `check_outcomes`. Raises SettingsError."""
     sql = f"""
         WITH recent AS (
             SELECT {_beginning("answered_at")} AS minute, producer_group, endpoint, outcome, latency_ms, failed_tries
@@ -98,26 +69,13 @@ def outcomes_question(since: datetime | str | None = None, every: timedelta = MI
     return Question(sql, "minute, producer_group, endpoint, outcome", _interval(every), since)
 
 
-def decision_latency(
-    spark: SparkSession,
-    settings: Settings,
-    as_of: datetime | str | None = None,
-    *,
-    since: datetime | str | None = None,
-    every: timedelta = MINUTE,
-) -> DataFrame:
+def latency_question(since: datetime | str | None = None, every: timedelta = MINUTE) -> Question:
     """Time to decision, by group, topic and the minute of the decision.
 
     Columns: minute TIMESTAMP, producer_group, real_topic, decisions BIGINT; in seconds, DOUBLE: from_birth_p50_s,
     from_birth_p99_s, from_landing_p50_s, from_landing_p99_s (percentile_approx: exact for small groups). Joins
     `decisions` (with ``since``: its files of that time) with the times of `half`, which is read once.
     """
-    frame: DataFrame = View.of(spark, settings, as_of).ask(latency_question(since, every))
-    return frame
-
-
-def latency_question(since: datetime | str | None = None, every: timedelta = MINUTE) -> Question:
-    """The question of `decision_latency`. Raises SettingsError."""
     shares = ", ".join(
         f"percentile_disc({share}) WITHIN GROUP (ORDER BY {of}) AS from_{name}_{label}_s"
         for name, of in (("birth", "from_birth"), ("landing", "from_landing"))
@@ -144,26 +102,13 @@ def latency_question(since: datetime | str | None = None, every: timedelta = MIN
     return Question(sql, "minute, producer_group, real_topic", _interval(every), since)
 
 
-def pending_over_time(
-    spark: SparkSession,
-    settings: Settings,
-    as_of: datetime | str | None = None,
-    *,
-    since: datetime | str | None = None,
-    every: timedelta = MINUTE,
-) -> DataFrame:
+def pending_over_time_question(since: datetime | str | None = None, every: timedelta = MINUTE) -> Question:
     """Number pending at the end of each minute, by group, from the group's first half message on.
 
     Columns: minute TIMESTAMP, producer_group, pending BIGINT. Every minute has a row, up to the last one with any event
     in the tables; times after ``as_of`` are capped at it. Computed from landing and decision times, not by time travel.
     Reads `half` and `decisions` once and shuffles their offsets; ``since`` only drops earlier minutes from the result.
     """
-    frame: DataFrame = View.of(spark, settings, as_of).ask(pending_over_time_question(since, every))
-    return frame
-
-
-def pending_over_time_question(since: datetime | str | None = None, every: timedelta = MINUTE) -> Question:
-    """The question of `pending_over_time`. Raises SettingsError."""
     sql = f"""
         WITH placed AS (
             SELECT queue_id, queue_offset, min(store_timestamp) AS landed,
@@ -210,22 +155,11 @@ def pending_over_time_question(since: datetime | str | None = None, every: timed
     return Question(sql, "minute, producer_group", _interval(every), since)
 
 
-def pick_every(
-    spark: SparkSession,
-    settings: Settings,
-    as_of: datetime | str | None = None,
-    *,
-    since: datetime | str | None = None,
-) -> timedelta:
+def pick_interval(view: View, since: datetime | str | None = None) -> timedelta:
     """An interval for plots of the whole time range: a second for tables of a minute, some minutes for those of a day.
 
     At most `plot_intervals.MOST` intervals. Reads one column each of half, decisions and check_answers.
     """
-    return pick_interval(View.of(spark, settings, as_of), since)
-
-
-def pick_interval(view: View, since: datetime | str | None = None) -> timedelta:
-    """As `pick_every`."""
     condition = _since("time", since)
     sql = f"SELECT max(unix_micros(time)) - min(unix_micros(time)) AS us FROM ({_ALL_TIMES}) WHERE {condition}"
     found = view.engine.arrow(view.ask(Question(sql, "us", _interval(MINUTE), since))).column("us").to_pylist()

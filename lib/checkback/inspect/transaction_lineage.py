@@ -10,20 +10,15 @@ from checkback.inspect.engines.question import Question
 from checkback.inspect.engines.rejected_names import REJECTED_NAMES, escape_in
 from checkback.inspect.unreadable_topics import beside_unreadable
 from checkback.inspect.versions.late_notes import NAME, WRITERS, no_notes, notes_about, with_noted
-from checkback.inspect.versions.view import View
 from checkback.reconcile.publish.unpublished import TABLE
-from checkback.storage.dataframes import frame
 from checkback.storage.files.object_store import concurrently
 from checkback.storage.schemas import TOPIC_PREFIX, columns_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from datetime import datetime
-
-    from pyspark.sql import DataFrame, SparkSession
 
     from checkback.inspect.engines.engine import Value
-    from checkback.settings import Settings
+    from checkback.inspect.versions.view import View
     from checkback.storage.log.commit_reader import Added
 
 COLUMNS = (
@@ -52,13 +47,7 @@ _TURN = f"answer.at, array_position(split('{','.join(_ORDER)}', ','), event), qu
 _AT_ONCE = 250
 
 
-def lineage(
-    spark: SparkSession,
-    settings: Settings,
-    transaction_id: str,
-    group: str | None = None,
-    as_of: datetime | str | None = None,
-) -> DataFrame:
+def lineage_rows(view: View, transaction_id: str, group: str | None = None) -> pa.Table:
     """Everything that the tables record of a transaction id, in chronological order, of one group or of all.
 
     Columns: at TIMESTAMP; event (HALF; RESUMED: a half message that an operator created from a discarded one; OP,
@@ -70,13 +59,8 @@ def lineage(
     producer_group; detail (a text, without body, properties and keys).
 
     Scans every table for the id, topics included: there are no file statistics for it; the events are collected, and
-    looked up in the tables' logs. Raises as `pending`.
+    looked up in the tables' logs.
     """
-    return frame(spark, lineage_rows(View.of(spark, settings, as_of), transaction_id, group))
-
-
-def lineage_rows(view: View, transaction_id: str, group: str | None = None) -> pa.Table:
-    """As `lineage`."""
     own, topics = [name for name in _EVENTS if name != TOPIC_PREFIX], view.topics()
     view.look(*own, *topics, "batches")
     found, faults = beside_unreadable(

@@ -6,20 +6,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from checkback.inspect.engines.question import Question
 from checkback.inspect.versions.late_notes import NAME, WRITERS, no_notes, notes_about, with_noted
-from checkback.inspect.versions.view import View
 from checkback.messages.durations import span
 from checkback.reconcile.publish.unpublished import LONGEST_PAUSE, TABLE, unfit
 from checkback.storage.own_failure import own_failure
 from checkback.storage.schemas import TOPIC_PREFIX
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
-
     from checkback.inspect.engines.engine import Rows, Value
-    from checkback.settings import Settings
+    from checkback.inspect.versions.view import View
 
 #: columns that identify a message in `unpublished` and in its topic's table (`topic_tables.IDENTITY`)
 _IDENTITY = ("half_queue_id", "half_queue_offset", "half_store_timestamp", "transaction_id", "producer_group")
@@ -37,34 +31,6 @@ class Topic(NamedTuple):
     reason: str | None
 
 
-def unpublished(spark: SparkSession, settings: Settings, as_of: datetime | str | None = None) -> DataFrame:
-    """The committed messages that their topic's table does not have yet, the oldest first, now or in the past.
-
-    Columns: queue_id INT, queue_offset BIGINT, transaction_id, producer_group, real_topic, reason, unpublished_at
-    TIMESTAMP (time of the batch that decided it), batch_id. Reads only identity columns of the tables of the topics
-    concerned. A topic table that cannot be read counts as empty. Without a point in time, messages also count as
-    published if their table has been moved away since. Raises as `pending`.
-    """
-    view = View.of(spark, settings, as_of)
-    frame: DataFrame = view.ask(*_outstanding(view))
-    return frame
-
-
-def unpublished_rows(
-    view: View,
-    group: str | None = None,
-    topic: str | None = None,
-    limit: int | None = None,
-    offset: int = 0,
-    place: tuple[int, int] | None = None,
-) -> pa.Table:
-    """As `unpublished`: those of a group, a topic, and a place (None = all), a page of them."""
-    question, tables = _outstanding(view)
-    question = question.where("producer_group", group).where("real_topic", topic).at(place)
-    rows: pa.Table = view.engine.arrow(view.ask(question.page(limit, offset), tables))
-    return rows
-
-
 def retry_of(topic: str | None) -> str:
     """When the topic's table is tried next, in words; empty = never: the topic can have none."""
     longest = LONGEST_PAUSE // 1000
@@ -75,7 +41,7 @@ def topics(view: View) -> list[Topic]:
     """Unpublished messages by topic, the longest waiting first."""
     if not view.version(TABLE):  # never written
         return []
-    question, tables = _outstanding(view)
+    question, tables = unpublished_question(view)
     sql = f"""
         SELECT real_topic, count(*) AS messages, min(unix_millis(unpublished_at)) AS since,
             max_by(reason, (unpublished_at, reason)) FILTER (
@@ -85,8 +51,14 @@ def topics(view: View) -> list[Topic]:
     return [Topic(row["real_topic"], row["messages"], row["since"], row["reason"]) for row in rows.to_pylist()]
 
 
-def _outstanding(view: View) -> tuple[Question, dict[str, Rows]]:
-    """The question of `unpublished`, and the topics' tables that it names."""
+def unpublished_question(view: View) -> tuple[Question, dict[str, Rows]]:
+    """The committed messages that their topic's table does not have yet, the oldest first; and the tables it names.
+
+    Columns: queue_id INT, queue_offset BIGINT, transaction_id, producer_group, real_topic, reason, unpublished_at
+    TIMESTAMP (time of the batch that decided it), batch_id. Reads only identity columns of the tables of the topics
+    concerned. A topic table that cannot be read counts as empty. Without a point in time, messages also count as
+    published if their table has been moved away since.
+    """
     writers = view.engine.arrow(view.ask(WRITERS)).to_pylist()
     # The notes are those of now.
     tables: dict[str, Rows] = {

@@ -11,18 +11,15 @@ from checkback.inspect.engines.question import Question
 from checkback.inspect.pending_transactions import pending_question
 from checkback.inspect.status.diagnosis import Group, Reconcile, diagnose, is_stuck
 from checkback.inspect.status.progress import progress
-from checkback.inspect.versions.view import View
 from checkback.storage.lock import lock_is_held
 from checkback.storage.row_texts import COUNTED, NOT_TRIED
 from checkback.storage.timestamps import ms_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from datetime import datetime
-
-    from pyspark.sql import DataFrame, SparkSession
 
     from checkback.inspect.status.progress import Progress
+    from checkback.inspect.versions.view import View
     from checkback.settings import Settings
 
 COLUMNS = (
@@ -141,11 +138,14 @@ LEFT JOIN outcomes AS o ON o.producer_group = w.producer_group
 LEFT JOIN tried AS t ON t.producer_group = w.producer_group"""
 
 
-def stuck_groups(spark: SparkSession, settings: Settings, as_of: datetime | str | None = None) -> DataFrame:
-    """The producer groups that are stuck, the one with the oldest first.
+def group_rows(
+    view: View, settings: Settings, *, stuck: bool = False, known: Callable[[], Progress | None] | None = None
+) -> pa.Table:
+    """The producer groups with something pending, the one with the oldest first.
 
-    Some of their transactions are overdue, and not all their last checks were answered with COMMIT or ROLLBACK; or
-    reconcile does not run.
+    A group is stuck if some of its transactions are overdue, and not all its last checks were answered with COMMIT or
+    ROLLBACK; or reconcile does not run. ``stuck``: only those, without that column. ``known``: gives reconcile's
+    progress, if it is read anyway.
 
     Columns: producer_group; pending, overdue (beyond their immunity, without an op), op_waiting (their op has landed,
     and no batch has read it) BIGINT; oldest_born TIMESTAMP and oldest_age_s DOUBLE (of both); last_answer (newest
@@ -155,29 +155,9 @@ def stuck_groups(spark: SparkSession, settings: Settings, as_of: datetime | str 
     no_answer_share, skipped_share DOUBLE (null = none), endpoints ARRAY<STRING> (all that were tried); last_error (of
     the newest failed attempt); first_discard TIMESTAMP (when the first one has had transaction.check_max checks and is
     discarded, if no op comes; null = all have an op, or checks that reach nobody do not count); why (a sentence),
-    as_of.
+    as_of; stuck BOOLEAN.
 
-    One row per group. Costs as much as `pending`, plus a second scan of check_answers. Raises as `pending`.
-    """
-    from pyspark.sql import functions as F
-
-    view = View.of(spark, settings, as_of)
-    say = _sayer(settings, view, _progress(view))
-    # Null unless it is stuck. A lambda has no type hints, from which Spark would infer another kind of UDF.
-    sentence = F.udf(lambda row: next((why for why, stuck in [say(row.asDict())] if stuck), None), "string")
-    rows: DataFrame = view.ask(groups_question(settings, overdue=True))
-    # Times as integers: Python's time zone does not affect them.
-    times = [F.unix_millis(name).alias(name) for name in (*_TIMES, "as_of")]
-    facts = F.struct(*(name for name in rows.columns if name not in (*_TIMES, "first_discard", "as_of")), *times)
-    return rows.withColumn("why", sentence(facts)).where("why IS NOT NULL").select(*COLUMNS)
-
-
-def group_rows(
-    view: View, settings: Settings, *, stuck: bool = False, known: Callable[[], Progress | None] | None = None
-) -> pa.Table:
-    """As `stuck_groups`, in this process; unless ``stuck`` all groups, and which of them are, in the column stuck.
-
-    ``known``: gives reconcile's progress, if it is read anyway.
+    Costs as much as `pending_question`, plus a second scan of check_answers.
     """
     rows = view.engine.arrow(view.ask(groups_question(settings, overdue=stuck)))
     say = _sayer(settings, view, _progress(view) if known is None else known())
@@ -190,7 +170,7 @@ def group_rows(
 
 
 def groups_question(settings: Settings, *, overdue: bool) -> Question:
-    """The question of `stuck_groups`, without ``why``, but with what it is said from; ``overdue``: those with some."""
+    """The question of `group_rows`, without ``why``, but with what it is said from; ``overdue``: those with some."""
     pending = pending_question(settings)
     question = Question(_GROUPS.replace("PENDING", pending.sql), "oldest_born, producer_group", pending.values)
     return question.more("overdue", 0) if overdue else question
@@ -199,7 +179,7 @@ def groups_question(settings: Settings, *, overdue: bool) -> Question:
 def last_words_question(group: str) -> Question:
     """What the checks of a group brought last, whatever is pending: one row, null = none is known.
 
-    Columns: last_answer, last_answer_at, silent_since, last_error, as `stuck_groups`.
+    Columns: last_answer, last_answer_at, silent_since, last_error, as `group_rows`.
     """
     columns = ("last_answer", "last_answer_at", "silent_since", "last_error")
     sql = f"""

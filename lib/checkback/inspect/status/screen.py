@@ -73,15 +73,15 @@ def check_rows(facts: TableFacts) -> list[tuple[str, ...]]:
 
 def as_json(status: Status) -> dict[str, Any]:
     """The status as docs/inspect.md describes it."""
-    found = status.engine.progress
+    found = status.reconcile.progress
     done, begun = (None, None) if found is None else (found.done, found.under_way)
     open_batch = None if begun is None else {"batch_id": begun.batch_id, "time": iso(begun.time)}
     facts, schedule = status.facts, _schedule(status)
     return {
         "at": iso(status.now),
         "reconcile": {
-            "at_work": None if status.engine.owner is None else bool(status.engine.owner),
-            "owner": status.engine.owner or None,
+            "at_work": None if status.reconcile.owner is None else bool(status.reconcile.owner),
+            "owner": status.reconcile.owner or None,
             "schedule": None if schedule is None else _schedule_json(schedule),
         },
         "batch": None
@@ -97,7 +97,7 @@ def as_json(status: Status) -> dict[str, Any]:
         "watermarks": None
         if done is None
         else {"timeout": iso(done.time - _ms(status.timeout)), "reserved": iso(done.time - _ms(status.reserved))},
-        "lag": {name: _unread_json(unread, status.now) for name, unread in status.engine.lag.items()},
+        "lag": {name: _unread_json(unread, status.now) for name, unread in status.reconcile.lag.items()},
         "decisions": None
         if facts is None
         else {
@@ -138,7 +138,7 @@ def _lost(facts: TableFacts | None) -> list[Line]:
 
 
 def _at_work(status: Status) -> Line:
-    owner = status.engine.owner
+    owner = status.reconcile.owner
     if owner is None:
         return Line("reconcile", "not known here: its lock is on another machine")
     if owner:
@@ -153,15 +153,15 @@ def _at_work(status: Status) -> Line:
 
 def _is_gone(status: Status) -> bool:
     """Whether it is known that no reconcile works: what it began is then not under way."""
-    return status.engine.owner == ""
+    return status.reconcile.owner == ""
 
 
 def _schedule(status: Status) -> RunSchedule | None:
-    return None if status.engine.progress is None else status.engine.progress.schedule
+    return None if status.reconcile.progress is None else status.reconcile.progress.schedule
 
 
 def _batch(status: Status) -> list[Line]:
-    found = status.engine.progress
+    found = status.reconcile.progress
     if found is None:
         return []
     if found.begun is None:
@@ -190,7 +190,7 @@ def _lag(status: Status) -> list[Line]:
     parts = [
         f"{name} {unread.rows} rows"
         + ("" if unread.since is None else f", oldest {span((status.now - unread.since) / 1000)}")
-        for name, unread in status.engine.lag.items()
+        for name, unread in status.reconcile.lag.items()
     ]
     return [Line("lag", "; ".join(parts))] if parts else []
 

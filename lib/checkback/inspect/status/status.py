@@ -71,7 +71,7 @@ GROUP = (
 
 
 @dataclass(frozen=True)
-class Engine:
+class ReconcileFacts:
     """What is known without Spark, if tables and checkpoint are local. Times are ms.
 
     ``owner``: the running reconcile; empty = none, None = unknown. ``lag``: by source what no completed batch has read.
@@ -148,7 +148,7 @@ class Status:
     now: int
     timeout: timedelta
     reserved: timedelta
-    engine: Engine
+    reconcile: ReconcileFacts
     facts: TableFacts | None = None
     consumers: tuple[ConsumerFacts, ...] | None = None
     past: bool = False
@@ -163,22 +163,22 @@ def read_status(settings: Settings, now: datetime, view: View | None = None) -> 
     if view is not None and view.at is not None:
         at, place, session = ms_of(view.at), tables.checkpoint("reconcile"), view.engine.session
         then = _facts(view, settings, view.at, lambda: progress(session, place, at))
-        return Status(at, transaction.timeout, transaction.reserved, Engine(), then, past=True)
+        return Status(at, transaction.timeout, transaction.reserved, ReconcileFacts(), then, past=True)
     with ThreadPoolExecutor(1) as pool:  # beside the tables: each takes requests that follow one another
-        reading = pool.submit(_engine, tables, None if view is None else view.engine.session)
+        reading = pool.submit(_reconcile, tables, None if view is None else view.engine.session)
         facts = None if view is None else _facts(view, settings, now, lambda: reading.result().progress)
-        engine = reading.result()
-    return Status(round(now.timestamp() * 1000), transaction.timeout, transaction.reserved, engine, facts)
+        found = reading.result()
+    return Status(round(now.timestamp() * 1000), transaction.timeout, transaction.reserved, found, facts)
 
 
-def _engine(tables: Tables, spark: SparkSession | None) -> Engine:
+def _reconcile(tables: Tables, spark: SparkSession | None) -> ReconcileFacts:
     found = progress(spark, tables.checkpoint("reconcile"))
     if found is None:
-        return Engine(lock_is_held(tables))
+        return ReconcileFacts(lock_is_held(tables))
     done = found.done
     lag = concurrently(tables.root, lambda name: _unread(tables, name, done, spark), SOURCES)
     unread = {name: one for name, one in zip(SOURCES, lag, strict=True) if one is not None}
-    return Engine(lock_is_held(tables), found, unread)
+    return ReconcileFacts(lock_is_held(tables), found, unread)
 
 
 def _unread(tables: Tables, name: str, done: Batch | None, spark: SparkSession | None) -> Unread | None:
