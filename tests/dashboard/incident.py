@@ -33,7 +33,7 @@ POISON = "KeyError at ledger.py:41"
 #: when billing was answered last, and when it was not answered first
 ANSWERED, SILENT = timedelta(minutes=12), timedelta(minutes=10)
 #: when the first message for refunds was not taken; from a batch's time to its end
-PARKED, FINISHED = timedelta(minutes=4), timedelta(seconds=1)
+UNPUBLISHED, FINISHED = timedelta(minutes=4), timedelta(seconds=1)
 
 _TIMES = BATCH_TIME | {
     "half": "store_timestamp",
@@ -95,9 +95,9 @@ def story(now: datetime) -> list[Row]:
         ),
     )
     for offset in range(4):
-        half, at = Transaction(2, offset, now - timedelta(minutes=5)), now - PARKED
-        parked = half.unpublished("refunds", reason=NOT_TAKEN, unpublished_at=at)
-        rows += _of("orders", "refunds", [half.half(), half.op(), half.decision(decided_at=at), parked])
+        half, at = Transaction(2, offset, now - timedelta(minutes=5)), now - UNPUBLISHED
+        unpublished = half.unpublished("refunds", reason=NOT_TAKEN, unpublished_at=at)
+        rows += _of("orders", "refunds", [half.half(), half.op(), half.decision(decided_at=at), unpublished])
     for offset in range(6):
         half, at = Transaction(3, offset, now - timedelta(minutes=3)), now - timedelta(minutes=2)
         said = half.published("payments", committed_at=at)

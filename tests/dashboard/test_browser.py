@@ -313,14 +313,14 @@ def test_an_outage_is_told_from_the_page_alone(on_call: Browser, evening: tuple[
     began = datetime.now(timezone.utc)
     on_call.show("/")
     seen = {ms(began), ms(datetime.now(timezone.utc))}  # two days if midnight passes meanwhile
-    silent, parked = evening[1] - incident.SILENT, evening[1] - incident.PARKED
+    silent, unpublished = evening[1] - incident.SILENT, evening[1] - incident.UNPUBLISHED
     rows = {row.text for row in on_call.driver.find_elements(By.CSS_SELECTOR, "tr.bad")}
     (billing,) = (row for row in rows if row.startswith("billing"))
     said = f"no endpoint answers: {incident.REFUSED}, since"
     assert any(f"{said} {clock(ms(silent), now)}" in billing for now in seen)
     (shipping,) = (row for row in rows if row.startswith("shipping"))
     assert incident.NOT_FOUND in shipping
-    assert any(f"4 for refunds, since {clock(ms(parked), now)}:{parked:%S}" in on_call.text for now in seen)
+    assert any(f"4 for refunds, since {clock(ms(unpublished), now)}:{unpublished:%S}" in on_call.text for now in seen)
     assert incident.NOT_TAKEN in on_call.text
     on_call.leave(on_call.driver.find_element(By.LINK_TEXT, "Unpublished").click)
     assert on_call.text.count(incident.NOT_TAKEN) == 1

@@ -79,7 +79,7 @@ def test_the_first_discard_of_a_stuck_group_is_told(evening: tuple[Path, datetim
     interval = Settings().transaction.check_interval
     pending = browser.get("/pending.json?group=billing").json()["rows"]
     due = min(datetime.fromisoformat(row["next_check_at"]) + (15 - row["check_times"]) * interval for row in pending)
-    assert datetime.fromisoformat(billing["first_discard"]) == due
+    assert datetime.fromisoformat(billing["discard_forecast"]) == due
     told = f"<time>{due:%Y-%m-%d %H:%M:%S}</time>"
     for path in ("/", "/groups/billing"):
         assert told in browser.get(path).text

@@ -14,7 +14,7 @@ from checkback.inspect.status.progress import Progress
 from checkback.inspect.status.run_schedule import RunSchedule
 from checkback.inspect.status.screen import Line, as_json, check_rows, group_rows, lines
 from checkback.inspect.status.status import GROUP, ConsumerFacts, ReconcileFacts, Status, TableFacts, read_status
-from checkback.inspect.unpublished_messages import Topic
+from checkback.inspect.unpublished_messages import UnpublishedTopic
 from checkback.inspect.versions.view import View
 from checkback.messages.durations import span
 from checkback.settings import Settings
@@ -144,7 +144,10 @@ def test_before_spark_has_started_the_tables_are_left_out() -> None:
 
 def test_what_waits_for_its_topics_table_has_a_line_each() -> None:
     """With the reason; a name that somebody has landed otherwise does nothing to the terminal."""
-    waiting = (Topic("orders", 12, _NOW - 300_000, "no such column"), Topic("a\x1b[2J", 1, _NOW, "no name"))
+    waiting = (
+        UnpublishedTopic("orders", 12, _NOW - 300_000, "no such column"),
+        UnpublishedTopic("a\x1b[2J", 1, _NOW, "no name"),
+    )
     status = replace(_STATUS, facts=replace(_LEDGER, unpublished=waiting))
     retried = "tried again within 1m, at once when reconcile starts"
     assert [line for line in lines(status) if line.name == "unpublished"] == [

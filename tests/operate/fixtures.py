@@ -124,7 +124,7 @@ class Lakehouse:
         DeltaLog.create("deliveries", self.tables.location("deliveries"))
         self._append("deliveries", self._own(half) | {"delivered_at": self.clock(), "batch_id": 2})
 
-    def park(self, place: Place, transaction_id: str, reason: str) -> None:
+    def leave_unpublished(self, place: Place, transaction_id: str, reason: str) -> None:
         """`reconcile` puts a message into `unpublished`: its topic's table does not take it."""
         DeltaLog.create("unpublished", self.tables.location("unpublished"))
         row = {"half_queue_id": place.queue_id, "half_queue_offset": place.queue_offset, "reason": reason}

@@ -95,7 +95,7 @@ def test_message_that_waits_for_its_topics_table_is_not_called_published(lake: L
         place = lake.half(offset, transaction_id)
         lake.decide(place, "COMMIT", deliver_at=DUE)
         lake.deliver(place)
-        lake.park(place, whose, "the table cannot be created")
+        lake.leave_unpublished(place, whose, "the table cannot be created")
     with pytest.raises(RefusedError, match=r"its topic's table did not take it: the table cannot be created; it is"):
         lake.cancel()
     with pytest.raises(RefusedError, match=r"was published at .*; tell its consumers"):

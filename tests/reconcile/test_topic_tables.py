@@ -19,7 +19,7 @@ from checkback.consumer.position import QUEUES, Position
 from checkback.consumer.topic_reader import TopicReader
 from checkback.errors import FencedError, StateError, StorageError
 from checkback.inspect import lineage, unpublished
-from checkback.inspect.unpublished_messages import topics
+from checkback.inspect.unpublished_messages import count_unpublished
 from checkback.inspect.versions.view import View
 from checkback.reconcile.publish import topic_tables
 from checkback.reconcile.publish import unpublished as unpublished_rules
@@ -438,7 +438,7 @@ def test_rebuild_goes_on_beside_tables_that_cannot_be_made_or_read(spark: SparkS
     assert finish(spark, lake.tables, find(spark, lake.tables), Deleted.PUBLISH_AGAIN) == {}
     assert [offset for offset, _ in lake.published("new")] == [0, 4]
     settings = Settings.model_validate({"storage": {"root": str(tmp_path)}})
-    waiting = topics(View.of(spark, settings))
+    waiting = count_unpublished(View.of(spark, settings))
     assert {one.topic: one.messages for one in waiting} == {"file": 2, "damaged": 1, "_delta_log": 2}
     assert all(one.reason for one in waiting)
     (tmp_path / "topics/file").unlink()

@@ -60,5 +60,9 @@ def overview(pages: Pages, request: Request) -> Response:
 
 
 def _with_times(row: Mapping[str, Any]) -> dict[str, Any]:
-    due = row["first_discard_ms"]
-    return {**row, "last_answer_at": row["last_answer_at_ms"], "first_discard": None if due is None else time_of(due)}
+    due = row["discard_forecast_ms"]
+    return {
+        **row,
+        "last_answer_at": row["last_answer_at_ms"],
+        "discard_forecast": None if due is None else time_of(due),
+    }

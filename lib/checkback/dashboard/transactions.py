@@ -82,9 +82,9 @@ def transaction(pages: Pages, request: Request) -> Response:
         fate = fate_of(answers, then, half)
         events = records(answers.lineage(half["transaction_id"], then, group=half["producer_group"]))
         of = {event["event"] for event in events}
-        parked = []
+        unpublished = []
         if half["taken"] and half["state"] and "UNPUBLISHED" in of:
-            parked = records(answers.unpublished(then, group=half["producer_group"], place=place))
+            unpublished = records(answers.unpublished(then, group=half["producer_group"], place=place))
     dead = dead_letters_of(answers.tables, half) if "DEAD_LETTER" in of else []
     events = events[:EVENTS]
     at = positions([event["at"] for event in events])
@@ -106,7 +106,7 @@ def transaction(pages: Pages, request: Request) -> Response:
             "next_check_at": fate.pending["next_check_at"] if fate.pending else None,
             "pending": fate.pending,
             "check_max": fate.check_max,
-            "unpublished": parked[0] if parked else None,
+            "unpublished": unpublished[0] if unpublished else None,
         },
     )
 

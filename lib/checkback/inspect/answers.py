@@ -45,7 +45,7 @@ from checkback.inspect.timeline import (
 )
 from checkback.inspect.topic_tables import topic_rows
 from checkback.inspect.transaction_lineage import lineage_rows, transactions_question
-from checkback.inspect.unpublished_messages import Topic, topics, unpublished_question
+from checkback.inspect.unpublished_messages import UnpublishedTopic, count_unpublished, unpublished_question
 from checkback.inspect.versions.batch_stops import ORDER, stops_question
 from checkback.inspect.versions.view import View
 from checkback.storage.tables import Tables
@@ -212,7 +212,7 @@ class Answers:
         limit: int | None = None,
         offset: int = 0,
     ) -> pa.Table:
-        """The messages that wait for their topic's table, the oldest first; columns as `unpublished_question`."""
+        """The unpublished messages, the oldest first; columns as `unpublished_question`."""
 
         def read(view: View) -> pa.Table:
             question, tables = unpublished_question(view)
@@ -221,9 +221,9 @@ class Answers:
 
         return self._view(read, as_of)
 
-    def count_unpublished(self, as_of: AsOf = None) -> list[Topic]:
-        """How many wait for each topic's table, since when and why; the longest waiting first."""
-        found: list[Topic] = self._view(topics, as_of)
+    def count_unpublished(self, as_of: AsOf = None) -> list[UnpublishedTopic]:
+        """How many are unpublished by topic, since when and why; the oldest first."""
+        found: list[UnpublishedTopic] = self._view(count_unpublished, as_of)
         return found
 
     def topics(self, as_of: AsOf = None) -> pa.Table:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from checkback.inspect.engines.question import Question
 from checkback.inspect.engines.rejected_names import REJECTED_NAMES, escape_in
 from checkback.inspect.unreadable_topics import beside_unreadable
-from checkback.inspect.versions.late_notes import NAME, WRITERS, no_notes, notes_about, with_noted
+from checkback.inspect.versions.published_notes import NAME, WRITERS, no_notes, notes_about, with_noted
 from checkback.reconcile.publish.unpublished import TABLE
 from checkback.storage.files.object_store import concurrently
 from checkback.storage.schemas import TOPIC_PREFIX, columns_of

@@ -1,11 +1,11 @@
-"""Committed messages that wait for their topic's table: which, since when, and why."""
+"""Unpublished messages: committed, and not in their topic's table yet; which, since when, and why."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
 from checkback.inspect.engines.question import Question
-from checkback.inspect.versions.late_notes import NAME, WRITERS, no_notes, notes_about, with_noted
+from checkback.inspect.versions.published_notes import NAME, WRITERS, no_notes, notes_about, with_noted
 from checkback.messages.durations import span
 from checkback.reconcile.publish.unpublished import LONGEST_PAUSE, TABLE, unfit
 from checkback.storage.own_failure import own_failure
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _IDENTITY = ("half_queue_id", "half_queue_offset", "half_store_timestamp", "transaction_id", "producer_group")
 
 
-class Topic(NamedTuple):
-    """A topic (None = the messages have none): how many wait, since when (ms), and the newest's reason.
+class UnpublishedTopic(NamedTuple):
+    """Unpublished messages of a topic (None = they have none): how many, since when (ms), and the newest's reason.
 
     None = another writer's rows do not tell.
     """
@@ -37,8 +37,8 @@ def retry_of(topic: str | None) -> str:
     return "" if unfit(topic) else f"tried again within {span(longest)}, at once when reconcile starts"
 
 
-def topics(view: View) -> list[Topic]:
-    """Unpublished messages by topic, the longest waiting first."""
+def count_unpublished(view: View) -> list[UnpublishedTopic]:
+    """Unpublished messages by topic, the oldest first."""
     if not view.version(TABLE):  # never written
         return []
     question, tables = unpublished_question(view)
@@ -48,7 +48,9 @@ def topics(view: View) -> list[Topic]:
                 WHERE unpublished_at IS NOT NULL AND reason IS NOT NULL) AS reason
         FROM ({question.sql}) GROUP BY real_topic"""
     rows = view.engine.arrow(view.ask(Question(sql, "since, real_topic", question.values), tables))
-    return [Topic(row["real_topic"], row["messages"], row["since"], row["reason"]) for row in rows.to_pylist()]
+    return [
+        UnpublishedTopic(row["real_topic"], row["messages"], row["since"], row["reason"]) for row in rows.to_pylist()
+    ]
 
 
 def unpublished_question(view: View) -> tuple[Question, dict[str, Rows]]:

@@ -251,7 +251,7 @@ def _with_outcomes(store: OperatorTables, found: dict[Place, Transaction]) -> li
     came_due = {place: found[place] for place in delivered}
     columns = ("half_queue_id", "half_queue_offset", "transaction_id", "producer_group", "reason")
     rows = own_rows_at(store, "unpublished", came_due, columns, at=("half_queue_id", "half_queue_offset"))
-    parked = {place: row["reason"] for place, row in rows}
+    unpublished = {place: row["reason"] for place, row in rows}
     checks: dict[Place, int] = {}
     for place, row in own_rows_at(store, "check_requests", found, [*_KEY, _TIMES]):
         checks[place] = max(checks.get(place, 0), row[_TIMES] or 0)
@@ -269,7 +269,7 @@ def _with_outcomes(store: OperatorTables, found: dict[Place, Transaction]) -> li
             last_error=_error(answers[place]) if place in answers else None,
             deliver_at=due.get(place),
             delivered_at=delivered.get(place),
-            parked=parked.get(place),
+            unpublished=unpublished.get(place),
             cancels=tuple(_landed(row) for row in sorted(cancels.get(place, ()), key=turn)),
             in_vain=tuple(_landed(row) for row in sorted(in_vain.get(place, ()), key=turn)),
         )

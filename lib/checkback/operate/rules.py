@@ -58,10 +58,10 @@ def judge_cancel(transaction: Transaction) -> None:
         raise RefusedError(f"is cancelled already: {_decision(transaction)}", where, "a decision is final")
     if decision.state != "COMMIT" or transaction.deliver_at is None:
         raise RefusedError(f"is not scheduled but decided: {_decision(transaction)}", where, "a decision is final")
-    if transaction.delivered_at is not None and transaction.parked is not None:
+    if transaction.delivered_at is not None and transaction.unpublished is not None:
         what = f"came due at {readable(transaction.delivered_at)}, and its topic's table did not take it"
         fix = "it is published once that does: `checkback tx describe` says whether it is; nothing can stop it any more"
-        raise RefusedError(f"{what}: {transaction.parked}", where, fix)
+        raise RefusedError(f"{what}: {transaction.unpublished}", where, fix)
     if transaction.delivered_at is not None:
         what = f"was published at {readable(transaction.delivered_at)}, when its time had come"
         raise RefusedError(what, where, "tell its consumers")

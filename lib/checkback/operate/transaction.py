@@ -77,9 +77,9 @@ class Transaction:
 
     ``resumed_from``, ``resumed_by``: of a resumed message, its discarded original, and "ACTOR: REASON". ``resumed_as``:
     of a discarded message that was resumed, the new half message. ``deliver_at``: of a COMMIT that has scheduled it;
-    ``delivered_at``: when it was published then, or put into `unpublished` with the reason ``parked``. ``cancels``: ops
-    CANCEL of operators. ``in_vain``: operators' ops that `reconcile` has rejected. ``committed``: a message without a
-    transaction. ``delay_ms``, ``not_before``: the half message's own delay_ms and deliver_at.
+    ``delivered_at``: when it was published then, or put into the table `unpublished`: why is in ``unpublished``.
+    ``cancels``: ops CANCEL of operators. ``in_vain``: operators' ops that `reconcile` has rejected. ``committed``: a
+    message without a transaction. ``delay_ms``, ``not_before``: the half message's own delay_ms and deliver_at.
     """
 
     place: Place
@@ -99,7 +99,7 @@ class Transaction:
     last_error: str | None = None
     deliver_at: datetime | None = None
     delivered_at: datetime | None = None
-    parked: str | None = None
+    unpublished: str | None = None
     cancels: tuple[LandedOp, ...] = ()
     in_vain: tuple[LandedOp, ...] = ()
     committed: bool = False
@@ -150,8 +150,8 @@ class Transaction:
         if self.deliver_at is None or self.decision is None or self.decision.state != "COMMIT":
             return ""
         if self.delivered_at is not None:
-            parked = "" if self.parked is None else f", into `unpublished`: {self.parked}"
-            return f"; delivered at {readable(self.delivered_at)}{parked}"
+            unpublished = "" if self.unpublished is None else f", into `unpublished`: {self.unpublished}"
+            return f"; delivered at {readable(self.delivered_at)}{unpublished}"
         return f"; scheduled for {readable(self.deliver_at)}"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from checkback.inspect.audit.check_intervals import timed
-from checkback.inspect.versions.late_notes import with_noted
+from checkback.inspect.versions.published_notes import with_noted
 from checkback.messages.limits import MS_MAX
 from checkback.reconcile.records.records import LONGEST_DELAY, REJECTION, Reason, Source
 
@@ -84,7 +84,7 @@ STATE_BITS = f"""CASE
 
 
 def facts(ever: RulesHistory, *, ignore_case: bool, absent: Collection[str] = ()) -> str:
-    """CTE `facts`: those of each transaction. It reads tables, `topics`, the `late_notes`, and the CTE `rules`.
+    """CTE `facts`: those of each transaction. It reads tables, `topics`, the `published_notes`, and the CTE `rules`.
 
     ``absent``: tables, and `topics`, that have no row of these transactions: they are not read, and what only their
     rows could tell is not computed.

@@ -16,7 +16,7 @@ from checkback.inspect.audit.promises import FINDINGS, Finding
 from checkback.inspect.audit.removed_rows import removed_rows
 from checkback.inspect.engines.question import Question
 from checkback.inspect.unreadable_topics import beside_unreadable
-from checkback.inspect.versions.late_notes import read_notes
+from checkback.inspect.versions.published_notes import read_notes
 from checkback.inspect.versions.table_versions import TOPICS, FixedTables
 from checkback.storage.checkpoints.checkpoint import Batch
 from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX

@@ -41,7 +41,7 @@ COLUMNS = (
     "skipped_share",
     "last_error",
     "endpoints",
-    "first_discard",
+    "discard_forecast",
     "why",
     "as_of",
 )
@@ -130,7 +130,7 @@ SELECT w.producer_group, w.pending, w.overdue, w.op_waiting, w.oldest_born, w.ol
     coalesce(o.outcomes, CAST(0 AS BIGINT)) AS outcomes,
     {", ".join(f"CAST(o.{name} AS DOUBLE) / nullif(o.outcomes, 0) AS {name}_share" for name in _SHARES)},
     o.last_error, coalesce(t.endpoints, no_text()) AS endpoints, w.as_of, w.requested, w.due_since,
-    timestamp_micros(w.discard_us) AS first_discard,
+    timestamp_micros(w.discard_us) AS discard_forecast,
     CASE WHEN startswith(o.last_silence, '{NOT_TRIED}') THEN o.last_silence END AS held_back,
     nullif(o.said, '') AS said, nullif(o.skipped_error, '') AS skipped_error
 FROM waiting AS w
@@ -153,8 +153,8 @@ def group_rows(
     (first NO_ANSWER after that; null = it answers), undecided_since (first UNKNOWN after its last COMMIT or ROLLBACK);
     of its last check_interval of checking: outcomes BIGINT, and as fractions of 1 decided_share, unknown_share,
     no_answer_share, skipped_share DOUBLE (null = none), endpoints ARRAY<STRING> (all that were tried); last_error (of
-    the newest failed attempt); first_discard TIMESTAMP (when the first one has had transaction.check_max checks and is
-    discarded, if no op comes; null = all have an op, or checks that reach nobody do not count); why (a sentence),
+    the newest failed attempt); discard_forecast TIMESTAMP (when the first one has had transaction.check_max checks and
+    is discarded, if no op comes; null = all have an op, or checks that reach nobody do not count); why (a sentence),
     as_of; stuck BOOLEAN.
 
     Costs as much as `pending_question`, plus a second scan of check_answers.
@@ -162,7 +162,7 @@ def group_rows(
     rows = view.engine.arrow(view.ask(groups_question(settings, overdue=stuck)))
     say = _sayer(settings, view, _progress(view) if known is None else known())
     times = {name: _ms(rows.column(name)) for name in (*_TIMES, "as_of")}
-    facts = rows.drop(["oldest_born", "last_answer_at", "first_discard", *times]).to_pylist()
+    facts = rows.drop(["oldest_born", "last_answer_at", "discard_forecast", *times]).to_pylist()
     said = [say(row | {name: of[at] for name, of in times.items()}) for at, row in enumerate(facts)]
     rows = rows.append_column("why", pa.array([why for why, _ in said], pa.string()))
     rows = rows.append_column("stuck", pa.array([is_one for _, is_one in said], pa.bool_()))

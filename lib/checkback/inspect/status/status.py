@@ -15,7 +15,7 @@ from checkback.inspect.scheduled_messages import SCHEDULED
 from checkback.inspect.status.groups import group_rows
 from checkback.inspect.status.progress import Progress, progress
 from checkback.inspect.timeline import outcomes_question
-from checkback.inspect.unpublished_messages import topics
+from checkback.inspect.unpublished_messages import count_unpublished
 from checkback.storage.files.object_store import concurrently
 from checkback.storage.lock import lock_is_held
 from checkback.storage.log.commit_reader import CommitReader, Unread
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from checkback.inspect.unpublished_messages import Topic
+    from checkback.inspect.unpublished_messages import UnpublishedTopic
     from checkback.inspect.versions.view import View
     from checkback.settings import Settings
     from checkback.storage.checkpoints.checkpoint import Batch
@@ -64,7 +64,7 @@ GROUP = (
     "unknown_share",
     "last_error",
     "endpoints",
-    "first_discard_ms",
+    "discard_forecast_ms",
     "stuck",
     "why",
 )
@@ -100,7 +100,7 @@ class TableFacts:
 
     ``scheduled``: messages that wait for their deliver_at, and the next of these times (ms).
     ``groups``: rows with the columns GROUP. ``checks``: (group, endpoint, outcome, number) in the last RECENT.
-    ``unpublished``: messages waiting for their topic's table. ``dead_letters``: by consumer group, those given up in
+    ``unpublished``: by topic, the longest first. ``dead_letters``: by consumer group, those given up in
     the last NEW that nobody has had consumed again.
     """
 
@@ -109,7 +109,7 @@ class TableFacts:
     discarded_today: int = 0
     scheduled: tuple[int, int | None] = (0, None)
     checks: tuple[tuple[str, str | None, str, int], ...] = ()
-    unpublished: tuple[Topic, ...] = ()
+    unpublished: tuple[UnpublishedTopic, ...] = ()
     dead_letters: Mapping[str, int] = field(default_factory=dict)
     lost: Lost = Lost()
 
@@ -232,7 +232,7 @@ def _facts(view: View, settings: Settings, now: datetime, reconcile: Callable[[]
         discarded_today=sum(row["today"] for row in decided if row["state"] == "DISCARD"),
         scheduled=_scheduled(view),
         checks=tuple((row["producer_group"], row["endpoint"], row["outcome"], row["checks"]) for row in checks),
-        unpublished=tuple(topics(view)),
+        unpublished=tuple(count_unpublished(view)),
         dead_letters={row["consumer_group"]: row["number"] for row in _rows(view, _new_dead_letters(now))},
         lost=_lost(view, now),
     )
@@ -286,7 +286,7 @@ def _new_dead_letters(now: datetime) -> Question:
 def _groups(view: View, settings: Settings, reconcile: Callable[[], Progress | None]) -> list[Mapping[str, Any]]:
     """GROUP of each group, the oldest first."""
     rows = group_rows(view, settings, known=reconcile)
-    for name in ("last_answer_at", "silent_since", "undecided_since", "first_discard"):
+    for name in ("last_answer_at", "silent_since", "undecided_since", "discard_forecast"):
         rows = rows.append_column(f"{name}_ms", pc.divide(rows.column(name).cast(pa.int64()), 1000))
     found: list[Mapping[str, Any]] = rows.select(list(GROUP)).to_pylist()
     return sorted(found, key=lambda row: (-(row["oldest_age_s"] or float("-inf")), row["producer_group"] or ""))

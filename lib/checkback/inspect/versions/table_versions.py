@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow.compute as pc
 
 from checkback.inspect.engines.engine import tables_in
-from checkback.inspect.versions.late_notes import NAME as NOTES
-from checkback.inspect.versions.late_notes import no_notes
+from checkback.inspect.versions.published_notes import NAME as NOTES
+from checkback.inspect.versions.published_notes import no_notes
 from checkback.inspect.versions.unread_topics import TOLD_BY, with_untold
 from checkback.inspect.versions.whole_batches import BatchTable, batch_time, read_batches
 from checkback.reconcile.batch_rules import FOLDER

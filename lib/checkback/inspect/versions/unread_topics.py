@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from checkback.inspect.versions.late_notes import with_noted
+from checkback.inspect.versions.published_notes import with_noted
 from checkback.storage.schemas import HALF, TOPIC, TOPIC_PREFIX
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from checkback.inspect.engines.engine import Engine
 
 #: the notes as a table: real_topic, application, last (batch); one row of each topic and application
-NAME = "late_notes"
+NAME = "published_notes"
 _SCHEMA = pa.schema([("real_topic", pa.string()), ("application", pa.string()), ("last", pa.int64())])
 #: by whom, and for which topic, messages were put into the table
 WRITERS = Question("SELECT DISTINCT real_topic, application FROM {unpublished}", "real_topic, application")
