@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def test_keys_are_shown_of_the_rows_that_are_shown(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    later, parked, gone = Transaction(1), Transaction(2), Transaction(3)
+    later, unpublished, gone = Transaction(1), Transaction(2), Transaction(3)
     rows = [Transaction(0, offset).half(keys=f"invoice-{offset}") for offset in range(51)]
     rows += [later.half(keys="later"), later.decision(deliver_at=DECIDED + timedelta(days=36500))]
-    rows += [parked.half(keys="parked"), parked.decision(), parked.unpublished()]
+    rows += [unpublished.half(keys="unpublished"), unpublished.decision(), unpublished.unpublished()]
     rows += [gone.half(keys="gone"), gone.decision("DISCARD"), gone.discarded()]
     write(None, Tables.of(Settings.model_validate({"storage": {"root": str(tmp_path)}}).storage), rows)
 
@@ -33,6 +33,6 @@ def test_keys_are_shown_of_the_rows_that_are_shown(tmp_path: Path, capfd: pytest
     assert header.split()[:6] == ["queue", "offset", "transaction", "group", "topic", "keys"]
     assert [row.split()[5] for row in pending] == [f"invoice-{offset}" for offset in range(50)]
     assert more == "and 1 more; -o json shows all"
-    for command, key in (("scheduled", "later"), ("unpublished", "parked"), ("discarded", "gone")):
+    for command, key in (("scheduled", "later"), ("unpublished", "unpublished"), ("discarded", "gone")):
         assert lines(command)[-1].split()[5] == key
     assert "keys" not in json.loads(lines("discarded", "-o", "json")[0])

@@ -151,7 +151,7 @@ def _faults(part: Part, tx: Transaction, rules: Rules) -> Iterator[str]:
 
 
 def _delivery(part: Part, tx: Transaction, decision: Row) -> Iterator[str]:
-    """Published once and whole if committed, parked once and whole if discarded, else neither."""
+    """Published once and whole if committed, kept once and whole if discarded, else neither."""
     state, message = decision["state"], part.behaviour.message
     wanted = {"COMMIT": (1, 0), "ROLLBACK": (0, 0), "DISCARD": (0, 1)}[state]
     if (len(tx.published), len(tx.discarded)) != wanted:

@@ -10,7 +10,7 @@ import pytest
 
 from checkback.reconcile.publish.output_rows import table_rows
 from checkback.reconcile.publish.tasks import selector
-from checkback.reconcile.publish.unpublished import Parking
+from checkback.reconcile.publish.unpublished import UnpublishedTopics
 from checkback.reconcile.records.records import Action, Reason, Source
 from checkback.storage.schemas import arrow_schema
 from reconcile.messages import BATCH_ID, T0, T1, T1_US, action, half, halves, wanted
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 def _rows(messages: list[dict[str, Any]], chosen: HalfLookup) -> dict[str, list[dict[str, Any]]]:
     """Table name to its rows, for messages that stand in the order of the records."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for name, rows in table_rows(halves(*messages), np.arange(len(messages)), chosen.records, chosen, Parking()):
+    for name, rows in table_rows(
+        halves(*messages), np.arange(len(messages)), chosen.records, chosen, UnpublishedTopics()
+    ):
         found.setdefault(name, []).extend(rows.to_pylist())
     return found
 
@@ -88,16 +90,18 @@ def test_decisions_say_state_source_and_reason() -> None:
 def test_rows_have_the_columns_and_types_of_their_table(table: str) -> None:
     """In the table's order, as Spark expects them."""
     chosen = wanted(action(Action.COMMIT, 1), action(Action.DISCARD, 2), action(Action.CHECK, 3))
-    rows = list(selector(chosen, table, Parking())(iter([halves(half(1), half(2), half(3))])))
+    rows = list(selector(chosen, table, UnpublishedTopics())(iter([halves(half(1), half(2), half(3))])))
     assert [batch.schema for batch in rows] == [arrow_schema(table)]
 
 
 def test_row_is_the_one_that_the_segment_took() -> None:
     """A second row of the same offset, landed later, is not published."""
     chosen = wanted(action(Action.COMMIT, 1, store_us=T1_US))
-    rows = list(selector(chosen, "topics/b", Parking())(iter([halves(half(1, "a", T0), half(1, "b", T1))])))
+    rows = list(selector(chosen, "topics/b", UnpublishedTopics())(iter([halves(half(1, "a", T0), half(1, "b", T1))])))
     assert [row["half_store_timestamp"] for batch in rows for row in batch.to_pylist()] == [T1]
-    assert not list(selector(chosen, "topics/a", Parking())(iter([halves(half(1, "a", T0), half(1, "b", T1))])))
+    assert not list(
+        selector(chosen, "topics/a", UnpublishedTopics())(iter([halves(half(1, "a", T0), half(1, "b", T1))]))
+    )
 
 
 def test_only_the_rows_that_are_named_are_taken_whatever_lies_between() -> None:
@@ -107,7 +111,7 @@ def test_only_the_rows_that_are_named_are_taken_whatever_lies_between() -> None:
         acts = [Action.COMMIT if offset % 3 else Action.DISCARD for offset in named]
         chosen = wanted(*(action(act, offset) for act, offset in zip(acts, named, strict=True)))
         found: dict[str, list[int]] = {}
-        for name, rows in table_rows(halves(*messages), np.array(named), chosen.records, chosen, Parking()):
+        for name, rows in table_rows(halves(*messages), np.array(named), chosen.records, chosen, UnpublishedTopics()):
             key = "half_queue_offset" if name.startswith("topics/") else "queue_offset"
             found.setdefault(name, []).extend(row[key] for row in rows.to_pylist())
             if "body" in rows.schema.names:

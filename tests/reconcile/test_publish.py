@@ -128,8 +128,8 @@ def test_all_ways_write_the_same_rows(spark: SparkSession, tmp_path: Path, monke
             assert_df_equality(one, other)
 
 
-def test_topic_that_cannot_be_written_after_the_survey_is_parked(spark: SparkSession, tmp_path: Path) -> None:
-    """By Spark, whose survey has brought its rows for the topic, and others for `unpublished`: both are parked."""
+def test_topic_that_cannot_be_written_after_the_survey_is_unpublished(spark: SparkSession, tmp_path: Path) -> None:
+    """By Spark, whose survey has brought its rows for the topic, and others for `unpublished`: both are unpublished."""
     lake = Lakehouse(spark, tmp_path, by_files=False)
     lake.land(*_messages(), half(8, "no\nname"))
     spark.sql(f"CREATE TABLE delta.`{tmp_path}/topics/b` (other INT) USING delta")

@@ -16,9 +16,9 @@ from checkback.reconcile.publish.unpublished import (
     LATER,
     LONGEST_PAUSE,
     MOST_TRIES,
-    Parked,
-    Parking,
-    Waiting,
+    Unpublished,
+    UnpublishedRows,
+    UnpublishedTopics,
     unfit,
 )
 from checkback.storage.own_failure import as_reason
@@ -80,7 +80,7 @@ class World:
         self.plans: list[dict[Message, str]] = []
         self.done = self.first = self.apps = 0
         self.messages = self.clock = 0
-        self.waiting: Waiting | None = None
+        self.waiting: Unpublished | None = None
         #: by batch, the topics whose tables its row in `batches` names
         self.named: dict[int, set[str]] = {}
         self.steps = -1
@@ -96,15 +96,15 @@ class World:
             self.waiting = None
             raise CrashError
 
-    def known(self) -> Waiting:
+    def known(self) -> Unpublished:
         if self.waiting is None:
-            parked: dict[tuple[str, str], list[int]] = {}
+            unpublished_rows: dict[tuple[str, str], list[int]] = {}
             for topic, app, batch, _ in self.unpublished:
                 if batch > self.notes.get((topic, app), -1):
-                    parked.setdefault((topic, app), []).append(batch)
-            fit = [(topic, app, batches) for (topic, app), batches in parked.items() if unfit(topic) is None]
-            found = [Parked(topic, app, max(some), len(some), min(some), "") for topic, app, some in fit]
-            self.waiting = Waiting(found)
+                    unpublished_rows.setdefault((topic, app), []).append(batch)
+            fit = [(topic, app, batches) for (topic, app), batches in unpublished_rows.items() if unfit(topic) is None]
+            found = [UnpublishedRows(topic, app, max(some), len(some), min(some), "") for topic, app, some in fit]
+            self.waiting = Unpublished(found)
         return self.waiting
 
     def batch(self, new: dict[Message, str]) -> None:
@@ -113,9 +113,11 @@ class World:
             self.plans.append(new)
         number, plan = self.done - self.first, self.plans[self.done]
         late, done = self.late()
-        parking = Parking(self.app, self.known().reasons())
-        parked = {message: topic for message, topic in plan.items() if parking.reason(topic) is not None}
-        direct = sorted({*plan.values()} - {*parked.values()})
+        unpublished_topics = UnpublishedTopics(self.app, self.known().reasons())
+        unpublished_rows = {
+            message: topic for message, topic in plan.items() if unpublished_topics.reason(topic) is not None
+        }
+        direct = sorted({*plan.values()} - {*unpublished_rows.values()})
         self.random.shuffle(direct)
         failed: dict[str, str] = {}
         for topic in [*direct, ""]:
@@ -128,16 +130,18 @@ class World:
                 self.topics[topic].append([(one, self.done, self.done) for one in mine], self.app, number)
             except TableError:
                 failed[topic] = "why"
-                parked |= dict.fromkeys(mine, topic)
+                unpublished_rows |= dict.fromkeys(mine, topic)
         self.step()
-        if parked and self.versions.get(self.app, -1) < number:
-            self.unpublished += [(topic, self.app, number, message) for message, topic in parked.items()]
+        if unpublished_rows and self.versions.get(self.app, -1) < number:
+            self.unpublished += [(topic, self.app, number, message) for message, topic in unpublished_rows.items()]
             self.versions[self.app] = number
         self.step()
         reasons = {**self.known().reasons(), **failed}
-        for topic, count in Counter(parked.values()).items():
+        for topic, count in Counter(unpublished_rows.values()).items():
             if topic in reasons:
-                self.known().park(Parked(topic, self.app, number, count, self.clock, reasons[topic]), self.clock)
+                self.known().leave_unpublished(
+                    UnpublishedRows(topic, self.app, number, count, self.clock, reasons[topic]), self.clock
+                )
         self.known().in_doubt.update(failed)
         self.step()
         self.named[self.done] = {*direct, *late, *self.known().in_doubt}
@@ -162,13 +166,13 @@ class World:
         try:
             for one in self.known().of(topic):
                 self.step()
-                self.publish_late(topic, one)
+                self.publish_unpublished(topic, one)
                 done[topic, one.application] = one.last
         except TableError:
             return False
         return True
 
-    def publish_late(self, topic: str, one: Parked) -> None:
+    def publish_unpublished(self, topic: str, one: UnpublishedRows) -> None:
         table = self.topics[topic]
         last = table.last(one.application)
         if last >= one.last:
@@ -195,14 +199,14 @@ class World:
     def rebuild(self) -> None:
         """The checkpoint is lost. As `batch_recovery.finish`, then a new application; the undecided are pending."""
         self.waiting = None
-        parked = {message for *_, message in self.unpublished}
+        unpublished_rows = {message for *_, message in self.unpublished}
         waits = self.known().reasons()
         for number, plan in enumerate(self.plans[self.done :], self.done):
             there = {message for table in self.topics.values() for message, _, _ in table.rows}
             for message, topic in plan.items():
                 if message in there:
                     self.decided[message] = topic, number
-            lacking = {one: topic for one, topic in plan.items() if one in self.decided and one not in parked}
+            lacking = {one: topic for one, topic in plan.items() if one in self.decided and one not in unpublished_rows}
             for topic in TOPICS:
                 mine = [one for one in lacking if lacking[one] == topic]
                 table = self.topics[topic]
@@ -300,7 +304,7 @@ def test_each_message_is_published_once_whatever_breaks(first_tries: int, monkey
 
 def test_topic_is_tried_again_later_and_later() -> None:
     """At the start, then after 10 s, 20 s, ... 10 min; only so many in a batch; a clock that is set back hurts not."""
-    waiting = Waiting([Parked(f"t{number}", "q", 1, 2, number, "why") for number in range(40)])
+    waiting = Unpublished([UnpublishedRows(f"t{number}", "q", 1, 2, number, "why") for number in range(40)])
     assert (waiting.rows, len(waiting.due(0)), waiting.next_try) == (80, 40, 0)
     for number in range(40):
         waiting.failed(f"t{number}", 1000, "still")
@@ -324,13 +328,13 @@ def test_topic_is_tried_again_later_and_later() -> None:
 def test_name_that_no_table_can_have_is_never_tried(topic: str | None) -> None:
     """Whoever landed it. Unless there has been such a table, of a release that took the name."""
     assert unfit(topic)
-    assert Parking().reason(topic)
-    assert Parking(kept=frozenset({"_x"})).reason("_x") is None
+    assert UnpublishedTopics().reason(topic)
+    assert UnpublishedTopics(kept=frozenset({"_x"})).reason("_x") is None
 
 
 def test_topic_of_old_table_waits_like_others() -> None:
-    assert Parking(waiting={"_x": "why"}, kept=frozenset({"_x"})).reason("_x") == "why"
-    assert Parking().of({"a": "why"}).reason("a") == "why"
+    assert UnpublishedTopics(waiting={"_x": "why"}, kept=frozenset({"_x"})).reason("_x") == "why"
+    assert UnpublishedTopics().of({"a": "why"}).reason("a") == "why"
 
 
 def test_reason_is_one_printable_line() -> None:
@@ -340,19 +344,19 @@ def test_reason_is_one_printable_line() -> None:
 
 def test_flood_of_new_topics_delays_no_others() -> None:
     """Whatever their names are: one that had failed, and was repaired, and one that came with the flood."""
-    waiting, now, tried, names = Waiting(), 0, Counter[str](), iter(range(10**9))
+    waiting, now, tried, names = Unpublished(), 0, Counter[str](), iter(range(10**9))
 
-    def park(topic: str, batch: int, reason: str) -> None:
-        waiting.park(Parked(topic, "app", batch, 1, now, reason), now)
+    def leave_unpublished(topic: str, batch: int, reason: str) -> None:
+        waiting.leave_unpublished(UnpublishedRows(topic, "app", batch, 1, now, reason), now)
 
-    park("repaired", 0, "permission denied")
+    leave_unpublished("repaired", 0, "permission denied")
     for batch in range(60):
         now += FIRST_PAUSE
         for topic in waiting.due(now):
             tried[topic] += 1
             waiting.published(topic)
         for _ in range(FIRST_TRIES + 10):
-            park(f"a{next(names):09}", batch, LATER)
+            leave_unpublished(f"a{next(names):09}", batch, LATER)
         if batch == 1:
-            park("zeta", batch, LATER)
+            leave_unpublished("zeta", batch, LATER)
     assert (tried["repaired"], tried["zeta"]) == (1, 1)

@@ -12,8 +12,8 @@ from pyspark.sql import functions as F
 from checkback.errors import StorageError
 from checkback.reconcile.publish import half_reader, unpublished
 from checkback.reconcile.publish.tasks import (
-    PARKED_PREFIX,
     SURVEY_SCHEMA,
+    UNPUBLISHED_PREFIX,
     TaskReport,
     picker,
     reader,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from checkback.reconcile.publish.half_lookup import HalfLookup
     from checkback.reconcile.publish.half_rows import HalfRows
-    from checkback.reconcile.publish.unpublished import Parking
+    from checkback.reconcile.publish.unpublished import UnpublishedTopics
     from checkback.storage.parquet.parquet_files import ParquetFile
 
 #: bytes of files up to which the driver does a task's work: starting a Spark job takes longer
@@ -59,36 +59,36 @@ class BatchWriter(Protocol):
     def append(self, name: str) -> None:
         """Commit a table's rows. Raises what the table's writer raises."""
 
-    def park(self, failed: Mapping[str, str]) -> None:
+    def leave_unpublished(self, failed: Mapping[str, str]) -> None:
         """Commit the rows of `unpublished`; ``failed``: further topics whose messages go there, with the reason."""
 
 
 class FileBatchWriter:
     """One job writes the files of all tables; the driver commits them."""
 
-    def __init__(self, half: HalfRows, wanted: HalfLookup, parking: Parking, app: str) -> None:
+    def __init__(self, half: HalfRows, wanted: HalfLookup, unpublished_topics: UnpublishedTopics, app: str) -> None:
         """Writes the files. Raises OSError if one cannot be read or written."""
-        self._half, self._wanted, self._parking, self._app = half, wanted, parking, app
-        files, self.reports = self._write(wanted, parking)
+        self._half, self._wanted, self._unpublished_topics, self._app = half, wanted, unpublished_topics, app
+        files, self.reports = self._write(wanted, unpublished_topics)
         failed = {name for report in self.reports for name in report.failed}
         self._files: dict[str, list[ParquetFile]] = {}
         for file in files:
             if file.name not in failed:
                 self._files.setdefault(file.name, []).append(file)
-        self._parked = self._files.pop(unpublished.TABLE, [])
+        self._unpublished = self._files.pop(unpublished.TABLE, [])
         self.names = list(self._files)
 
     def append(self, name: str) -> None:
         """See BatchWriter."""
         self._commit(name, self._files[name])
 
-    def park(self, failed: Mapping[str, str]) -> None:
+    def leave_unpublished(self, failed: Mapping[str, str]) -> None:
         """See BatchWriter. A second job writes the messages of the failed topics, whose files nothing commits."""
         if failed:
-            more, reports = self._write(self._wanted.published(), self._parking.of(failed))
+            more, reports = self._write(self._wanted.published(), self._unpublished_topics.of(failed))
             _prove_parked(failed, total_rows(self.reports), total_rows(reports))
-            self._parked = [*self._parked, *more]
-        self._commit(unpublished.TABLE, self._parked)
+            self._unpublished = [*self._unpublished, *more]
+        self._commit(unpublished.TABLE, self._unpublished)
 
     def _commit(self, name: str, files: Sequence[ParquetFile]) -> None:
         app, wanted = f"{self._app}/{name}", self._wanted
@@ -96,16 +96,18 @@ class FileBatchWriter:
         if not tables.commit(self._half.spark, name, files, app, wanted.batch_id, plan):
             refuse_newer(tables, name, app, wanted.batch_id, wanted.batch_time)
 
-    def _write(self, wanted: HalfLookup, parking: Parking) -> tuple[list[ParquetFile], list[TaskReport]]:
+    def _write(
+        self, wanted: HalfLookup, unpublished_topics: UnpublishedTopics
+    ) -> tuple[list[ParquetFile], list[TaskReport]]:
         spark, tables, log = self._half.spark, self._half.tables, self._half.tables.log("half")
         if wanted.identity is None and log.readable():
             lists = half_reader.pieces(log.data_files(wanted.spans()), wanted)
-            work = reader(lists, wanted, self._half.actions.need_bodies, tables.table_root, parking)
+            work = reader(lists, wanted, self._half.actions.need_bodies, tables.table_root, unpublished_topics)
             if len(lists) <= 1 and sum(piece.size for each in lists for piece in each) <= _SMALL:
                 return _written(pa.Table.from_batches(work([pa.record_batch([range(len(lists))], ["id"])])))
             tasks = spark.range(0, len(lists), 1, len(lists))
         else:
-            tasks, work = self._half.read(wanted), picker(wanted, tables.table_root, parking)
+            tasks, work = self._half.read(wanted), picker(wanted, tables.table_root, unpublished_topics)
         return _written(tasks.mapInArrow(work, FILES_SCHEMA).toArrow())
 
 
@@ -115,13 +117,13 @@ class SparkBatchWriter:
     The survey brings the rows of a small batch along: Spark then writes them without reading `half` again.
     """
 
-    def __init__(self, half: HalfRows, wanted: HalfLookup, parking: Parking, app: str) -> None:
+    def __init__(self, half: HalfRows, wanted: HalfLookup, unpublished_topics: UnpublishedTopics, app: str) -> None:
         """Surveys the rows; writes nothing."""
-        self._half, self._wanted, self._parking, self._app = half, wanted, parking, app
+        self._half, self._wanted, self._unpublished_topics, self._app = half, wanted, unpublished_topics, app
         self._rows = half.read(wanted)
         self._without_body = self._rows.withColumn("body", F.lit(None).cast("binary"))
         few = len(wanted.records) <= half_reader.ROWS_A_TASK
-        survey = surveyor(wanted, parking, _SMALL if few else 0)
+        survey = surveyor(wanted, unpublished_topics, _SMALL if few else 0)
         with without_codegen(half.spark) if few else nullcontext():
             rows = self._rows if few else self._without_body
             found = rows.mapInArrow(survey, SURVEY_SCHEMA).toArrow().to_pylist()
@@ -134,28 +136,28 @@ class SparkBatchWriter:
 
     def append(self, name: str) -> None:
         """See BatchWriter."""
-        self._append(name, self._parking)
+        self._append(name, self._unpublished_topics)
 
-    def park(self, failed: Mapping[str, str]) -> None:
+    def leave_unpublished(self, failed: Mapping[str, str]) -> None:
         """See BatchWriter."""
         if failed:
             self._brought.pop(unpublished.TABLE, None)
-        self._append(unpublished.TABLE, self._parking.with_more(failed))
+        self._append(unpublished.TABLE, self._unpublished_topics.with_more(failed))
 
-    def _append(self, name: str, parking: Parking) -> None:
+    def _append(self, name: str, unpublished_topics: UnpublishedTopics) -> None:
         tables, app, batch_id = self._half.tables, f"{self._app}/{name}", self._wanted.batch_id
         if name in self._brought:
             tables.append_arrow(self._half.spark, self._brought[name], name, app, batch_id)
         else:
-            tables.append(self._selected(name, parking), name, app, batch_id)
+            tables.append(self._selected(name, unpublished_topics), name, app, batch_id)
 
-    def _selected(self, name: str, parking: Parking) -> DataFrame:
+    def _selected(self, name: str, unpublished_topics: UnpublishedTopics) -> DataFrame:
         rows = self._rows
         if name.startswith(TOPIC_PREFIX):
             rows = rows.where(F.col("real_topic") == name.removeprefix(TOPIC_PREFIX))
         elif name not in ("discarded", unpublished.TABLE):
             rows = self._without_body
-        return rows.mapInArrow(selector(self._wanted, name, parking), schema_of(name))
+        return rows.mapInArrow(selector(self._wanted, name, unpublished_topics), schema_of(name))
 
 
 def total_rows(reports: Sequence[TaskReport]) -> Counter[str]:
@@ -183,7 +185,7 @@ def _prove_parked(failed: Mapping[str, str], first: Mapping[str, int], second: M
     """Raises StorageError if the second pass found other row counts than the first."""
     for topic in failed:
         name = TOPIC_PREFIX + topic
-        if first[name] != second[PARKED_PREFIX + topic]:
+        if first[name] != second[UNPUBLISHED_PREFIX + topic]:
             raise StorageError(
-                f"of {first[name]} messages for it {second[PARKED_PREFIX + topic]} were found again", name
+                f"of {first[name]} messages for it {second[UNPUBLISHED_PREFIX + topic]} were found again", name
             )

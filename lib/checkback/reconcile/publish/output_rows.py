@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from checkback.reconcile.publish.half_lookup import HalfLookup
-    from checkback.reconcile.publish.unpublished import Parking
+    from checkback.reconcile.publish.unpublished import UnpublishedTopics
     from checkback.reconcile.records.records import Bits, Records
 
     Indices = NDArray[np.intp]
@@ -42,12 +42,12 @@ def whole_numbers(column: pa.Array, null: int = 0) -> np.ndarray[Any, Any]:
 
 
 def table_rows(
-    messages: pa.RecordBatch, rows: Indices, marks: Records, wanted: HalfLookup, parking: Parking
+    messages: pa.RecordBatch, rows: Indices, marks: Records, wanted: HalfLookup, unpublished_topics: UnpublishedTopics
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     """(table name, rows) for each output table.
 
     ``messages`` has the columns of `half`; ``rows`` selects from them, ``marks`` (WANTED records) are the actions on
-    them. Bodies are copied at most once. ``parking``: which messages go to `unpublished`.
+    them. Bodies are copied at most once. ``unpublished_topics``: which messages go to `unpublished`.
     """
     action = marks["action"]
     published, decided, kept, delivered, checked = (
@@ -55,8 +55,8 @@ def table_rows(
         for kinds in (PUBLISHED, DECISIONS, KEPT, (Action.DELIVER,), (Action.CHECK,))
     )
     if len(published):
-        yield from _topics(messages, rows[published], wanted, parking)
-    if parking.only:
+        yield from _topics(messages, rows[published], wanted, unpublished_topics)
+    if unpublished_topics.only:
         return
     if len(decided):
         yield "decisions", _decisions(messages, rows[decided], marks[decided], wanted)
@@ -69,7 +69,7 @@ def table_rows(
 
 
 def _topics(
-    messages: pa.RecordBatch, rows: Indices, wanted: HalfLookup, parking: Parking
+    messages: pa.RecordBatch, rows: Indices, wanted: HalfLookup, unpublished_topics: UnpublishedTopics
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Messages by topic, as rows of the topic table or of `unpublished`."""
     # As bytes: another writer of `half` may have stored invalid UTF-8.
@@ -93,12 +93,12 @@ def _topics(
     )
     begin = 0
     for name, count in zip(names, np.bincount(codes, minlength=len(names)).tolist(), strict=True):
-        reason, mine = parking.reason(name), published.slice(begin, count)
-        if reason is None and not parking.only:
+        reason, mine = unpublished_topics.reason(name), published.slice(begin, count)
+        if reason is None and not unpublished_topics.only:
             yield f"{TOPIC_PREFIX}{name}", mine
-        elif reason is not None and (not parking.only or name in parking.waiting):
+        elif reason is not None and (not unpublished_topics.only or name in unpublished_topics.waiting):
             topic = _take(messages.column("real_topic"), rows[begin : begin + count])
-            yield unpublished.TABLE, _unpublished(mine, topic, reason, parking.application)
+            yield unpublished.TABLE, _unpublished(mine, topic, reason, unpublished_topics.application)
         begin += count
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from checkback.storage.tables import Tables
 
-#: a topic, and the application that parked its messages
+#: a topic, and the application that left its messages unpublished
 Key = tuple[str, str]
 
 

@@ -24,7 +24,7 @@ from checkback.reconcile.publish.batches import NOT_KNOWN, Written, application,
 from checkback.reconcile.publish.batches import TABLE as BATCHES
 from checkback.reconcile.publish.half_lookup import HalfLookup
 from checkback.reconcile.publish.half_rows import HalfRows
-from checkback.reconcile.publish.tasks import PARKED_PREFIX
+from checkback.reconcile.publish.tasks import UNPUBLISHED_PREFIX
 from checkback.reconcile.publish.topic_tables import TopicTables, side_by_side
 from checkback.reconcile.read_ranges import READ, read_ranges
 from checkback.reconcile.records.actions import Actions
@@ -140,7 +140,7 @@ class Publisher:
         late: list[str] = []
         if self._topics.due(spark, _now()):
             self._make_durable()
-            late = self._topics.publish_late(spark, app, batch_id, self._time(spark, actions, batch_id), _now())
+            late = self._topics.publish_unpublished(spark, app, batch_id, self._time(spark, actions, batch_id), _now())
         # Step 2
         wanted, added = HalfLookup.of(actions, batch_id), Written()
         if len(wanted.records):
@@ -151,7 +151,7 @@ class Publisher:
             )
         # Step 3
         rejected = self._reject(spark, actions, batch_id, app)
-        waiting = self._parked(spark, batch_id, app) or added.unpublished
+        waiting = self._unpublished(spark, batch_id, app) or added.unpublished
         names = added.names.union(late, ["rejected"] if rejected else [], [unpublished.TABLE] if waiting else [])
         return Written(names, rejected, waiting)
 
@@ -170,7 +170,7 @@ class Publisher:
             refuse_other_plan(entry, batch_time, self._tables.checkpoint(NAME))
             self._seen.keep(spark, _seen(entry))
 
-    def _parked(self, spark: SparkSession, batch_id: int, app: str) -> int:
+    def _unpublished(self, spark: SparkSession, batch_id: int, app: str) -> int:
         """Rows in `unpublished` from an interrupted first attempt at this batch; tables may be repaired since."""
         name = unpublished.TABLE
         if self._concluded or self._tables.last_version(spark, name, f"{app}/{name}") != batch_id:
@@ -222,12 +222,12 @@ class Publisher:
         Returns None, and commits nothing, if some rows can only be told apart by their identity.
         """
         half = HalfRows(spark, self._tables, actions, self._size)
-        parking = self._topics.parking(spark, app)
+        unpublished_topics = self._topics.unpublished_topics(spark, app)
         kind = FileBatchWriter if self._tables.by_files else SparkBatchWriter
         with ThreadPoolExecutor(max_workers=1) as pool:
             durable = pool.submit(self._make_durable)
             try:
-                writer: BatchWriter = kind(half, wanted, parking, app)
+                writer: BatchWriter = kind(half, wanted, unpublished_topics, app)
             finally:
                 durable.result()  # if both fail, its error has the cause
         if not self._prove(wanted, [report.found for report in writer.reports]):
@@ -244,15 +244,19 @@ class Publisher:
         failed |= {name: why for name, why in outcomes if why is not None}
         rows = total_rows(writer.reports)
         unwritten = {name.removeprefix(TOPIC_PREFIX): why for name, why in failed.items()}
-        if failed or any(name.startswith(PARKED_PREFIX) for name in rows):
-            writer.park(unwritten)
-        parked = {
-            name.removeprefix(PARKED_PREFIX): count for name, count in rows.items() if name.startswith(PARKED_PREFIX)
+        if failed or any(name.startswith(UNPUBLISHED_PREFIX) for name in rows):
+            writer.leave_unpublished(unwritten)
+        unpublished_rows = {
+            name.removeprefix(UNPUBLISHED_PREFIX): count
+            for name, count in rows.items()
+            if name.startswith(UNPUBLISHED_PREFIX)
         }
-        parked |= {topic: rows[TOPIC_PREFIX + topic] for topic in unwritten}
-        self._topics.park(spark, wanted, app, parked, unwritten)
-        written = {name for name in writer.names if name not in failed} | ({unpublished.TABLE} if parked else set())
-        return Written(frozenset(written), unpublished=sum(parked.values()))
+        unpublished_rows |= {topic: rows[TOPIC_PREFIX + topic] for topic in unwritten}
+        self._topics.leave_unpublished(spark, wanted, app, unpublished_rows, unwritten)
+        written = {name for name in writer.names if name not in failed} | (
+            {unpublished.TABLE} if unpublished_rows else set()
+        )
+        return Written(frozenset(written), unpublished=sum(unpublished_rows.values()))
 
     def _prove(self, wanted: HalfLookup, notes: Iterable[bytes]) -> bool:
         """True if each action matched exactly one row. False if some matched several without their identity.

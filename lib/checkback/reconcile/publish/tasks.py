@@ -23,14 +23,14 @@ from checkback.storage.spark_schemas import HALF
 
 if TYPE_CHECKING:
     from checkback.reconcile.publish.half_reader import RowGroups
-    from checkback.reconcile.publish.unpublished import Parking
+    from checkback.reconcile.publish.unpublished import UnpublishedTopics
     from checkback.storage.parquet.parquet_files import TableRoot
 
 Batches = Iterable[pa.RecordBatch]
 
 SURVEY_SCHEMA = "name STRING, note BINARY, rows BINARY"
 #: prefix of the topic in `TaskReport.rows`: rows of `unpublished`
-PARKED_PREFIX = "unpublished/"
+UNPUBLISHED_PREFIX = "unpublished/"
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,15 @@ class TaskReport:
         return note
 
 
-def picker(wanted: HalfLookup, root: TableRoot, parking: Parking) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+def picker(
+    wanted: HalfLookup, root: TableRoot, unpublished_topics: UnpublishedTopics
+) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
     """The function for mapInArrow that writes the files of all tables: rows of `half` in, FILES_SCHEMA out."""
 
     def pick(batches: Batches) -> Iterator[pa.RecordBatch]:
         found, counts = FoundRows(wanted), Counter[str]()
         with root.writer(MOST_ROWS, apart=TOPIC_PREFIX) as writer:
-            for name, rows in _tables_of(batches, wanted, found, parking):
+            for name, rows in _tables_of(batches, wanted, found, unpublished_topics):
                 counts.update(_counted(name, rows))
                 writer.write(name, rows)
             files = writer.close()
@@ -73,10 +75,14 @@ def picker(wanted: HalfLookup, root: TableRoot, parking: Parking) -> Callable[[B
 
 
 def reader(
-    lists: Sequence[Sequence[RowGroups]], wanted: HalfLookup, with_body: bool, root: TableRoot, parking: Parking
+    lists: Sequence[Sequence[RowGroups]],
+    wanted: HalfLookup,
+    with_body: bool,
+    root: TableRoot,
+    unpublished_topics: UnpublishedTopics,
 ) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
     """Like `picker`, but the input is indexes into ``lists``, whose files the task reads itself."""
-    pick = picker(wanted, root, parking)
+    pick = picker(wanted, root, unpublished_topics)
 
     def read(numbers: Batches) -> Iterator[pa.RecordBatch]:
         mine = [piece for batch in numbers for number in batch.column(0).to_pylist() for piece in lists[number]]
@@ -90,7 +96,9 @@ def reader(
     return read
 
 
-def surveyor(wanted: HalfLookup, parking: Parking, most: int) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+def surveyor(
+    wanted: HalfLookup, unpublished_topics: UnpublishedTopics, most: int
+) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
     """The function for mapInArrow that writes nothing: names of the tables that get rows, and a report.
 
     Beside each name are its rows, as an Arrow stream; null if those of all tables take more than ``most`` bytes.
@@ -99,7 +107,7 @@ def surveyor(wanted: HalfLookup, parking: Parking, most: int) -> Callable[[Batch
     def survey(batches: Batches) -> Iterator[pa.RecordBatch]:
         found, counts, size = FoundRows(wanted), Counter[str](), 0
         parts: dict[str, list[pa.RecordBatch]] = {}
-        for name, rows in _tables_of(batches, wanted, found, parking):
+        for name, rows in _tables_of(batches, wanted, found, unpublished_topics):
             counts.update(_counted(name, rows))
             size += rows.nbytes
             parts.setdefault(name, [])
@@ -117,11 +125,13 @@ def surveyor(wanted: HalfLookup, parking: Parking, most: int) -> Callable[[Batch
     return survey
 
 
-def selector(wanted: HalfLookup, table: str, parking: Parking) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+def selector(
+    wanted: HalfLookup, table: str, unpublished_topics: UnpublishedTopics
+) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
     """The function for mapInArrow that returns the rows of one table."""
 
     def select(batches: Batches) -> Iterator[pa.RecordBatch]:
-        for name, rows in _tables_of(batches, wanted, FoundRows(wanted), parking):
+        for name, rows in _tables_of(batches, wanted, FoundRows(wanted), unpublished_topics):
             if name == table:
                 yield _as_in(name, rows)
 
@@ -138,12 +148,12 @@ def _counted(name: str, rows: pa.RecordBatch) -> dict[str, int]:
     """Row count by name as in `TaskReport`. Rows of `unpublished` come by topic."""
     if name == unpublished.TABLE:
         topic = rows.column("real_topic")[0].cast(pa.binary()).as_py()
-        name = PARKED_PREFIX + ("" if topic is None else topic.decode("utf-8", "replace"))
+        name = UNPUBLISHED_PREFIX + ("" if topic is None else topic.decode("utf-8", "replace"))
     return {name: rows.num_rows}
 
 
 def _tables_of(
-    batches: Batches, wanted: HalfLookup, found: FoundRows, parking: Parking
+    batches: Batches, wanted: HalfLookup, found: FoundRows, unpublished_topics: UnpublishedTopics
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     for batch in batches:
         identity = None
@@ -154,4 +164,4 @@ def _tables_of(
         rows, records = wanted.find(queue_id, offset, store_us(batch), identity)
         if len(rows):
             found.add(records)
-            yield from table_rows(batch.select(HALF.names), rows, wanted.records[records], wanted, parking)
+            yield from table_rows(batch.select(HALF.names), rows, wanted.records[records], wanted, unpublished_topics)

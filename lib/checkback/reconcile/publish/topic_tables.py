@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from checkback.errors import CheckbackError
 from checkback.reconcile.publish import published_notes, unpublished
-from checkback.reconcile.publish.unpublished import LATER, Parked, Parking, Waiting, unfit
+from checkback.reconcile.publish.unpublished import LATER, Unpublished, UnpublishedRows, UnpublishedTopics, unfit
 from checkback.storage.checkpoints.batch_plan import plan_versions
 from checkback.storage.checkpoints.checkpoint_facts import newer
 from checkback.storage.files import table_files
@@ -48,7 +48,7 @@ class TopicTables:
         self._tables = tables
         self._made: LruCache[str] = LruCache(_MADE)
         self._kept: frozenset[str] = frozenset()
-        self._waiting: Waiting | None = None
+        self._waiting: Unpublished | None = None
         self._noted: dict[published_notes.Key, int] = {}
         #: published late by this batch, to be noted when it is concluded
         self._late_now: dict[published_notes.Key, int] = {}
@@ -65,7 +65,7 @@ class TopicTables:
 
     @property
     def in_doubt(self) -> set[str]:
-        """Names of the tables that may have rows of this batch, see `Waiting.in_doubt`."""
+        """Names of the tables that may have rows of this batch, see `Unpublished.in_doubt`."""
         return set() if self._waiting is None else {TOPIC_PREFIX + topic for topic in self._waiting.in_doubt}
 
     def concluded(self, spark: SparkSession) -> None:
@@ -79,11 +79,11 @@ class TopicTables:
         """Topics due for a retry at ``now`` (ms). Raises StorageError."""
         return self._known(spark).due(now)
 
-    def parking(self, spark: SparkSession, application: str) -> Parking:
-        """The Parking for the tasks of a batch."""
-        return Parking(application, self._known(spark).reasons(), self._kept)
+    def unpublished_topics(self, spark: SparkSession, application: str) -> UnpublishedTopics:
+        """The UnpublishedTopics for the tasks of a batch."""
+        return UnpublishedTopics(application, self._known(spark).reasons(), self._kept)
 
-    def publish_late(
+    def publish_unpublished(
         self, spark: SparkSession, application: str, batch_id: int, batch_time: int, now: int
     ) -> list[str]:
         """Retry the topic tables due at ``now``: publish their messages as rows of this batch of the application.
@@ -149,7 +149,7 @@ class TopicTables:
             return as_reason(f"{name} is another table, {said}; move it away") if said else ""
         return ""
 
-    def park(
+    def leave_unpublished(
         self,
         spark: SparkSession,
         wanted: HalfLookup,
@@ -162,15 +162,15 @@ class TopicTables:
         reasons = {**waiting.reasons(), **failed}
         waiting.in_doubt.update(topic for topic, why in failed.items() if why != LATER)
         for topic in rows.keys() & reasons.keys():
-            found = Parked(topic, application, wanted.batch_id, rows[topic], wanted.batch_time, reasons[topic])
-            waiting.park(found, now)
+            found = UnpublishedRows(topic, application, wanted.batch_id, rows[topic], wanted.batch_time, reasons[topic])
+            waiting.leave_unpublished(found, now)
 
-    def _known(self, spark: SparkSession) -> Waiting:
+    def _known(self, spark: SparkSession) -> Unpublished:
         """The waiting topics: read once, as no other process writes `unpublished`."""
         if self._waiting is None:
             self._kept = self._kept_names()
-            found, self._noted = parked(spark, self._tables, self._kept)
-            self._waiting = Waiting(found)
+            found, self._noted = unpublished_rows(spark, self._tables, self._kept)
+            self._waiting = Unpublished(found)
         return self._waiting
 
     def _kept_names(self) -> frozenset[str]:
@@ -209,9 +209,9 @@ class TopicTables:
             done[key] = waiting.last
 
 
-def parked(
+def unpublished_rows(
     spark: SparkSession, tables: Tables, kept: Iterable[str] = ()
-) -> tuple[list[Parked], dict[published_notes.Key, int]]:
+) -> tuple[list[UnpublishedRows], dict[published_notes.Key, int]]:
     """The rows of `unpublished` not noted as published, of topics that can have a table; and the notes."""
     if not tables.has_rows(spark, unpublished.TABLE):
         return [], {}
@@ -230,7 +230,9 @@ def parked(
     )
     fit = [row for row in found if row["real_topic"] in kept or unfit(row["real_topic"]) is None]
     waiting = [
-        Parked(row["real_topic"], row["application"], row["last"], row["rows"], row["since"], row["reason"] or "")
+        UnpublishedRows(
+            row["real_topic"], row["application"], row["last"], row["rows"], row["since"], row["reason"] or ""
+        )
         for row in fit
         if None not in (row["application"], row["last"], row["since"])  # not ours
     ]

@@ -47,7 +47,7 @@ def unfit(topic: str | None) -> str | None:
 
 
 @dataclass(frozen=True)
-class Parking:
+class UnpublishedTopics:
     """Tells a batch's tasks which messages go to `unpublished`.
 
     ``application``: the query id. ``waiting``: reasons by topic. ``kept``: topics with existing tables, fit or not.
@@ -67,17 +67,17 @@ class Parking:
                 return found
         return self.waiting.get(topic)
 
-    def of(self, waiting: Mapping[str, str]) -> Parking:
+    def of(self, waiting: Mapping[str, str]) -> UnpublishedTopics:
         """For a second pass: only the messages of these topics."""
         return replace(self, waiting=waiting, only=True)
 
-    def with_more(self, waiting: Mapping[str, str]) -> Parking:
+    def with_more(self, waiting: Mapping[str, str]) -> UnpublishedTopics:
         """With these topics added to ``waiting``."""
         return replace(self, waiting={**self.waiting, **waiting})
 
 
 @dataclass(frozen=True)
-class Parked:
+class UnpublishedRows:
     """The rows of `unpublished` of one topic and application, up to its batch ``last``.
 
     ``since``: time of the first of these batches (ms). ``reason``: that of the last.
@@ -91,32 +91,32 @@ class Parked:
     reason: str
 
 
-class Waiting:
+class Unpublished:
     """The topics with messages in `unpublished` that are not known to be published. Times are ms."""
 
-    def __init__(self, parked: Collection[Parked] = ()) -> None:
-        """``parked``: the table's rows of fit topics. The first retry finds out which of them are published."""
-        self._parked: dict[str, list[Parked]] = {}
+    def __init__(self, unpublished_rows: Collection[UnpublishedRows] = ()) -> None:
+        """``unpublished_rows``: the rows of fit topics. The first retry finds out which of them are published."""
+        self._unpublished: dict[str, list[UnpublishedRows]] = {}
         self._tries: dict[str, tuple[int, int]] = {}
         #: Topics whose table may have rows of this batch although this process has not seen it take them: a commit may
         #: be made and reported as failed; of a process's first batch, the one before it may have committed a part.
-        self.in_doubt: set[str] = {one.topic for one in parked}
-        for one in sorted(parked, key=lambda one: one.since):
-            self._parked.setdefault(one.topic, []).append(one)
+        self.in_doubt: set[str] = {one.topic for one in unpublished_rows}
+        for one in sorted(unpublished_rows, key=lambda one: one.since):
+            self._unpublished.setdefault(one.topic, []).append(one)
             self._tries[one.topic] = 0, FIRST_PAUSE
 
-    def of(self, topic: str) -> list[Parked]:
+    def of(self, topic: str) -> list[UnpublishedRows]:
         """A topic's waiting messages, oldest first."""
-        return self._parked.get(topic, [])
+        return self._unpublished.get(topic, [])
 
     def reasons(self) -> dict[str, str]:
         """The reason by waiting topic."""
-        return {topic: parked[-1].reason for topic, parked in self._parked.items()}
+        return {topic: unpublished_rows[-1].reason for topic, unpublished_rows in self._unpublished.items()}
 
     @property
     def rows(self) -> int:
         """The number of waiting messages."""
-        return sum(one.rows for parked in self._parked.values() for one in parked)
+        return sum(one.rows for unpublished_rows in self._unpublished.values() for one in unpublished_rows)
 
     @property
     def next_try(self) -> int | None:
@@ -130,31 +130,32 @@ class Waiting:
         """
         # A time beyond the longest pause: the clock was set back.
         passed = [(at, topic) for topic, (at, _) in self._tries.items() if at <= now or at > now + LONGEST_PAUSE]
-        new = sorted((self._parked[topic][0].since, topic) for at, topic in passed if at == 0)
+        new = sorted((self._unpublished[topic][0].since, topic) for at, topic in passed if at == 0)
         others = sorted((at, topic) for at, topic in passed if at > 0)
         return [topic for _, topic in (*new[:FIRST_TRIES], *others[:MOST_TRIES])]
 
     def failed(self, topic: str, now: int, reason: str) -> None:
         """Register a failed retry."""
         self.in_doubt.add(topic)
-        self._parked[topic][-1] = replace(self._parked[topic][-1], reason=reason)
+        self._unpublished[topic][-1] = replace(self._unpublished[topic][-1], reason=reason)
         pause = self._tries[topic][1]
         self._tries[topic] = now + pause, min(2 * pause, LONGEST_PAUSE)
 
     def published(self, topic: str) -> None:
         """Register a successful retry."""
-        del self._parked[topic], self._tries[topic]
+        del self._unpublished[topic], self._tries[topic]
 
-    def park(self, parked: Parked, now: int) -> None:
+    def leave_unpublished(self, unpublished_rows: UnpublishedRows, now: int) -> None:
         """Register a batch's rows in `unpublished`; idempotent for a replayed batch."""
-        mine = self._parked.setdefault(parked.topic, [])
+        mine = self._unpublished.setdefault(unpublished_rows.topic, [])
         untried = 0, FIRST_PAUSE
         self._tries.setdefault(
-            parked.topic, untried if parked.reason == LATER else (now + FIRST_PAUSE, 2 * FIRST_PAUSE)
+            unpublished_rows.topic,
+            untried if unpublished_rows.reason == LATER else (now + FIRST_PAUSE, 2 * FIRST_PAUSE),
         )
-        place = next((at for at, one in enumerate(mine) if one.application == parked.application), None)
+        place = next((at for at, one in enumerate(mine) if one.application == unpublished_rows.application), None)
         if place is None:
-            mine.append(parked)
-        elif parked.last > mine[place].last:
-            rows = mine[place].rows + parked.rows
-            mine[place] = replace(mine[place], last=parked.last, rows=rows, reason=parked.reason)
+            mine.append(unpublished_rows)
+        elif unpublished_rows.last > mine[place].last:
+            rows = mine[place].rows + unpublished_rows.rows
+            mine[place] = replace(mine[place], last=unpublished_rows.last, rows=rows, reason=unpublished_rows.reason)

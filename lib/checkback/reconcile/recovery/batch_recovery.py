@@ -131,7 +131,7 @@ def _finish(
             waiting = _publish(spark, tables, rows, counts, broken)
             added += Counter({name: count for name, count in counts.items() if name not in waiting})
             if waiting:
-                tables.append(_parked(rows, waiting), unpublished.TABLE)
+                tables.append(_unpublished(rows, waiting), unpublished.TABLE)
                 added[unpublished.TABLE] = sum(counts[name] for name in waiting)
     if gone:
         number = ", ".join(f"{name} lacks {count}" for name, count in sorted(gone.items()))
@@ -172,19 +172,19 @@ def _publish(
 ) -> dict[str, str]:
     """Append the messages to these topic tables. Returns the reasons of those that cannot take them."""
     known = TopicTables(tables)
-    parking = known.parking(spark, "")
+    unpublished_topics = known.unpublished_topics(spark, "")
     waiting: dict[str, str] = {}
     for name in names:
         topic = name.removeprefix(TOPIC_PREFIX)
         mine = rows.where(F.col("real_topic") == F.lit(topic)).select(*TOPIC.names)
-        why = broken.get(name) or parking.reason(topic)
+        why = broken.get(name) or unpublished_topics.reason(topic)
         why = why or known.attempt(spark, name, partial(tables.append, mine, name))
         if why is not None:
             waiting[name] = why
     return waiting
 
 
-def _parked(rows: DataFrame, waiting: Mapping[str, str]) -> DataFrame:
+def _unpublished(rows: DataFrame, waiting: Mapping[str, str]) -> DataFrame:
     """The messages of these topic tables as rows of `unpublished`, with an application id used only for them."""
     reason = F.lit(None).cast("string")
     for name, why in waiting.items():
