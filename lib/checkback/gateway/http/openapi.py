@@ -142,7 +142,7 @@ _DESCRIBED = (
     *(Transaction, Health, Problem),
 )
 #: name -> description and, besides a problem with another status, what the result of one of several is
-_RESULTS = {
+_RESULTS: dict[str, tuple[str, type[Struct]]] = {
     "StoredResult": ("The result of one of several half messages", OneStored),
     "EndedResult": ("The result of one of several ops", OneEnded),
 }
