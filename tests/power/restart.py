@@ -77,7 +77,10 @@ def moments(notes: Sequence[Note], root: Path, number: int, random: Random) -> I
 
 
 def restart(settings: Settings, moment: int, promised: Promised, random: Random, spark: SparkSession | None) -> Outcome:
-    """Start the gateway, and `reconcile` where there is Spark, in any order; look whether all is kept."""
+    """Start the gateway, and `reconcile` where there is Spark, in any order; look whether all is kept.
+
+    `reconcile` may be refused, once, by a line that names `checkback rebuild`, which is then run.
+    """
     outcome = Outcome(moment)
     if spark is not None and random.random() < 0.5:
         _reconcile(spark, settings, outcome)
@@ -120,7 +123,7 @@ def _reconcile(spark: SparkSession, settings: Settings, outcome: Outcome) -> Non
         except CheckbackError as error:
             if TOO_SLOW in str(error):
                 continue
-            if "checkback rebuild" not in str(error) or outcome.rebuilt:
+            if "checkback rebuild" not in str(error) or "\n" in str(error) or outcome.rebuilt:
                 outcome.faults.append(f"reconcile does not go on: {error}")
                 return
         else:

@@ -239,7 +239,7 @@ def test_batch_of_another_release_that_has_written_nothing_is_decided_anew(
     crashed = Lakehouse(begun.spark, copied(Path(begun.root), tmp_path / "crashed"))
     batch = _interrupt(crashed, crashed.settings(check_max=1), "publish", monkeypatch)
     # As with a checkpoint in an object store: in local folders each start removes the state of a batch not done.
-    monkeypatch.setattr(application, "recover_query", lambda *_: None)
+    monkeypatch.setattr(application, "torn_query", lambda *_: None)
     publish = Publisher.publish
 
     def once(self: Publisher, spark: SparkSession, actions: Actions, batch_id: int, app: str) -> Written:

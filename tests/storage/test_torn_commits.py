@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,9 +13,7 @@ from hypothesis import strategies as st
 
 from checkback.errors import StorageError
 from checkback.settings import Settings
-from checkback.storage.checkpoints.checkpoint import read_checkpoint
-from checkback.storage.checkpoints.torn_checkpoint import remove_unfinished
-from checkback.storage.crash_recovery import recover_query, recover_tables
+from checkback.storage.crash_recovery import recover_tables, torn_query
 from checkback.storage.log.commit_reader import CommitReader
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.log.torn_commits import ASIDE, find_torn, recover_log
@@ -185,77 +184,66 @@ def _names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir() if path.is_file()}
 
 
+def _torn(root: Path) -> str | None:
+    return torn_query(_tables(root), "check")
+
+
+@pytest.mark.parametrize("file", ["offsets/2", "commits/2", "metadata", "sources/0/1", "sources/0/2.compact"])
 @pytest.mark.parametrize(
-    "left", [b"", b"v1\n", b"\0" * 200, b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}']
+    "left", [b"", b"v1\n", b"\0" * 200, b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}']
 )
-def test_batch_whose_offsets_are_torn_was_never_begun(tmp_path: Path, left: bytes) -> None:
-    _table(tmp_path, 1)
+def test_torn_file_of_a_checkpoint_is_named(tmp_path: Path, file: str, left: bytes) -> None:
     place = _checkpoint(tmp_path, 3)
-    (place / "offsets/2").write_bytes(left)
+    (place / "sources/0").mkdir(parents=True)
+    assert _torn(tmp_path) is None
+    (place / file).write_bytes(left)
+    assert _torn(tmp_path) == f"{file} is torn or missing, as after a power cut"
+
+
+def test_offsets_without_those_of_a_source_are_torn(tmp_path: Path) -> None:
+    place = _checkpoint(tmp_path, 3)
+    (place / "offsets/2").write_text('v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n')
+    assert _torn(tmp_path) == "offsets/2 is torn or missing, as after a power cut"
+
+
+def test_file_that_fails_its_checksum_is_torn(tmp_path: Path) -> None:
+    place = _checkpoint(tmp_path, 3)
+    content = (place / "offsets/2").read_bytes()
+    known = b"crc\0" + (512).to_bytes(4, "big") + zlib.crc32(content).to_bytes(4, "big")
+    (place / "offsets/.2.crc").write_bytes(known)
+    assert _torn(tmp_path) is None
+    (place / "offsets/2").write_bytes(content.replace(b'"batchTimestampMs":1', b'"batchTimestampMs":2'))
+    assert _torn(tmp_path) == "offsets/2 is torn or missing, as after a power cut"
+
+
+def test_missing_entry_of_a_source_is_named(tmp_path: Path) -> None:
+    """The newest batch refers to it; a compacted one stands for it, too."""
+    place = _checkpoint(tmp_path, 3)
+    (place / "sources/0").mkdir(parents=True)
+    (place / "offsets/2").write_text('v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n{"logOffset":7}')
+    assert _torn(tmp_path) == "sources/0/7 is torn or missing, as after a power cut"
+    (place / "sources/0/7.compact").write_text('v1\n{"path":"x"}')
+    assert _torn(tmp_path) is None
+
+
+@pytest.mark.parametrize("begun", ["offsets", "sources", "state", None])
+def test_checkpoint_without_its_id_is_torn_once_spark_has_written_in_it(begun: str | None, tmp_path: Path) -> None:
+    """The id of Kafka's topic is noted before Spark writes."""
+    place = tmp_path / "_checkpoints/check"
+    (place / "topic-AbC_0").mkdir(parents=True)
+    if begun is not None:
+        (place / begun).mkdir()
+    assert _torn(tmp_path) == (begun and "metadata is torn or missing, as after a power cut")
+
+
+def test_what_an_unfinished_batch_has_left_is_removed(tmp_path: Path) -> None:
+    """As after a kill: its state, lone checksums, temporary files. The batch stays."""
+    place = _checkpoint(tmp_path, 3)
     (place / "commits/2").unlink()
     (place / "offsets/.7.crc").write_bytes(b"crc\0")
-    tables = _tables(tmp_path)
-    recover_query(tables, "check", "ticks")
-    assert _names(place / "offsets") == {"0", "1"}
-    assert _names(place / "state/0/0") == {"1.changelog", "2.changelog"}, "what the batch has left of state goes"
-    assert _names(place / "state/0/_metadata/v2") == {"0", "1"}
-    recover_query(tables, "check", "ticks")
-    assert _names(place / "commits") == {"0", "1"}
-
-
-def test_batch_that_is_in_a_table_is_never_forgotten(tmp_path: Path) -> None:
-    """Then somebody has torn the file who was no power cut: `rebuild` is named."""
-    DeltaLog.create("ticks", str(tmp_path / "ticks"))
-    DeltaLog("ticks", str(tmp_path / "ticks")).commit_after([], {"q/ticks": None}, {"q/ticks": 2})
-    place = _checkpoint(tmp_path, 3)
-    (place / "offsets/2").write_bytes(b"")
-    (place / "commits/2").unlink()
-    recover_query(_tables(tmp_path), "check", "ticks")
-    assert _names(place / "offsets") == {"0", "1", "2"}
-    with pytest.raises(StorageError, match="checkback rebuild"):
-        read_checkpoint(None, str(place))
-
-
-def test_batch_that_names_rows_which_are_gone_was_never_begun(tmp_path: Path) -> None:
-    """What a batch has read is on the disk before it begins to write."""
-    _table(tmp_path, 1)
-    place = _checkpoint(tmp_path, 2)
-    (place / "commits/1").unlink()
-    (place / "offsets/1").write_text(_OFFSETS % 3)
-    recover_query(_tables(tmp_path), "check", "ticks")
-    assert _names(place / "offsets") == {"0"}
-
-
-def test_torn_commit_of_a_checkpoint_is_written_again(tmp_path: Path) -> None:
-    _table(tmp_path, 1)
-    place = _checkpoint(tmp_path, 2)
-    (place / "commits/1").write_bytes(b"")
-    recover_query(_tables(tmp_path), "check", "ticks")
-    assert (_names(place / "offsets"), _names(place / "commits")) == ({"0", "1"}, {"0"})
-    assert _names(place / "state/0/0") == {"1.changelog"}
-
-
-def test_checkpoint_without_an_owner_is_put_aside(tmp_path: Path) -> None:
-    _table(tmp_path, 1)
-    place = _checkpoint(tmp_path, 1)
-    (place / "commits/0").unlink()
-    (place / "metadata").write_bytes(b"")
-    recover_query(_tables(tmp_path), "check", "ticks")
-    assert not place.exists()
-
-
-@pytest.mark.parametrize("begun", ["metadata", "offsets", "sources", "state", None])
-def test_checkpoint_that_spark_never_began_is_put_aside_only_if_spark_has_written_in_it(
-    begun: str | None, tmp_path: Path
-) -> None:
-    """The id of Kafka's topic is noted before Spark writes: put aside with it, the next start would not know it."""
-    place = tmp_path / "land-kafka-half"
-    (place / "topic-AbC_0").mkdir(parents=True)
-    if begun == "metadata":
-        (place / begun).touch()  # torn
-    elif begun:
-        (place / begun).mkdir()
-    remove_unfinished(str(place), [], lambda *_: False)
-    assert [path.name.partition(".torn-")[0] for path in tmp_path.iterdir()] == ["land-kafka-half"]
-    assert place.exists() == (begun is None)
-    assert begun or [path.name for path in place.iterdir()] == ["topic-AbC_0"]
+    (place / "commits/.2.0d7c6fbc-5f4d-4b5e-8a08-d33ec2b9a4a4.tmp").touch()
+    for _ in range(2):
+        assert _torn(tmp_path) is None
+        assert (_names(place / "offsets"), _names(place / "commits")) == ({"0", "1", "2"}, {"0", "1"})
+        assert _names(place / "state/0/0") == {"1.changelog", "2.changelog"}
+        assert _names(place / "state/0/_metadata/v2") == {"0", "1"}

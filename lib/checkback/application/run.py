@@ -14,7 +14,7 @@ import pyarrow as pa
 from checkback.application.observability import observed
 from checkback.check.checkpoint_reset import renew
 from checkback.check.query import CheckBatches, check_query, decisive_ops
-from checkback.errors import reason
+from checkback.errors import StateError, reason
 from checkback.reconcile.batch_rules import BatchRules, batch_rules, begun_with, keep
 from checkback.reconcile.checkpoint_owner import NAME, claim
 from checkback.reconcile.query import reconcile_query
@@ -26,10 +26,10 @@ from checkback.reconcile.state.wake_timers import WakeTimers
 from checkback.spark.connect import parallelism
 from checkback.spark.shutdown import GracefulShutdown, stop_on_signal
 from checkback.storage import external_tables
-from checkback.storage.crash_recovery import recover_query, recover_tables
+from checkback.storage.crash_recovery import recover_tables, torn_query
 from checkback.storage.dataframes import is_connect
 from checkback.storage.lock import exclusive_lock
-from checkback.storage.schemas import SCHEMAS, SOURCES, arrow_schema
+from checkback.storage.schemas import SCHEMAS, arrow_schema
 from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
@@ -85,11 +85,11 @@ def reconcile(
 
 
 def put_right(tables: Tables) -> None:
-    """Repair torn writes (after a power cut) in the tables and the checkpoints. Raises StorageError."""
+    """Repair torn commits (after a power cut) of the tables. Raises StateError for a torn checkpoint, StorageError."""
     if tables.sync:
         recover_tables(tables)
-    for query, sources in SOURCES.items():
-        recover_query(tables, query, *sources)
+    if (why := torn_query(tables, NAME)) is not None:
+        raise StateError(why, tables.checkpoint(NAME), "run `checkback rebuild`: it goes by the tables")
 
 
 @dataclass(frozen=True)

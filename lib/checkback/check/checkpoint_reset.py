@@ -14,6 +14,7 @@ from checkback.check.query import NAME
 from checkback.storage.checkpoints.checkpoint import UnreadableCheckpointError
 from checkback.storage.checkpoints.checkpoint_facts import fit
 from checkback.storage.checkpoints.checkpoint_fit import misfit
+from checkback.storage.crash_recovery import torn_query
 from checkback.storage.files import filesystem
 
 if TYPE_CHECKING:
@@ -41,9 +42,11 @@ def renew(spark: SparkSession, tables: Tables) -> str | None:
 
 
 def _misfit(spark: SparkSession, tables: Tables) -> str | None:
+    if (why := torn_query(tables, NAME)) is not None:
+        return why
     try:
         found = fit(spark, tables, NAME, ("check_answers", "op"))
     except UnreadableCheckpointError as error:
         return error.what
-    why = None if found is None else misfit(found)
-    return None if why is None else why.what
+    other = None if found is None else misfit(found)
+    return None if other is None else other.what

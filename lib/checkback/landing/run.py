@@ -14,7 +14,7 @@ from checkback.storage.checkpoints.checkpoint import UnreadableCheckpointError
 from checkback.storage.checkpoints.checkpoint_facts import fit
 from checkback.storage.checkpoints.checkpoint_fit import misfit
 from checkback.storage.checkpoints.seen_commits import SeenCommits
-from checkback.storage.crash_recovery import recover_query
+from checkback.storage.crash_recovery import torn_query
 from checkback.storage.files.paths import for_spark
 from checkback.storage.queue_owners import ANY_TOPIC, Queues
 from checkback.storage.tables import Tables
@@ -80,7 +80,6 @@ def run(
     tables = Tables.of(settings.storage)
     tables.create(spark, *inlets, "rejected")
     for kind, inlet in inlets.items():
-        recover_query(tables, inlet.query)
         _refuse_misfit(spark, tables, kind, inlet.query)
 
     landings = {
@@ -104,6 +103,8 @@ def run(
 
 
 def _refuse_misfit(spark: SparkSession, tables: Tables, kind: Kind, query: str) -> None:
+    if (torn := torn_query(tables, query)) is not None:
+        raise StateError(torn, tables.checkpoint(query), ANEW)
     try:
         found = fit(spark, tables, query, (kind, "rejected"))
     except UnreadableCheckpointError as error:
