@@ -9,8 +9,7 @@ import pycurl
 import pytest
 
 from check.servers import SHORT, Server, always, late, reply
-from checkback.check.connections import Connections, Post, Response
-from checkback.check.curl_errors import describe
+from checkback.check.connections import Connections, Post, Response, describe
 
 
 def test_posts_under_way_at_once_have_their_own_responses() -> None:

@@ -9,8 +9,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkback.check.answers import answers_to, deduplicate_requests
 from checkback.check.query import op_rows
+from checkback.check.recorded_answers import answers_to, deduplicate_requests
 from checkback.check.superseded import DECIDED, NEWER, not_sent, possibly_superseded, superseded_by
 from checkback.storage.schemas import arrow_schema
 

@@ -39,8 +39,8 @@ from checkback.inspect.timeline import (
 from checkback.inspect.topic_tables import topic_rows
 from checkback.inspect.transaction_lineage import lineage_rows, transactions_question
 from checkback.inspect.unpublished_messages import unpublished_question
-from checkback.inspect.versions.batch_stops import stops_question
 from checkback.inspect.versions.view import View
+from checkback.inspect.versions.whole_batches import stops_question
 from checkback.settings import Settings
 from checkback.storage.schemas import columns_of
 from checkback.storage.tables import Tables

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import pyarrow as pa
 
-from checkback.check.answers import answers_to, deduplicate_requests, key_numbers
 from checkback.check.query import op_rows
+from checkback.check.recorded_answers import answers_to, deduplicate_requests, key_numbers
 from checkback.reconcile.records.records import Kind, Source
 from simulator.producers import NO_ANSWER, NOBODY
 from simulator.reconcile import CrashError

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from checkback.check.answers import KEY
+from checkback.check.recorded_answers import KEY
 from checkback.check.superseded import offset_ranges
 from checkback.storage.dataframes import frame
 from checkback.storage.offset_ranges import within

@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
-from checkback.check.answers import KEY, SKEW, deduplicate_requests, key_numbers, recorded_answers
 from checkback.check.circuit_breaker import limits_of
 from checkback.check.endpoint import Group
 from checkback.check.endpoint_health import EndpointHealth
 from checkback.check.message_bodies import wanting, with_messages
-from checkback.check.partitions import ANSWERS_SCHEMA, answers_of, check_partitions, check_rows, partition_requests
 from checkback.check.rate_limit import Rate
+from checkback.check.recorded_answers import KEY, SKEW, deduplicate_requests, key_numbers, recorded_answers
+from checkback.check.serialization import ANSWERS_SCHEMA, answers_of, check_partitions, check_rows, partition_requests
 from checkback.check.superseded import not_sent, possibly_superseded, superseded_by, superseding_rows, undecided
 from checkback.check.wire import COMMIT, NO_ANSWER, ROLLBACK, SKIPPED, nobody_of
 from checkback.check.worker import CheckWorker

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
-from checkback.check.answers import key_numbers
+from checkback.check.recorded_answers import key_numbers
 from checkback.check.wire import SKIPPED
 from checkback.storage.files import table_files
 from checkback.storage.offset_ranges import MAX_RANGES, Box, Range, merge_ranges, within

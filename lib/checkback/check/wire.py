@@ -57,7 +57,7 @@ class Message:
 class CheckRequest:
     """One check of one transaction. ``born_timestamp``: ms since the epoch.
 
-    ``message``: the half message, or what loads it when the check is sent (`spilled_messages`).
+    ``message``: the half message, or what loads it when the check is sent (`worker.SpilledMessages`).
     ``first_place``: the place at which a resumed message was acknowledged to its producer, who is asked about that.
     """
 

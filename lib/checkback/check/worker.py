@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+import tempfile
 import time
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -13,13 +17,13 @@ from checkback.check.circuit_breaker import Limits
 from checkback.check.client import CheckClient
 from checkback.check.endpoint_health import EndpointHealth
 from checkback.check.fair_scheduler import CheckScheduler
-from checkback.check.spilled_messages import SpilledMessages
 from checkback.check.wire import SKIPPED, CheckAnswer, CheckRequest, Message
 from checkback.messages.half import FIRST_PLACE, RESUMED_FROM, parse_place
 from checkback.storage.valid_texts import valid_texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from types import TracebackType
 
     from checkback.check.endpoint import Group
     from checkback.check.rate_limit import Rate
@@ -169,3 +173,37 @@ def _returned(answered: Sequence[tuple[CheckRequest, CheckAnswer]]) -> pa.Record
     ]
     columns["health"] = [None] * len(answered)
     return pa.RecordBatch.from_pydict(columns, schema=RETURNED)
+
+
+class SpilledMessages:
+    """A temporary file of half messages that wait until their check is sent, gone with the process. Use as a context.
+
+    Made with the first message: most tasks have none to spill.
+    """
+
+    def __init__(self) -> None:
+        self._file: IO[bytes] | None = None
+        self._end = 0
+
+    def __enter__(self) -> SpilledMessages:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def add(self, message: Message) -> Callable[[], Message]:
+        """Write the message. Returns what reads it again. Raises OSError if the disk is full."""
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(prefix="checkback-check-")  # noqa: SIM115 - closed by __exit__
+        written = pickle.dumps((message.body, message.tags, message.keys, message.properties))
+        at, self._end = self._end, self._end + len(written)
+        self._file.write(written)
+        return partial(_read, self._file, at, len(written))
+
+
+def _read(file: IO[bytes], at: int, size: int) -> Message:
+    file.flush()
+    return Message(*pickle.loads(os.pread(file.fileno(), size, at)))  # noqa: S301 - its own, see add

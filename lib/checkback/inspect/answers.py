@@ -46,8 +46,8 @@ from checkback.inspect.timeline import (
 from checkback.inspect.topic_tables import topic_rows
 from checkback.inspect.transaction_lineage import lineage_rows, transactions_question
 from checkback.inspect.unpublished_messages import UnpublishedTopic, count_unpublished, unpublished_question
-from checkback.inspect.versions.batch_stops import ORDER, stops_question
 from checkback.inspect.versions.view import View
+from checkback.inspect.versions.whole_batches import ORDER, stops_question
 from checkback.storage.tables import Tables
 from checkback.storage.timestamps import python_times, us_of
 
@@ -377,7 +377,7 @@ class Answers:
         return self._ask(Question("SELECT * FROM {batches}", ORDER).page(limit, offset), None)
 
     def batch_stops(self, near: int, far: int) -> pa.Table:
-        """batch_id and finished_at of complete batches, the newest first: see `batch_stops.stops_question`."""
+        """batch_id and finished_at of complete batches, the newest first: see `stops_question`."""
         return self._ask(stops_question(near, far), None)
 
     def last_batch(self, at: datetime) -> int | None:

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from checkback.check import answers as module
-from checkback.check.answers import recorded_answers
+from checkback.check import recorded_answers as module
+from checkback.check.recorded_answers import recorded_answers
 from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables

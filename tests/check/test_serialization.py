@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkback.check.answers import KEY, key_numbers
-from checkback.check.partitions import answers_of, check_partitions, partition_requests
+from checkback.check.recorded_answers import KEY, key_numbers
+from checkback.check.serialization import answers_of, check_partitions, partition_requests
 from checkback.check.worker import CheckWorker
 from checkback.storage.schemas import arrow_schema
 
