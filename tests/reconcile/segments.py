@@ -27,7 +27,7 @@ def half(
     kind: Kind = Kind.HALF,
 ) -> tuple[Any, ...]:
     """A half message; store in ms. Delivered ``delay`` ms after its COMMIT, or ``at`` a time."""
-    return (offset, kind, 0, born, 1000 * (born if store is None else store), immunity, group, tx, at or -delay)
+    return (offset, kind, 0, born, 1000 * (born if store is None else store), immunity, group, tx, at or -delay, -1)
 
 
 def message(offset: int, born: int = 0, **more: Any) -> tuple[Any, ...]:
@@ -48,7 +48,7 @@ def op(
 ) -> tuple[Any, ...]:
     """An op; store in ms. ``check``: the number of the check that it answers."""
     source = source if check < 0 else Source.CHECK
-    return (offset, kind, source, born, 1000 * store, check, group, tx, 0)
+    return (offset, kind, source, born, 1000 * store, -1, group, tx, 0, check)
 
 
 def commit(offset: int, born: int = 0, **more: Any) -> tuple[Any, ...]:
@@ -68,7 +68,7 @@ def cancel(offset: int, born: int = 0, **more: Any) -> tuple[Any, ...]:
 
 def delivered(offset: int, number: int, *, group: int = 1, tx: int = 7) -> tuple[Any, ...]:
     """Somebody has received the check of this number."""
-    return (offset, Kind.DELIVERED, Source.CHECK, 0, 0, number, group, tx, 0)
+    return (offset, Kind.DELIVERED, Source.CHECK, 0, 0, -1, group, tx, 0, number)
 
 
 def events(*rows: tuple[Any, ...]) -> Records:

@@ -45,8 +45,8 @@ def test_delivered_is_taken_from_the_check_query_only(spark: SparkSession) -> No
         ("CANCEL", None, None),
     ]
     rows = [(0, 1, "tx-1", "orders", state, source, remark, T0, T0) for state, source, remark in said]
-    found = op_events(spark.createDataFrame(rows, OP)).select("kind", "immunity").collect()
-    assert [(Kind(row["kind"]), row["immunity"]) for row in found] == [
+    found = op_events(spark.createDataFrame(rows, OP)).select("kind", "check").collect()
+    assert [(Kind(row["kind"]), row["check"]) for row in found] == [
         (Kind.DELIVERED, 12),
         (Kind.DELIVERED, -1),
         (Kind.DELIVERED, -1),

@@ -107,7 +107,9 @@ class Model:
     def step(self, now: int, rows: list[tuple[Any, ...]], check: bool, deliver: bool) -> list[tuple[Any, ...]]:  # noqa: PLR0912, PLR0915 - one page, to be read
         done: list[tuple[Any, ...]] = []
         at_once: list[int] = []
-        for offset, kind, _, born, store, immunity, group, tx, delay in sorted(rows, key=lambda r: (r[4], r[6], r[7])):
+        for offset, kind, _, born, store, immunity, group, tx, delay, _ in sorted(
+            rows, key=lambda r: (r[4], r[6], r[7])
+        ):
             if kind in (Kind.HALF, Kind.MESSAGE) and offset in self.seen:
                 done.append(("REJECT_HALF", offset))
             elif kind in (Kind.HALF, Kind.MESSAGE):
@@ -118,7 +120,7 @@ class Model:
                 self.pending[offset] = held | {"delay": delay}
                 at_once += [offset] * (kind == Kind.MESSAGE)
         # An answer counts its check as DELIVERED does; first, as it ends the transaction.
-        for offset, kind, source, _, _, number, group, tx, _ in rows:
+        for offset, kind, source, _, _, _, group, tx, _, number in rows:
             held = self.pending.get(offset, {"group": 0, "tx": 0})
             counts = kind == Kind.DELIVERED or (source == Source.CHECK and kind in (Kind.COMMIT, Kind.ROLLBACK))
             if counts and (group, tx) == (held["group"], held["tx"]) and number <= len(held["asked"]):
@@ -214,13 +216,13 @@ def test_promises_hold(history: History, jitter: int, rules: Rules) -> None:  # 
     for step, rows, (check, deliver) in [*history, *((40, [], (True, True)),) * 40]:
         now += step
         fresh = sorted((r for r in rows if r[1] in (Kind.HALF, Kind.MESSAGE)), key=lambda r: (r[4], r[6], r[7]))
-        for offset, _, _, born, store, immunity, group, tx, delay in fresh:
+        for offset, _, _, born, store, immunity, group, tx, delay, _ in fresh:
             if offset not in taken:
                 immune_until[offset] = min(born, store // 1000) + (immunity if immunity >= 0 else RULES.timeout)
                 owner[offset] = group, tx
                 delays[offset] = delay
                 taken.add(offset)
-        for offset, kind, _, _, _, number, group, tx, _ in rows:
+        for offset, kind, _, _, _, _, group, tx, _, number in rows:
             if kind == Kind.DELIVERED and owner.get(offset) == (group, tx) and number <= len(checks[offset]):
                 received[offset] = max(received[offset], number)
         segment, actions = decide(segment, events(*rows), now, rules, check, deliver=deliver)

@@ -186,7 +186,7 @@ class Rebuild:
             if key not in ended and named in scheduled:
                 known, delay = Known.SCHEDULED, scheduled[named]
             if known != Known.DECIDED or half.store >= since * 1000 or at >= since:
-                event = kind_of(half), 0, half.born, half.store, half.immunity, half.group, half.transaction, delay
+                event = kind_of(half), 0, half.born, half.store, half.immunity, half.group, half.transaction, delay, -1
                 yield (*key, known, *event, times, asked, at)
 
     def cancelled(self) -> set[Key]:
@@ -229,7 +229,7 @@ class Rebuild:
             elif op.kind >= Kind.DELIVERED:
                 continue
             if _raw(op) not in dealt and not own:
-                event = op.kind, op.source, op.born, op.store, -1, op.group, op.transaction, 0
+                event = op.kind, op.source, op.born, op.store, -1, op.group, op.transaction, 0, -1
                 yield (op.queue, op.offset, Known.OP, *event, 0, 0, 0)
 
 

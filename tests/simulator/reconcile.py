@@ -210,10 +210,13 @@ class Reconcile:
         ops: list[Op] = self.tables.rows["op"][slice(*planned.op)]
         rows = [
             *(
-                (h.queue, h.offset, kind_of(h), 0, h.born, h.store, h.immunity, h.group, h.transaction, h.delay)
+                (h.queue, h.offset, kind_of(h), 0, h.born, h.store, h.immunity, h.group, h.transaction, h.delay, -1)
                 for h in halves
             ),
-            *((o.queue, o.offset, o.kind, o.source, o.born, o.store, o.number, o.group, o.transaction, 0) for o in ops),
+            *(
+                (o.queue, o.offset, o.kind, o.source, o.born, o.store, -1, o.group, o.transaction, 0, o.number)
+                for o in ops
+            ),
         ]
         if not rows:
             return ()

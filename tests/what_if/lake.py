@@ -58,7 +58,7 @@ def _row(name: str, queue: int, record: Any, timeline: Timeline, ids: list[int])
             "committed": record["kind"] == Kind.MESSAGE,
         }
     if name == "op":
-        remark = f"check {record['immunity']}" if record["source"] == Source.CHECK else None
+        remark = f"check {record['check']}" if record["source"] == Source.CHECK else None
         kind = Kind(record["kind"])
         state = "?" if kind is Kind.UNKNOWN else kind.name
         del named["real_topic"]

@@ -86,7 +86,7 @@ def _rows(world: World, turns: dict[int, int], told: bool) -> Iterator[tuple[int
     assert isinstance(engine, Engine)
     kept: tuple[Any, ...]
     for half, (turn, restored) in zip(rows["half"], _read(world, turns, "half", told), strict=True):
-        kept = half.immunity, half.group, half.transaction, half.delay, 0, restored, 0, turn
+        kept = half.immunity, half.group, half.transaction, half.delay, -1, 0, restored, 0, turn
         yield half.queue, (Row.HALF, half.offset, kind_of(half), 0, half.born, half.store, *kept)
     for op, (turn, restored) in zip(rows["op"], _read(world, turns, "op", told), strict=True):
         number = op.number
@@ -97,19 +97,19 @@ def _rows(world: World, turns: dict[int, int], told: bool) -> Iterator[tuple[int
                 for row in rows["check_answers"]
                 if (row.queue, row.offset, row.outcome, row.at) == (op.queue, op.offset, name, op.born)
             )
-        kept = op.born, op.store, number, op.group, op.transaction, 0, 0, restored, 0, turn
+        kept = op.born, op.store, -1, op.group, op.transaction, 0, number, 0, restored, 0, turn
         yield op.queue, (Row.OP, op.offset, op.kind, op.source, *kept)
     for row in rows["decisions"]:
         state, reason = State[row.state], Reason[row.reason] if row.reason else 0
         source = Source.CHECKBACK if state == State.DISCARD else engine.sources.get(row[:2], Source.PRODUCER)
-        kept = 0, 0, -1, row.group, row.transaction, row.deliver_at, row.times, reason, 0, turns[row.batch]
+        kept = 0, 0, -1, row.group, row.transaction, row.deliver_at, -1, row.times, reason, 0, turns[row.batch]
         yield row.queue, (Row.DECISION, row.offset, state, source, *kept)
     for row in rows["check_requests"]:
-        kept = 0, 0, -1, row.group, row.transaction, 0, row.times, 0, 0, turns[row.batch]
+        kept = 0, 0, -1, row.group, row.transaction, 0, -1, row.times, 0, 0, turns[row.batch]
         yield row.queue, (Row.REQUEST, row.offset, 0, 0, *kept)
     for row in rows["check_answers"]:
-        kept = 0, 0, -1, row.group, row.transaction, 0, row.times, 0, row.at, 0
+        kept = 0, 0, -1, row.group, row.transaction, 0, -1, row.times, 0, row.at, 0
         yield row.queue, (Row.ANSWER, row.offset, _OUTCOMES[row.outcome], row.delivered, *kept)
     for row in rows["deliveries"]:
-        kept = 0, 0, -1, row.group, row.transaction, row.deliver_at, 0, 0, 0, turns[row.batch]
+        kept = 0, 0, -1, row.group, row.transaction, row.deliver_at, -1, 0, 0, 0, turns[row.batch]
         yield row.queue, (Row.DELIVERY, row.offset, 0, 0, *kept)

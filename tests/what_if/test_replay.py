@@ -21,7 +21,7 @@ from checkback.what_if.timeline import Cadence, Timeline
 
 _RULES = Rules(timeout=6_000, check_interval=60_000, check_max=2, reserved=10**9)
 _SIZE = 4
-_NAMED = (1, 7, 0)
+_NAMED = (1, 7, 0, -1)
 
 
 def _half(born: int, offset: int = 0) -> tuple[Any, ...]:
@@ -29,7 +29,7 @@ def _half(born: int, offset: int = 0) -> tuple[Any, ...]:
 
 
 def _op(kind: Kind, at: int, source: Source = Source.PRODUCER, number: int = -1, offset: int = 0) -> tuple[Any, ...]:
-    return (Row.OP, offset, kind, source, at * 1000, at * 10**6, number, *_NAMED, 0, 0, 0, NOT_TOLD)
+    return (Row.OP, offset, kind, source, at * 1000, at * 10**6, -1, *_NAMED[:-1], number, 0, 0, 0, NOT_TOLD)
 
 
 def _check(number: int, turn: int, offset: int = 0) -> tuple[Any, ...]:

@@ -73,6 +73,7 @@ def _no_events(ticks: DataFrame) -> DataFrame:
             F.lit(0).cast("bigint").alias(name)
             for name in ("born", "store", "immunity", "group", "transaction", "delay")
         ),
+        F.lit(-1).alias("check"),
     )
 
 

@@ -302,11 +302,11 @@ def _count(segment: Segment, received: Records) -> Segment:
     at, received = at[has_half], received[has_half]
     half = segment.pending[at]
     same = np.logical_and.reduce([half[name] == received[name] for name in ("group", "transaction")])
-    known = same & (received["immunity"] > half["check_times"]) & (received["immunity"] <= half["asked"])
+    known = same & (received["check"] > half["check_times"]) & (received["check"] <= half["asked"])
     if not known.any():
         return segment
     pending = segment.pending.copy()
-    np.maximum.at(pending["check_times"], at[known], received["immunity"][known].astype(np.int32))
+    np.maximum.at(pending["check_times"], at[known], received["check"][known])
     return replace(segment, pending=pending)
 
 

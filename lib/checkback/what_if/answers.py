@@ -158,7 +158,7 @@ class Answers:
         received = next((answer.event for answer in answers if answer.event[1] == Kind.DELIVERED), None)
         found = []
         for kind, landed, read, restored in self._again.get(check, ()):
-            number = -1 if kind != Kind.DELIVERED else received[5] if received is not None else None
+            number = -1 if kind != Kind.DELIVERED else received[-1] if received is not None else None
             if number is not None:
                 event = self._event(self._checks[check].at, kind, number, landed, landed)
                 found.append(Answer(event, landed, read, restored))
@@ -166,7 +166,7 @@ class Answers:
 
     def _event(self, at: int, kind: int, number: int, born: int, landed: int) -> tuple[Any, ...]:
         offset, group, transaction = self._named[at]
-        return (offset, int(kind), int(Source.CHECK), born, landed * 1000, number, group, transaction, 0)
+        return (offset, int(kind), int(Source.CHECK), born, landed * 1000, -1, group, transaction, 0, number)
 
 
 def _counts(number: int, sent: bool, delivered: bool, rules: Rules) -> bool:
@@ -239,7 +239,7 @@ def _first_ops(
     checks: Records, recorded: Recorded, ops: Records, late: Bits, again: _Again
 ) -> tuple[Records, NDArray[Any]]:
     """Of each check the first of these ops, those last that are ``late``; and of which check. The others: ``again``."""
-    of = _asked_by(checks, recorded, ops, ops["immunity"], ops["born"])
+    of = _asked_by(checks, recorded, ops, ops["check"], ops["born"])
     order = np.lexsort((ops["store"], late, of))
     order = order[of[order] >= 0]
     ops, of = ops[order], of[order]

@@ -152,7 +152,7 @@ def _receipts_read(
     """A receipt was read after the last check of its number, and before one of a greater number or a discard."""
     whose, _ = place(owners, requests["offset"])
     turns = requests["turn"]
-    of = asked_by((whose, requests["number"], timeline.times[turns]), (at, ops["immunity"], ops["born"]))
+    of = asked_by((whose, requests["number"], timeline.times[turns]), (at, ops["check"], ops["born"]))
     mine = np.flatnonzero(of >= 0)
     number = requests["number"].astype(np.int64)
     key = whose * (1 << 32) + number

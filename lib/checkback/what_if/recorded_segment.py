@@ -102,7 +102,7 @@ def _unasked(owners: Records, requests: Records, ops: Records, timeline: Timelin
     whose, _ = place(owners, requests["offset"])
     at, known = place(owners, ops["offset"])
     checks = whose, requests["number"], timeline.times[requests["turn"]]
-    of = asked_by(checks, (at, ops["immunity"], ops["born"]))
+    of = asked_by(checks, (at, ops["check"], ops["born"]))
     found: Bits = (ops["kind"] < Kind.DELIVERED) & ~(known & same(owners, at, ops) & (of >= 0))
     return found
 

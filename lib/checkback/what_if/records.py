@@ -48,8 +48,8 @@ class Answered(IntEnum):
 NEVER = np.iinfo(np.int64).max
 #: of a HALF or OP: it is not known which batch read it
 NOT_TOLD = -1
-#: One row of a table. HALF, OP: an EVENT; immunity of an op: the number of the check that it names, -1 = none; turn: of
-#: the batch that read it, NOT_TOLD, or NEVER = none has; reason 1: the rebuild before that batch restored it.
+#: One row of a table. HALF, OP: an EVENT; turn: of the batch that read it, NOT_TOLD, or NEVER = none
+#: has; reason 1: the rebuild before that batch restored it.
 #: DECISION: kind is a State, source a Source, number the checks before it, reason a Reason, delay its deliver_at.
 #: REQUEST: number. ANSWER: kind is an Answered, number, at when it was answered; source 1 = an endpoint received the
 #: check. turn: of the batch that wrote a DECISION, REQUEST or DELIVERY.

@@ -108,7 +108,7 @@ def _received(recorded: Recorded, ops: Records) -> NDArray[Any]:
     at, known = place(recorded.halves, mine["offset"])
     known &= same(recorded.halves, at, mine)
     found = np.zeros(len(recorded.halves), np.int64)
-    np.maximum.at(found, at[known], mine["immunity"][known])
+    np.maximum.at(found, at[known], mine["check"][known])
     return found
 
 

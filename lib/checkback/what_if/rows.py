@@ -157,7 +157,7 @@ def _op(rows: Records, table: pa.Table) -> None:
     rows["kind"] = kind
     number = pc.extract_regex(table.column("remark"), "^check (?P<number>[0-9]{1,9})$")
     number = pc.struct_field(number, "number").cast(pa.int64())
-    rows["immunity"] = np.where(by_check, _integers(number, -1), -1)
+    rows["check"] = np.where(by_check, _integers(number, -1), -1)
 
 
 def _read(rows: Records, table: pa.Table) -> None:

@@ -31,7 +31,7 @@ def checks_so_far(check_requests: DataFrame, op: DataFrame, count_undelivered: b
     whose = "queue_id", F.col("queue_offset").alias("offset"), group.alias("group"), transaction.alias("transaction")
     asked = check_requests.groupBy(*whose).agg(last, number)
     told = op_events(op).where(F.col("kind").isin(*_RECEIVED))
-    received = told.groupBy(*CHECKED).agg(F.max("immunity").alias("received"))
+    received = told.groupBy(*CHECKED).agg(F.max("check").alias("received"))
     confirmed, newest = F.coalesce("received", F.lit(0)), F.col("last.check_times")
     if count_undelivered:
         not_sent = (newest >= check_max) & (confirmed < newest)

@@ -64,6 +64,7 @@ def half_events(half: DataFrame) -> DataFrame:
         group.alias("group"),
         transaction.alias("transaction"),
         delay_column().alias("delay"),
+        F.lit(-1).alias("check"),
     )
 
 
@@ -76,7 +77,7 @@ def delay_column() -> Column:
 
 
 def op_events(op: DataFrame) -> DataFrame:
-    """Rows of `op` as EVENT_COLUMNS. immunity is the number of the check that was answered or DELIVERED; else -1.
+    """Rows of `op` as EVENT_COLUMNS.
 
     DELIVERED is only accepted from the check query. Skips invalid rows, which only another writer can have appended:
     queue id or offset null or negative, or without group.
@@ -85,8 +86,9 @@ def op_events(op: DataFrame) -> DataFrame:
     delivered = (F.col("source") == "check") & (F.col("state") == "DELIVERED")
     kind = F.when(F.col("state") == "ROLLBACK", int(Kind.ROLLBACK)).when(F.col("state") == "COMMIT", int(Kind.COMMIT))
     kind = kind.when(delivered, int(Kind.DELIVERED)).when(is_cancel(), int(Kind.CANCEL)).otherwise(int(Kind.UNKNOWN))
-    number = F.regexp_extract("remark", "^check ([0-9]{1,9})$", 1)
     source = F.when(F.col("source") == "check", 1).when(F.col("source") == "operator", 2).otherwise(0)
+    number = F.regexp_extract("remark", "^check ([0-9]{1,9})$", 1).try_cast("int")
+    check = F.when((source == 1) & (kind != int(Kind.UNKNOWN)), number)
     return op.where(_has_place("half_offset") & F.col("producer_group").isNotNull()).select(
         "queue_id",
         F.col("half_offset").alias("offset"),
@@ -94,10 +96,9 @@ def op_events(op: DataFrame) -> DataFrame:
         source.cast("tinyint").alias("source"),
         F.coalesce(F.unix_millis("born_timestamp"), F.unix_millis("store_timestamp"), F.lit(0)).alias("born"),
         store_us().alias("store"),
-        F.coalesce(F.when((source == 1) & (kind != int(Kind.UNKNOWN)), number.try_cast("bigint")), F.lit(-1)).alias(
-            "immunity"
-        ),
+        F.lit(-1).cast("bigint").alias("immunity"),
         group.alias("group"),
         transaction.alias("transaction"),
         F.lit(0).cast("bigint").alias("delay"),
+        F.coalesce(check, F.lit(-1)).alias("check"),
     )

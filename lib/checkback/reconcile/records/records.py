@@ -22,7 +22,7 @@ class Kind(IntEnum):
     ROLLBACK = 1
     COMMIT = 2
     UNKNOWN = 3  # an op whose state is neither: never applied
-    DELIVERED = 4  # the check with this number (in the field immunity) was sent or received, and counts
+    DELIVERED = 4  # the check with this number was sent or received, and counts
     CANCEL = 5  # an operator's op: ends a scheduled message
     MESSAGE = 6  # a half message without a transaction: its own COMMIT
 
@@ -83,9 +83,9 @@ REJECTION = {
 }
 
 
-#: One half message or op in a batch. group and transaction are 64-bit hashes; immunity < 0 = not set, of an op of a
-#: check the check's number. delay of a half
-#: message: 0 = none, > 0: its deliver_at (ms), < 0: minus the ms from COMMIT to delivery.
+#: One half message or op in a batch. group and transaction are 64-bit hashes. Of a half message: immunity, < 0 = not
+#: set; delay: 0 = none, > 0: its deliver_at (ms), < 0: minus the ms from COMMIT to delivery. Of an op of source check:
+#: check, the number of the check that it answers or counts, -1 = none.
 EVENT = np.dtype(
     [
         ("offset", "<i8"),
@@ -97,6 +97,7 @@ EVENT = np.dtype(
         ("group", "<i8"),
         ("transaction", "<i8"),
         ("delay", "<i8"),
+        ("check", "<i4"),
     ]
 )
 #: One pending half message. due: time of its next check. check_times: checks that count; asked: all checks.
