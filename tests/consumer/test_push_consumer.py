@@ -251,17 +251,6 @@ def test_a_root_without_tables_is_refused_and_nothing_is_made_there(
         assert not (tmp_path / "lake").exists()
 
 
-def test_messages_of_a_release_without_batches_come_first(lake: Published, running: list[PushConsumer]) -> None:
-    lake.publish({"pay": [lake.messages(5)]}, concluded=False)
-    lake.publish({"pay": [lake.messages(5)]}, concluded=False)
-    lake.publish({"pay": [lake.messages(5)]})
-    heard = Heard()
-    start(lake, running, heard, orderly=True)
-    heard.wait_for(*range(15))
-    assert heard.offsets[10:] == [10, 11, 12, 13, 14]
-    assert set(heard.times.values()) == {1}
-
-
 def test_paused_it_consumes_nothing(lake: Published, running: list[PushConsumer]) -> None:
     heard = Heard()
     consumer = start(lake, running, heard)

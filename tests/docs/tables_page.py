@@ -51,6 +51,10 @@ obstacle, though the protocol keeps them. Other features need Spark's `ALTER TAB
 then `domainMetadata`); what it leaves of some, `checkpointProtection`, disturbs only `maintain`, which leaves the table
 alone. Clustering cannot be undone.
 
+The property `checkback.format` is the format of the table. A release refuses a table of another format, or without it:
+use the release that made it. A copy that was made with SQL (`CREATE TABLE ... AS SELECT`) lacks the property: set it
+with `ALTER TABLE ... SET TBLPROPERTIES`.
+
 Compaction, vacuum and log cleanup are covered in [maintain.md](maintain.md).
 
 | table | written by | read by |

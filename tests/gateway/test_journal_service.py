@@ -121,7 +121,7 @@ def test_what_a_killed_gateway_has_acknowledged_is_committed_by_the_next_start(t
 
 @pytest.mark.parametrize("flushed", [True, False])
 def test_file_that_is_gone_matters_only_to_what_is_not_in_the_tables(tmp_path: Path, flushed: bool) -> None:
-    """As an earlier release left it after a commit that failed: rows that came back, without the files they name."""
+    """Rows that name a file which is not there."""
     body = b"b" * LARGE
 
     async def stored(service: GatewayService, name: str) -> None:

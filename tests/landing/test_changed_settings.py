@@ -97,7 +97,7 @@ def test_topic_keeps_its_half_queues(lake: Lakehouse, kafka: Kafka, topics: tupl
     told = f"kafka.queue_base: messages of {topics[0]} have landed in half queue 5: they would land again, in other "
     assert str(caught.value) == f"{told}queues; set it to what it was then"
     assert take(lake, kafka, topics[0], base=5) == Landed(half=2, rejected=1)
-    # The release before took another base: its checkpoint goes on, whatever it had landed before.
+    # A checkpoint without a record takes the first base, whatever has landed.
     shutil.rmtree(checkpoint)
     shutil.move(f"{checkpoint}.lost", checkpoint)
     Path(checkpoint, "queue_base").unlink()

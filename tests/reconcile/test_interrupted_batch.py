@@ -1,4 +1,4 @@
-"""Which batch was broken off. The tables are those that a crash, another release or a set-back clock leaves."""
+"""Which batch was broken off. The tables are those that a crash or a set-back clock leaves."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LAST = LastBatch("q", 4, 1000)
         ([BatchRows(5, 500)], [_LAST], [_LAST], InterruptedBatch("q", BatchRows(5, 500))),
         # It has only published late what had waited: no version of its own says so.
         ([BatchRows(5, 2000)], [_LAST], [], InterruptedBatch("q", BatchRows(5, 2000))),
-        # Batches of a release that had no `batches`.
+        # Batches that have lost their rows in `batches`.
         ([BatchRows(0, 10), BatchRows(1, 20), BatchRows(5, 60)], [_LAST], [], None),
         ([BatchRows(5, 60), BatchRows(5, 2000)], [_LAST], [_LAST], InterruptedBatch("q", BatchRows(5, 2000))),
         # A new checkpoint's first, which nobody knows the name of any more.
@@ -42,7 +42,7 @@ _LAST = LastBatch("q", 4, 1000)
             [],
             InterruptedBatch(None, BatchRows(0, 2000)),
         ),
-        # There is no row yet: the very first batch, or that release's last.
+        # There is no row: the very first batch, or all are lost.
         ([BatchRows(0, 10)], [], [], InterruptedBatch("q", BatchRows(0, 10), first=True)),
         ([BatchRows(0, 10), BatchRows(1, 20)], [], [], InterruptedBatch("q", BatchRows(1, 20))),
     ],
@@ -55,7 +55,7 @@ def test_batch_that_was_broken_off(
 
 @pytest.mark.parametrize("seed", range(200))
 def test_the_last_one_is_found_whatever_the_clocks_say(seed: int) -> None:
-    """A release before, rebuilds, clocks that leap: of what has no row it is the one that was broken off, or none."""
+    """Lost rows, rebuilds, clocks that leap: of what has no row it is the one that was broken off, or none."""
     random = Random(seed)
     past = [BatchRows(number, random.randrange(1, 500)) for number in range(random.randrange(4))]
     times = random.sample(range(500, 2000), 8)

@@ -326,14 +326,12 @@ def test_topic_is_tried_again_later_and_later() -> None:
 
 @pytest.mark.parametrize("topic", [None, "", "_delta_log", "_x", ".x", "../decisions", "a/b", "a b", "x" * 128, "é"])
 def test_name_that_no_table_can_have_is_never_tried(topic: str | None) -> None:
-    """Whoever landed it. Unless there has been such a table, of a release that took the name."""
+    """Whoever landed it."""
     assert unfit(topic)
     assert UnpublishedTopics().reason(topic)
-    assert UnpublishedTopics(kept=frozenset({"_x"})).reason("_x") is None
 
 
-def test_topic_of_old_table_waits_like_others() -> None:
-    assert UnpublishedTopics(waiting={"_x": "why"}, kept=frozenset({"_x"})).reason("_x") == "why"
+def test_topic_that_waits_has_its_reason() -> None:
     assert UnpublishedTopics().of({"a": "why"}).reason("a") == "why"
 
 

@@ -96,7 +96,6 @@ def test_refused_in_one_line_that_does_not_quote_it(value: str, told: str) -> No
 
 
 def test_what_several_have_may_be_written_once() -> None:
-    """As conf files of the release before may."""
     text = "{a: &a {x: 1, y: [2]}, b: *a, c: {<<: *a, x: 3}, d: &d [4], e: *d}"
     once = {"x": 1, "y": [2]}
     assert parsed(text) == {"a": once, "b": once, "c": once | {"x": 3}, "d": [4], "e": [4]}

@@ -202,7 +202,7 @@ def _forestall(spark: SparkSession, tables: Tables) -> None:
 def _conclude(
     spark: SparkSession, tables: Tables, found: InterruptedBatch | None, changing: Callable[[], object]
 ) -> None:
-    """Append the interrupted batch, now complete, to `batches`. No-op for one of a release without `batches`."""
+    """Append the interrupted batch, now complete, to `batches`. No-op if that has lost its rows."""
     if found is None or not (found.first or tables.read(spark, BATCHES).head() is not None):
         return
     decided = in_force(spark, tables.checkpoint(NAME), found.rows.batch_id)

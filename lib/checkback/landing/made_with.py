@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def made_with(spark: SparkSession, checkpoint: str, key: str, value: str) -> str | None:
     """The value that the checkpoint was made with, if it is another one; else None, and this one is recorded.
 
-    A checkpoint that has begun no batch takes any value, one of an earlier release the first. Raises StorageError.
+    A checkpoint that has begun no batch takes any value, one without a record the first. Raises StorageError.
     """
     file = f"{checkpoint}/{key}"
     found = filesystem.text(spark, file) if filesystem.exists(spark, file) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -16,7 +15,6 @@ from checkback.reconcile.publish import published_notes, unpublished
 from checkback.reconcile.publish.unpublished import LATER, Unpublished, UnpublishedRows, UnpublishedTopics, unfit
 from checkback.storage.checkpoints.batch_plan import plan_versions
 from checkback.storage.checkpoints.checkpoint_facts import newer
-from checkback.storage.files import table_files
 from checkback.storage.lru_cache import LruCache
 from checkback.storage.own_failure import as_reason, own_failure
 from checkback.storage.schemas import TOPIC_PREFIX
@@ -38,7 +36,6 @@ _MADE = 4096
 NEW_TABLES = 1000
 #: identifies a row of `half` in topic tables and in `unpublished`
 IDENTITY = ("half_queue_id", "half_queue_offset", "half_store_timestamp", "transaction_id", "producer_group")
-_NAME = re.compile(r"(?!_delta_log$|_change_data$)[a-zA-Z0-9_-]+")
 
 
 class TopicTables:
@@ -47,7 +44,6 @@ class TopicTables:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
         self._made: LruCache[str] = LruCache(_MADE)
-        self._kept: frozenset[str] = frozenset()
         self._waiting: Unpublished | None = None
         self._noted: dict[published_notes.Key, int] = {}
         #: published late by this batch, to be noted when it is concluded
@@ -81,7 +77,7 @@ class TopicTables:
 
     def unpublished_topics(self, spark: SparkSession, application: str) -> UnpublishedTopics:
         """The UnpublishedTopics for the tasks of a batch."""
-        return UnpublishedTopics(application, self._known(spark).reasons(), self._kept)
+        return UnpublishedTopics(application, self._known(spark).reasons())
 
     def publish_unpublished(
         self, spark: SparkSession, application: str, batch_id: int, batch_time: int, now: int
@@ -168,18 +164,9 @@ class TopicTables:
     def _known(self, spark: SparkSession) -> Unpublished:
         """The waiting topics: read once, as no other process writes `unpublished`."""
         if self._waiting is None:
-            self._kept = self._kept_names()
-            found, self._noted = unpublished_rows(spark, self._tables, self._kept)
+            found, self._noted = unpublished_rows(spark, self._tables)
             self._waiting = Unpublished(found)
         return self._waiting
-
-    def _kept_names(self) -> frozenset[str]:
-        """Topics with existing tables whose names are no longer accepted."""
-        if not self._tables.by_files:
-            return frozenset()
-        folder = self._tables.location(TOPIC_PREFIX)
-        odd = [name for name in table_files.folders(folder) if unfit(name) is not None and _NAME.fullmatch(name)]
-        return frozenset(name for name in odd if table_files.names(f"{folder}/{name}/_delta_log"))
 
     def _late(
         self,
@@ -210,7 +197,7 @@ class TopicTables:
 
 
 def unpublished_rows(
-    spark: SparkSession, tables: Tables, kept: Iterable[str] = ()
+    spark: SparkSession, tables: Tables
 ) -> tuple[list[UnpublishedRows], dict[published_notes.Key, int]]:
     """The rows of `unpublished` not noted as published, of topics that can have a table; and the notes."""
     if not tables.has_rows(spark, unpublished.TABLE):
@@ -228,7 +215,7 @@ def unpublished_rows(
         )
         .collect()
     )
-    fit = [row for row in found if row["real_topic"] in kept or unfit(row["real_topic"]) is None]
+    fit = [row for row in found if unfit(row["real_topic"]) is None]
     waiting = [
         UnpublishedRows(
             row["real_topic"], row["application"], row["last"], row["rows"], row["since"], row["reason"] or ""

@@ -40,7 +40,7 @@ def unfit(topic: str | None) -> str | None:
     """Why a topic cannot have a table; None = it can."""
     if topic is None:
         return "it has no topic: real_topic is null"
-    # Gateway and landing reject `%` and `|`; topics of other writers, or of earlier releases, may contain them.
+    # Gateway and landing reject `%` and `|`; topics of other writers may contain them.
     if len(topic) > TOPIC_MAX or not _NAME.fullmatch(topic) or reserved(topic) is not None:
         return "its real_topic is no name of a topic"
     return None
@@ -50,22 +50,17 @@ def unfit(topic: str | None) -> str | None:
 class UnpublishedTopics:
     """Tells a batch's tasks which messages go to `unpublished`.
 
-    ``application``: the query id. ``waiting``: reasons by topic. ``kept``: topics with existing tables, fit or not.
-    ``only``: write the messages of ``waiting`` and nothing else.
+    ``application``: the query id. ``waiting``: reasons by topic. ``only``: write the messages of
+    ``waiting`` and nothing else.
     """
 
     application: str = ""
     waiting: Mapping[str, str] = field(default_factory=dict)
-    kept: frozenset[str] = frozenset()
     only: bool = False
 
     def reason(self, topic: str | None) -> str | None:
         """Why the topic's messages go to `unpublished`; None = they are published."""
-        if topic is None or topic not in self.kept:
-            found = unfit(topic)
-            if found is not None or topic is None:
-                return found
-        return self.waiting.get(topic)
+        return unfit(topic) or self.waiting.get(topic or "")
 
     def of(self, waiting: Mapping[str, str]) -> UnpublishedTopics:
         """For a second pass: only the messages of these topics."""

@@ -65,7 +65,7 @@ def broken_off(
 
     ``concluded``: the last batch of each application that may have been the last; empty: `batches` has no row.
     ``written``: those of them whose next batch committed to a table, by Delta's transaction versions. ``owner``: the
-    application of the checkpoint, if any. The remaining ``rows`` are from a release that had no `batches`.
+    application of the checkpoint, if any. The remaining ``rows`` have lost theirs in `batches`.
     """
     if not rows:
         return None

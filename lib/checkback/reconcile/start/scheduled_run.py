@@ -50,17 +50,17 @@ class DrainNote:
     """The note of a drained run. ``due``: when it has something to do (ms); None = nothing is waiting.
 
     ``query_id``, ``batch_id``, ``batch_time``: those of its last batch. ``settings``: their fingerprint, including
-    Checkback's version. ``runs``: when the last runs ended (ms), in order; empty = not known: the note is of an earlier
-    release. ``timers``: those of the state after the batch; None = not known: too many, or of an earlier release.
+    Checkback's version. ``runs``: when the last runs ended (ms), in order. ``timers``: those of the state after
+    the batch; None = too many.
     """
 
     query_id: str
     batch_id: int
     due: int | None
     settings: str
-    runs: tuple[int, ...] = ()
-    batch_time: int | None = None
-    timers: tuple[Timer, ...] | None = None
+    runs: tuple[int, ...]
+    batch_time: int
+    timers: tuple[Timer, ...] | None
 
 
 def write_note(tables: Tables, settings: Settings, timers: Sequence[Timer], next_try: int | None, now: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from checkback.reconcile.checkpoint_owner import CONCLUDED, NAME, REBUILDING, WRITTEN, Owner, owner_of
+from checkback.reconcile.checkpoint_owner import CONCLUDED, NAME, REBUILDING, WRITTEN, owner_of
 from checkback.reconcile.start.preconditions import DecisionFacts, StartFacts
 from checkback.storage.checkpoints.checkpoint import (
     PARTITIONS,
@@ -67,8 +67,6 @@ def decision_facts(spark: SparkSession, tables: Tables, checkpoint: Checkpoint |
         last = pool.map(lambda name: tables.last_version(spark, name, f"{query_id}/{name}"), WRITTEN)
         batches = dict(zip(WRITTEN, last, strict=True))
     found = owner_of(spark, tables, log, query_id)
-    if log is None and not found.last:  # earlier releases stored none
-        found = Owner(1, 1)
     return DecisionFacts(
         rows,
         owner=found.last,
@@ -105,7 +103,7 @@ def _first_batch_wrote(spark: SparkSession, tables: Tables) -> bool:
 def _planned(
     spark: SparkSession, tables: Tables, checkpoint: Checkpoint, concluded: int | None
 ) -> dict[int, frozenset[int]]:
-    """DecisionFacts.planned. Commits of earlier builds, and by Spark, tell nothing."""
+    """DecisionFacts.planned. Commits by Spark tell nothing."""
     newest = None if checkpoint.newest is None else checkpoint.newest.batch_id
     # A batch that is not concluded may have written to topics only.
     names = [*WRITTEN, *(tables.topics(spark) if newest != concluded else [])]

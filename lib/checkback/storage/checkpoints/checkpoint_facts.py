@@ -74,7 +74,7 @@ def refuse_newer(tables: Tables, name: str, app: str, batch_id: int, batch_time:
     another one of the same id: this batch's rows would be lost. ``batch_time``: ms. Raises StateError.
     """
     last, planned = tables.log(name).versions([app])[app], recorded_plan(tables, name, app)
-    # Releases before, and publishing late by them, record no plan: that of an earlier batch may be the last one.
+    # The last commit with a plan may be that of an earlier batch.
     other = planned is not None and planned[0] >= batch_id and planned != (batch_id, batch_time)
     if other or (last is not None and last > batch_id):
         raise newer(tables.location(name), batch_id)
