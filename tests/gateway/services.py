@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from checkback.gateway.deduplication.history import DeduplicationHistory
+from checkback.gateway.http import decoder
 from checkback.gateway.metrics import Metrics
 from checkback.gateway.problems import Answer, Problem
-from checkback.gateway.requests import decoder
 from checkback.gateway.service import GatewayService
 from checkback.gateway.transaction_queries import TransactionQueries
 from checkback.settings import Settings

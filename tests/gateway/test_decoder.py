@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from checkback.gateway.http import decoder
+from checkback.gateway.http.decoder import Op
 from checkback.gateway.problems import Problem
-from checkback.gateway.requests import decoder
-from checkback.gateway.requests.decoder import Op
 from checkback.messages.half import CONSUMED, SHARDING_KEY, HalfMessage
 from gateway.contents import HALF, OP
 

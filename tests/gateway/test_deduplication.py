@@ -14,8 +14,7 @@ from msgspec.structs import replace
 
 from checkback.gateway.deduplication.cache import RECALLED_MAX, DeduplicationCache, beyond_of
 from checkback.gateway.deduplication.fingerprints import fingerprint
-from checkback.gateway.deduplication.remembered_half import RememberedHalf
-from checkback.gateway.deduplication.transaction_names import name_of, whose
+from checkback.gateway.deduplication.remembered_half import RememberedHalf, name_of, whose
 from checkback.gateway.deduplication.verdicts import Verdict, judge_half, judge_op
 from checkback.messages.half import Half
 from checkback.messages.op import Op

@@ -17,8 +17,7 @@ from deltalake import write_deltalake
 from checkback.errors import StorageError
 from checkback.gateway.deduplication.fingerprints import fingerprint
 from checkback.gateway.deduplication.history import LEFT, DeduplicationHistory, TransactionEnd
-from checkback.gateway.deduplication.remembered_half import STATE_OF, RememberedHalf
-from checkback.gateway.deduplication.transaction_names import name_of
+from checkback.gateway.deduplication.remembered_half import STATE_OF, RememberedHalf, name_of
 from checkback.gateway.deduplication.verdicts import Verdict, judge_half
 from checkback.gateway.tables import half_rows
 from checkback.messages.half import Half

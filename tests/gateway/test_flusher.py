@@ -17,8 +17,7 @@ from checkback.gateway.health import HealthState
 from checkback.gateway.journal.flusher import Flusher, FlushLoop
 from checkback.gateway.journal.group_commit import COMMIT_ROWS
 from checkback.gateway.journal.journal import Journal
-from checkback.gateway.journal.record import Kind
-from checkback.gateway.journal.record_codec import half_record, op_record
+from checkback.gateway.journal.record import Kind, half_record, op_record
 from checkback.gateway.journal.segments import LARGE
 from checkback.gateway.metrics import Metrics
 from checkback.gateway.tables import Appender, claim

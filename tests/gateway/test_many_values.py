@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from checkback.gateway.http import decoder
 from checkback.gateway.problems import Problem
-from checkback.gateway.requests import decoder
 from checkback.messages.limits import PROPERTIES_MAX
 from checkback.producer.calls import MESSAGES, Call, batches, request_body
 from checkback.producer.message import Message

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkback.gateway.deduplication.remembered_half import RememberedHalf
-from checkback.gateway.deduplication.transaction_names import name_of
+from checkback.gateway.deduplication.remembered_half import RememberedHalf, name_of
 from checkback.gateway.metrics import Metrics
 from checkback.gateway.problems import Problem
 from checkback.gateway.service import GatewayService

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from checkback.gateway.deduplication.cache import DeduplicationCache
-from checkback.gateway.deduplication.remembered_half import RememberedHalf
-from checkback.gateway.deduplication.transaction_names import name_of
+from checkback.gateway.deduplication.remembered_half import RememberedHalf, name_of
 from checkback.gateway.deduplication.verdicts import Verdict, judge_op
 from checkback.gateway.unverified_ops import UnverifiedOps
 from checkback.messages.op import Op as OpMessage

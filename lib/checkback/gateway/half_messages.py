@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cached_property
 from itertools import accumulate
+from sys import intern
 from typing import TYPE_CHECKING, NamedTuple
 
 from checkback.gateway.deduplication.fingerprints import fingerprint
-from checkback.gateway.deduplication.transaction_names import name_of
+from checkback.gateway.deduplication.remembered_half import RememberedHalf, name_of
 from checkback.gateway.deduplication.verdicts import Verdict, judge_half
 from checkback.gateway.health import now_ms, steady_ms
 from checkback.gateway.journal.group_commit import GroupCommit
-from checkback.gateway.journal.record_codec import half_record
+from checkback.gateway.journal.record import half_record
 from checkback.gateway.problems import Answer, Problem
-from checkback.gateway.requests.half_blocks import ReceivedHalves, size_of
 from checkback.gateway.tables import half_rows
 from checkback.messages.delay import too_late
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Awaitable, Sequence
 
     from checkback.gateway.authentication import BearerTokens, Groups
@@ -33,6 +36,52 @@ if TYPE_CHECKING:
 
 #: memory of messages that are one record of the journal: other threads do not run while one is decoded
 _RECORD = 8 << 20
+#: Approximate memory overhead of a message besides its texts and body, and of each property.
+_OVERHEAD, _PROPERTY = 1024, 256
+
+
+@dataclass(eq=False)
+class ReceivedHalves:
+    """In-flight half messages of one request; their offsets are assigned, consecutively, when their commit begins.
+
+    ``names``, ``fingerprints``: of each; ``size``: approximate memory in bytes; ``done``: when they are committed, or
+    failed with ``problem``.
+    """
+
+    halves: list[Half]
+    names: list[str]
+    fingerprints: list[int]
+    size: int = 0
+    done: asyncio.Future[None] | None = field(default=None, init=False)
+    queue_id: int = field(default=-1, init=False)
+    queue_offset: int = field(default=-1, init=False)
+    problem: Problem | None = field(default=None, init=False)
+
+    def __len__(self) -> int:
+        return len(self.halves)
+
+    def keep(self, count: int) -> None:
+        """Drop all but the first ``count``."""
+        for column in (self.halves, self.names, self.fingerprints):
+            del column[count:]
+
+    @cached_property
+    def rows(self) -> dict[str, int]:
+        """By name, the number of the half message here."""
+        return {name: row for row, name in enumerate(self.names)}
+
+    def remembered(self, stored: int) -> list[RememberedHalf]:
+        """As the cache has them once they have landed; ``stored``: steady ms."""
+        offsets = range(self.queue_offset, self.queue_offset + len(self))
+        every = zip(offsets, self.names, self.fingerprints, self.halves, strict=True)
+        return [
+            RememberedHalf(
+                # each message has its own text of the topic
+                *(self.queue_id, offset, name, content, intern(half.real_topic), half.born_timestamp, stored),
+                "COMMIT" if half.committed else None,
+            )
+            for offset, name, content, half in every
+        ]
 
 
 class _InFlight(NamedTuple):
@@ -91,7 +140,7 @@ class HalfMessageWriter:
 
     def _whole_block(self, halves: list[Half], count: int, groups: Groups) -> ReceivedHalves | None:
         """The messages, submitted together, if all ``count`` of the request are new and there is room; else None."""
-        size = sum(map(size_of, halves))
+        size = sum(map(_size, halves))
         if len(halves) < count or self.commits.refusal(count, size, groups) is not None:
             return None
         names = [name_of(half.producer_group, half.transaction_id) for half in halves]
@@ -134,7 +183,7 @@ class HalfMessageWriter:
 
     def _cut(self, block: ReceivedHalves, groups: Groups) -> Problem | None:
         """Drop the messages for which there is no room now; why."""
-        sizes = list(accumulate(map(size_of, block.halves), initial=0))
+        sizes = list(accumulate(map(_size, block.halves), initial=0))
 
         def refusal(count: int) -> Problem | None:
             return self.commits.refusal(count, sizes[count], groups) if count else None
@@ -256,3 +305,12 @@ def _stored(transaction_id: str, queue_id: int, queue_offset: int) -> Answer:
 def _other_content(queue_id: int, queue_offset: int) -> Problem:
     place = {"queue_id": queue_id, "queue_offset": queue_offset}
     return Problem("contradiction", "the group has sent this transaction_id with another content", place)
+
+
+def _size(half: Half) -> int:
+    """The approximate memory a message needs: its body is not always the largest part."""
+    size = _OVERHEAD + len(half.body) + len(half.transaction_id) + len(half.tags or "") + len(half.keys or "")
+    if half.properties:
+        size += _PROPERTY * len(half.properties) + sum(map(len, half.properties))
+        size += sum(map(len, half.properties.values()))
+    return size

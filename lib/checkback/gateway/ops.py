@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from checkback.gateway.deduplication.transaction_names import name_of
+from checkback.gateway.deduplication.remembered_half import name_of
 from checkback.gateway.deduplication.verdicts import Verdict, judge_op
 from checkback.gateway.half_lookups import LookedUp, OlderHalves
 from checkback.gateway.health import now_ms, steady_ms
 from checkback.gateway.journal.group_commit import GroupCommit
-from checkback.gateway.journal.record_codec import op_record
-from checkback.gateway.op_answers import contradiction, ended, judged
+from checkback.gateway.journal.record import op_record
 from checkback.gateway.problems import Answer, Problem
-from checkback.gateway.requests.op_blocks import ReceivedOps, firsts_of
+from checkback.gateway.received_ops import ReceivedOp, ReceivedOps, contradiction, ended, firsts_of, judged
 from checkback.gateway.tables import op_rows
 from checkback.gateway.unverified_ops import OpKey
 
@@ -34,25 +31,11 @@ if TYPE_CHECKING:
     from checkback.gateway.metrics import Metrics
     from checkback.gateway.tables import Appender
     from checkback.gateway.unverified_ops import UnverifiedOps
-    from checkback.messages.op import Op, RemarkedOp
+    from checkback.messages.op import RemarkedOp
     from checkback.settings import Gateway
 
 #: Approximate memory of an op in bytes.
 _SIZE = 1024
-
-
-@dataclass(eq=False)
-class _ReceivedOp:
-    """An in-flight op, and the half message that it was checked against; None = unverified."""
-
-    op: Op
-    remark: str | None
-    groups: Groups
-    #: the (queue_id, queue_offset) of its half message
-    place: Place
-    half: RememberedHalf | None = None
-    done: asyncio.Future[None] | None = None
-    problem: Problem | None = None
 
 
 class _StoredOps(NamedTuple):
@@ -91,12 +74,12 @@ class OpWriter:
         self._health = health
         self._older = OlderHalves(thread, history, cache, unverified, health, gateway.max_waiting)
         self._unverified = unverified
-        self._in_flight: dict[Place, _ReceivedOp | ReceivedOps] = {}
+        self._in_flight: dict[Place, ReceivedOp | ReceivedOps] = {}
         #: Of other gateways' queues, whose half messages nobody knows: not by place, which anybody may name.
-        self._unverified_in_flight: dict[OpKey, _ReceivedOp] = {}
+        self._unverified_in_flight: dict[OpKey, ReceivedOp] = {}
         #: Blocks keep the half messages from their first on in the cache: not more than half of it.
         self._recent = gateway.remember_max // (2 * len(gateway.queues))
-        self.commits: GroupCommit[_ReceivedOp | ReceivedOps] = GroupCommit(self, gateway.max_waiting, intake)
+        self.commits: GroupCommit[ReceivedOp | ReceivedOps] = GroupCommit(self, gateway.max_waiting, intake)
 
     async def take(self, messages: Sequence[RemarkedOp | Problem], groups: Groups) -> list[Answer]:
         """The answer to each op, once it is committed. Of several for one half message the first stands."""
@@ -109,7 +92,7 @@ class OpWriter:
         left = {number: one for number, one in enumerate(fit) if not isinstance(one, Problem)}
         while left:
             remembered, recalled = await self._known(left.values(), groups)
-            new: list[_ReceivedOp] = []
+            new: list[ReceivedOp] = []
             admitted = {number: self._admit(entry, remembered, recalled, new, groups) for number, entry in left.items()}
             if new:
                 done = self.commits.submit(new, _SIZE * len(new), groups)
@@ -117,7 +100,7 @@ class OpWriter:
                     entry.done = done
             behind = {}
             for number, one in admitted.items():
-                if not isinstance(one, (_ReceivedOp, ReceivedOps)):
+                if not isinstance(one, (ReceivedOp, ReceivedOps)):
                     answers[number] = one
                     continue
                 if one.done is not None:
@@ -166,21 +149,21 @@ class OpWriter:
         blocks = {block for block in self._in_flight.values() if isinstance(block, ReceivedOps)}
         return firsts_of(place for block in blocks for place in block.firsts.items())
 
-    def _fit(self, op: RemarkedOp | Problem, groups: Groups) -> _ReceivedOp | Problem:
+    def _fit(self, op: RemarkedOp | Problem, groups: Groups) -> ReceivedOp | Problem:
         if isinstance(op, Problem):
             return op
         one, remark = op
         refused = self._tokens.refused(one.producer_group, groups)
-        return refused or _ReceivedOp(one, remark, groups, (one.queue_id, one.half_offset))
+        return refused or ReceivedOp(one, remark, groups, (one.queue_id, one.half_offset))
 
     def _admit(
         self,
-        entry: _ReceivedOp,
+        entry: ReceivedOp,
         remembered: Mapping[Place, RememberedHalf],
         recalled: LookedUp | Problem | None,
-        new: list[_ReceivedOp],
+        new: list[ReceivedOp],
         groups: Groups,
-    ) -> Answer | _ReceivedOp | ReceivedOps:
+    ) -> Answer | ReceivedOp | ReceivedOps:
         """The answer if known, else the in-flight op of the half message."""
         op, place = entry.op, entry.place
         known = remembered.get(place) if recalled is None else self._remembered(place)
@@ -209,8 +192,8 @@ class OpWriter:
         return self._begin(entry, new, groups)
 
     def _admit_unverified(
-        self, entry: _ReceivedOp, new: list[_ReceivedOp], groups: Groups
-    ) -> Answer | _ReceivedOp | ReceivedOps:
+        self, entry: ReceivedOp, new: list[ReceivedOp], groups: Groups
+    ) -> Answer | ReceivedOp | ReceivedOps:
         """The same for an op whose half message is not in the tables yet."""
         in_flight = self._unverified_in_flight.get(OpKey.of(entry.op))
         if in_flight is not None:
@@ -222,7 +205,7 @@ class OpWriter:
             return Problem("queue_full", "too many ops wait for half messages of other gateways; send it again")
         return self._begin(entry, new, groups)
 
-    def _begin(self, entry: _ReceivedOp, new: list[_ReceivedOp], groups: Groups) -> Problem | _ReceivedOp:
+    def _begin(self, entry: ReceivedOp, new: list[ReceivedOp], groups: Groups) -> Problem | ReceivedOp:
         """Add the op to those that are to be committed, unless there is no room."""
         refusal = self.commits.refusal(len(new) + 1, _SIZE, groups)
         if refusal is not None:
@@ -238,10 +221,10 @@ class OpWriter:
     def _remembered(self, place: Place) -> RememberedHalf | None:
         """The half message there, if it is cached or has an in-flight op."""
         entry = self._in_flight.get(place)
-        return self._cache.at(*place) or (entry.half if isinstance(entry, _ReceivedOp) else None)
+        return self._cache.at(*place) or (entry.half if isinstance(entry, ReceivedOp) else None)
 
     async def _known(
-        self, entries: Collection[_ReceivedOp], groups: Groups
+        self, entries: Collection[ReceivedOp], groups: Groups
     ) -> tuple[dict[Place, RememberedHalf], LookedUp | Problem | None]:
         """The cached half messages of these ops; None, or what the tables have if they are needed, too.
 
@@ -260,9 +243,9 @@ class OpWriter:
             return remembered, None
         return remembered, await self._older.of(forgotten, remembered, groups)
 
-    def prepare(self, batch: Sequence[_ReceivedOp | ReceivedOps]) -> _StoredOps:
+    def prepare(self, batch: Sequence[ReceivedOp | ReceivedOps]) -> _StoredOps:
         """The ops and their remarks."""
-        entries = [one for one in batch if isinstance(one, _ReceivedOp)]
+        entries = [one for one in batch if isinstance(one, ReceivedOp)]
         blocks = [one for one in batch if isinstance(one, ReceivedOps)]
         return _StoredOps(
             [(entry.op, entry.remark) for entry in entries] + [op for block in blocks for op in block.ops],
@@ -280,16 +263,16 @@ class OpWriter:
         """See group_commit.CommitTarget."""
         return [op_record(prepared.ops, prepared.places, prepared.firsts)]
 
-    def settle(self, batch: Sequence[_ReceivedOp | ReceivedOps], prepared: object) -> None:  # noqa: ARG002 - as CommitTarget has it
+    def settle(self, batch: Sequence[ReceivedOp | ReceivedOps], prepared: object) -> None:  # noqa: ARG002 - as CommitTarget has it
         """Record them in the cache."""
         for one in batch:
-            if isinstance(one, _ReceivedOp):
+            if isinstance(one, ReceivedOp):
                 self._settle_entry(one)
             else:
                 self._settle_block(one)
         self._health.worked()
 
-    def _settle_entry(self, entry: _ReceivedOp) -> None:
+    def _settle_entry(self, entry: ReceivedOp) -> None:
         if entry.half is None:  # an unverified op may be another transaction's
             del self._unverified_in_flight[OpKey.of(entry.op)]
             return
@@ -317,7 +300,7 @@ class OpWriter:
         for place in block.places:
             del self._in_flight[place]
 
-    def failed(self, batch: Sequence[_ReceivedOp | ReceivedOps], error: Exception) -> None:
+    def failed(self, batch: Sequence[ReceivedOp | ReceivedOps], error: Exception) -> None:
         """Drop them."""
         problem = self._health.failed(error)
         for one in batch:

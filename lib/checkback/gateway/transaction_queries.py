@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from checkback.errors import CheckbackError
 from checkback.gateway.deduplication.history import DeduplicationHistory, TransactionEnd
-from checkback.gateway.deduplication.remembered_half import RememberedHalf
-from checkback.gateway.deduplication.transaction_names import name_of
+from checkback.gateway.deduplication.remembered_half import RememberedHalf, name_of
 from checkback.gateway.problems import Answer, Problem
 
 if TYPE_CHECKING:

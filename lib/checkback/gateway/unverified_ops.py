@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from checkback.gateway.deduplication.transaction_names import short, whose
+from checkback.gateway.deduplication.remembered_half import short, whose
 from checkback.storage.first_op import misfit
 
 if TYPE_CHECKING:

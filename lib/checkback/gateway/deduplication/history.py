@@ -20,8 +20,7 @@ from msgspec.structs import replace
 
 from checkback.errors import StorageError
 from checkback.gateway.deduplication.recent_halves import FirstOps, entries_of, last_of, rows_by_queue
-from checkback.gateway.deduplication.remembered_half import STATE_OF, RememberedHalf
-from checkback.gateway.deduplication.transaction_names import name_of, short, whose
+from checkback.gateway.deduplication.remembered_half import STATE_OF, RememberedHalf, name_of, short, whose
 from checkback.messages.half import Half
 from checkback.messages.limits import LONG_MAX
 from checkback.storage import first_op, rejected_ops

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkback.gateway.deduplication.fingerprints import fingerprints
-from checkback.gateway.deduplication.remembered_half import CODE_OF, RememberedColumns
-from checkback.gateway.deduplication.transaction_names import joined_names
+from checkback.gateway.deduplication.remembered_half import CODE_OF, RememberedColumns, joined_names
 from checkback.messages.op import STATES
 
 if TYPE_CHECKING:

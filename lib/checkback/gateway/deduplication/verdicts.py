@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from checkback.gateway.deduplication.transaction_names import name_of, short, whose
+from checkback.gateway.deduplication.remembered_half import name_of, short, whose
 from checkback.storage.first_op import misfit
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from urllib.parse import parse_qsl
 
 import orjson
 
+from checkback.gateway.http.decoder import unfit
 from checkback.gateway.http.message_routes import message_routes
 from checkback.gateway.http.middleware import JSON, RequestMiddleware, reply_of
 from checkback.gateway.http.openapi import Question, document
 from checkback.gateway.journal.flusher import behind_s
 from checkback.gateway.problems import Problem
-from checkback.gateway.requests.decoder import unfit
 from checkback.messages.fields import Rejected, message_of
 from checkback.messages.names import refuse_group
 

@@ -6,9 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from checkback.gateway.health import now_ms
+from checkback.gateway.http import decoder
 from checkback.gateway.http.middleware import reply_of
 from checkback.gateway.problems import Problem
-from checkback.gateway.requests import decoder
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

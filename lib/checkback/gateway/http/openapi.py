@@ -8,9 +8,9 @@ import msgspec
 from msgspec import Meta, Struct
 
 from checkback import __version__
+from checkback.gateway.http.decoder import Halves, Op, Ops
 from checkback.gateway.problems import CODES
 from checkback.gateway.problems import Problem as Refusal
-from checkback.gateway.requests.decoder import Halves, Op, Ops
 from checkback.messages.columns import Born, Group, Offset, QueueId, Topic, TransactionId
 from checkback.messages.half import HalfMessage
 from checkback.messages.limits import INT_MAX, LONG_MAX

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from checkback.errors import CheckbackError, StorageError, reason
 from checkback.gateway.health import now_ms, steady_ms
 from checkback.gateway.journal.group_commit import COMMIT_BYTES, COMMIT_ROWS, closing_thread
-from checkback.gateway.journal.record import Kind
-from checkback.gateway.journal.record_codec import rows_of
+from checkback.gateway.journal.record import Kind, rows_of
 from checkback.storage.log.delta_log import ReplacedError
 
 if TYPE_CHECKING:

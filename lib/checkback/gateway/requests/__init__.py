@@ -1,1 +1,0 @@
-"""The content of requests: decoded from JSON, and in flight."""
