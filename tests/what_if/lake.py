@@ -16,28 +16,24 @@ if TYPE_CHECKING:
     from checkback.what_if.timeline import Timeline
 
 _EPOCH = datetime.fromtimestamp(0, timezone.utc)
-_NAMES = dict(zip(Row, ("half", "op", "decisions", "check_requests", "check_answers", "deliveries"), strict=True))
+_NAMES = dict(zip(Row, ("half", "op", "decisions", "check_requests", "check_answers"), strict=True))
 
 
 def write(root: Path, timeline: Timeline, segments: dict[tuple[int, int], Records]) -> None:
     """The tables of a history: segments by queue and number."""
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in _NAMES.values()}
-    ids, seen = [], dict[int, int]()
-    for application in timeline.application.tolist():
-        ids.append(seen.get(application, 0))
-        seen[application] = ids[-1] + 1
     for (queue, _), records in segments.items():
         for record in records:
             name = _NAMES[Row(record["row"])]
-            rows[name].append(_row(name, queue, record, timeline, ids))
+            rows[name].append(_row(name, queue, record, timeline))
     for name, found in rows.items():
         table(root, name)
         if found:
             append(root, name, found)
-    append(root, "batches", [_batch(timeline, turn, ids[turn]) for turn in range(len(timeline))])
+    append(root, "batches", [_batch(timeline, turn) for turn in range(len(timeline))])
 
 
-def _row(name: str, queue: int, record: Any, timeline: Timeline, ids: list[int]) -> dict[str, Any]:
+def _row(name: str, queue: int, record: Any, timeline: Timeline) -> dict[str, Any]:
     named: dict[str, Any] = {
         "queue_id": queue,
         "half_offset" if name == "op" else "queue_offset": int(record["offset"]),
@@ -67,22 +63,20 @@ def _row(name: str, queue: int, record: Any, timeline: Timeline, ids: list[int])
         more = {"outcome": Answered(record["kind"]).name, "delivered": bool(record["source"])}
         return named | more | {"check_times": number, "answered_at": _ms(record["at"]), "batch_id": 0}
     turn = int(record["turn"])
-    time, batch = _ms(timeline.times[turn]), {"batch_id": ids[turn]}
+    time, batch = _ms(timeline.times[turn]), {"batch_id": turn}
     if name == "check_requests":
         return named | batch | {"check_times": number, "requested_at": time}
-    if name == "deliveries":
-        return named | batch | {"delivered_at": time}
     ended = State(record["kind"])
     reason = Reason(record["reason"]).name if ended is State.DISCARD else None
     more = {"state": ended.name, "source": Source(record["source"]).name.lower(), "reason": reason}
     return named | batch | more | {"check_times": number, "decided_at": time}
 
 
-def _batch(timeline: Timeline, turn: int, batch_id: int) -> dict[str, Any]:
+def _batch(timeline: Timeline, turn: int) -> dict[str, Any]:
     rules = timeline.rules_at(turn)
     return {
-        "application": f"query {timeline.application[turn]}",
-        "batch_id": batch_id,
+        "application": "query",
+        "batch_id": turn,
         "batch_time": _ms(timeline.times[turn]),
         "finished_at": _EPOCH + timedelta(days=1, milliseconds=turn),
         "timeout_ms": rules.timeout,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from checkback.reconcile.records.records import Action, Kind, Reason, Source
-from checkback.what_if.records import NEVER, NOT_TOLD, RECORDED, Answered, Row, State
+from checkback.what_if.records import RECORDED, Answered, Row, State
 from checkback.what_if.timeline import Timeline
 from simulator.reconcile import Planned, Reconcile, kind_of
 
@@ -40,55 +40,34 @@ def timeline_of(world: World) -> tuple[Timeline, dict[int, int]]:
     """The batches that are in the tables, and the turn of each by its number."""
     query, rows = world.reconcile, world.tables.rows
     wrote = {row.batch for name in ("decisions", "deliveries", "check_requests") for row in rows[name]}
-    numbers, applications, application = [], [], 0
+    numbers = []
     for number, planned in enumerate(query.offsets):
-        application += planned.restored
         whole = number < query.committed and number not in query.void
         if not planned.restored and (whole or number in wrote):
             numbers.append(number)
-            applications.append(application)
     entries: list[Planned] = [query.offsets[number] for number in numbers]
     rules = tuple(dict.fromkeys(one.rules for one in entries))
-    timeline = Timeline(
-        np.array([one.time for one in entries], np.int64),
-        np.array(applications, np.int64),
-        rules,
-        np.array([rules.index(one.rules) for one in entries], np.int64),
-        frozenset(turn for turn, number in enumerate(numbers) if number in query.void),
-        frozenset(turn for turn, number in enumerate(numbers) if number and query.offsets[number - 1].restored),
-    )
+    which = np.array([rules.index(one.rules) for one in entries], np.int64)
+    timeline = Timeline(np.array([one.time for one in entries], np.int64), rules, which)
     return timeline, {number: turn for turn, number in enumerate(numbers)}
 
 
-def segments_of(world: World, turns: dict[int, int], size: int, told: bool) -> dict[tuple[int, int], Records]:
-    """RECORDED rows by (queue, segment number). ``told``: with the batches that read them, by the offset log."""
+def segments_of(world: World, turns: dict[int, int], size: int) -> dict[tuple[int, int], Records]:
+    """RECORDED rows by (queue, segment number)."""
     found: dict[tuple[int, int], list[tuple[Any, ...]]] = {}
-    for queue, row in _rows(world, turns, told):
+    for queue, row in _rows(world, turns):
         found.setdefault((queue, row[1] // size), []).append(row)
     return {key: np.array(rows, RECORDED) for key, rows in found.items()}
 
 
-def _read(world: World, turns: dict[int, int], name: str, told: bool) -> list[tuple[int, int]]:
-    """For each row of `half` or `op` the turn that read it, and 1 if the rebuild before it restored it."""
-    found = [(NEVER if told else NOT_TOLD, 0)] * len(world.tables.rows[name])
-    for number, planned in enumerate(world.reconcile.offsets if told else ()):
-        begin, end = getattr(planned, name)
-        # A rebuild is told of by its first batch, if that has written anything.
-        turn = turns.get(number + planned.restored)
-        for row in range(begin, end):
-            if turn is not None and found[row][0] == NEVER:
-                found[row] = turn, int(planned.restored)
-    return found
-
-
-def _rows(world: World, turns: dict[int, int], told: bool) -> Iterator[tuple[int, tuple[Any, ...]]]:
+def _rows(world: World, turns: dict[int, int]) -> Iterator[tuple[int, tuple[Any, ...]]]:
     rows, engine = world.tables.rows, world.reconcile
     assert isinstance(engine, Engine)
     kept: tuple[Any, ...]
-    for half, (turn, restored) in zip(rows["half"], _read(world, turns, "half", told), strict=True):
-        kept = half.immunity, half.group, half.transaction, half.delay, -1, 0, restored, 0, turn
+    for half in rows["half"]:
+        kept = half.immunity, half.group, half.transaction, half.delay, -1, 0, 0, 0, 0
         yield half.queue, (Row.HALF, half.offset, kind_of(half), 0, half.born, half.store, *kept)
-    for op, (turn, restored) in zip(rows["op"], _read(world, turns, "op", told), strict=True):
+    for op in rows["op"]:
         number = op.number
         if op.source == Source.CHECK and op.kind != Kind.DELIVERED:
             name = Kind(op.kind).name
@@ -97,7 +76,7 @@ def _rows(world: World, turns: dict[int, int], told: bool) -> Iterator[tuple[int
                 for row in rows["check_answers"]
                 if (row.queue, row.offset, row.outcome, row.at) == (op.queue, op.offset, name, op.born)
             )
-        kept = op.born, op.store, -1, op.group, op.transaction, 0, number, 0, restored, 0, turn
+        kept = op.born, op.store, -1, op.group, op.transaction, 0, number, 0, 0, 0, 0
         yield op.queue, (Row.OP, op.offset, op.kind, op.source, *kept)
     for row in rows["decisions"]:
         state, reason = State[row.state], Reason[row.reason] if row.reason else 0
@@ -110,6 +89,3 @@ def _rows(world: World, turns: dict[int, int], told: bool) -> Iterator[tuple[int
     for row in rows["check_answers"]:
         kept = 0, 0, -1, row.group, row.transaction, 0, -1, row.times, 0, row.at, 0
         yield row.queue, (Row.ANSWER, row.offset, _OUTCOMES[row.outcome], row.delivered, *kept)
-    for row in rows["deliveries"]:
-        kept = 0, 0, -1, row.group, row.transaction, row.deliver_at, -1, 0, 0, 0, turns[row.batch]
-        yield row.queue, (Row.DELIVERY, row.offset, 0, 0, *kept)

@@ -1,8 +1,8 @@
-"""Replayed in Spark's tasks: the same figures and the same transactions as in this process."""
+"""Read by Spark: the same figures and the same transactions as in this process. And Spark's hash."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -38,27 +38,24 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     return Settings.model_validate({"storage": {"root": str(root)}, "reconcile": {"segment_size": 4}})
 
 
-@pytest.mark.parametrize("changes", [{"check_max": 3}, {"timeout": 30_000, "check_max": 1, "check_jitter": 500}])
-def test_spark_says_the_same(spark: SparkSession, settings: Settings, changes: dict[str, Any]) -> None:
+def test_spark_says_the_same(spark: SparkSession, settings: Settings) -> None:
     told: list[list[Change]] = [[], []]
+    changes = {"timeout": 30_000, "check_max": 3, "check_jitter": 500}
     here, there = (
         replay(settings, changes, tell=each.append, spark=engine)
         for each, engine in zip(told, (None, spark), strict=True)
     )
     assert here.total.recorded.transactions == 4
     assert here.total.saved + here.total.lost + here.total.assumed > 0
-    assert {name: each.to_json() for name, each in here.groups.items()} == {
-        name: each.to_json() for name, each in there.groups.items()
-    }
+    assert repr(here) == repr(there)
     assert sorted(told[0], key=str) == sorted(told[1], key=str)
-    assert (here.since, here.until, here.batches, here.rules) == (there.since, there.until, there.batches, there.rules)
 
 
 def test_spark_replays_only_what_landed_since_then(spark: SparkSession, settings: Settings, tmp_path: Path) -> None:
     """The half messages landed at 0 s. Without tables it says what to do."""
     assert replay(settings, {}, since=time_of(1), spark=spark).total.recorded.transactions == 0
     nothing = Settings.model_validate({"storage": {"root": str(tmp_path)}})
-    with pytest.raises(SettingsError, match="there is no such table; run `checkback reconcile` first"):
+    with pytest.raises(SettingsError, match="no batch has recorded its rules; run `checkback reconcile` first"):
         replay(nothing, {}, spark=spark)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +11,6 @@ from checkback.application.run import reconcile
 from checkback.cli import main
 from checkback.landing.file_query import land
 from checkback.settings import Settings
-from checkback.storage.log.delta_log import DeltaLog
 from checkback.what_if import what_if
 from checkback.what_if.run import replay
 from conftest import TRACE
@@ -66,7 +64,6 @@ def _changes(settings: Settings, changes: dict[str, Any]) -> list[Change]:
 def test_rules_in_force_come_to_what_happened(recorded: Settings) -> None:
     found = what_if(recorded, {}).total
     assert (found.recorded.transactions, found.not_reproduced, found.assumed) == (_TRANSACTIONS, 0, 0)
-    assert not found.estimated
     assert found.recorded.states == found.what_if.states
     assert found.recorded.checks == found.what_if.checks == count_of(recorded.storage.root, "check_requests")
     assert found.recorded.pending.tolist() == found.what_if.pending.tolist()
@@ -74,18 +71,7 @@ def test_rules_in_force_come_to_what_happened(recorded: Settings) -> None:
 
 def test_spark_is_told_the_same(spark: SparkSession, recorded: Settings) -> None:
     found = what_if(recorded, {}, spark=spark).total
-    assert (found.recorded.transactions, found.not_reproduced, found.estimated) == (_TRANSACTIONS, 0, 0)
-
-
-def test_maintenance_takes_nothing_away(recorded: Settings, tmp_path: Path) -> None:
-    """The rows of all batches are in one file; each is from the one that its place and time fit."""
-    shutil.copytree(recorded.storage.root, tmp_path / "data")
-    root = ["--set", f"storage.root={tmp_path / 'data'}"]
-    assert main(["maintain", *root, "--set", "maintain.min_files=2"]) == 0
-    settings = Settings.model_validate({"storage": {"root": str(tmp_path / "data")}, "reconcile": {"segment_size": 64}})
-    assert len(DeltaLog("op", f"{tmp_path}/data/op").data_files()) == 1
-    found = what_if(settings, {}).total
-    assert (found.recorded.transactions, found.not_reproduced, found.estimated) == (_TRANSACTIONS, 0, 0)
+    assert (found.recorded.transactions, found.not_reproduced) == (_TRANSACTIONS, 0)
 
 
 @pytest.mark.parametrize("check_max", range(1, _CHECK_MAX - 1))
@@ -116,7 +102,7 @@ def test_command_prints_tables_and_json(recorded: Settings, tmp_path: Path, caps
     text = capsys.readouterr().out
     assert text.startswith("transaction.check_max 6 -> 1; ")
     assert "comes to what happened for 154 of 154 transactions" in text
-    assert main([*arguments, "-o", "json"]) == 0
+    assert main([*arguments, "--json"]) == 0
     *transactions, last = map(json.loads, capsys.readouterr().out.splitlines())
     assert {row["transaction"]["now"] for row in transactions} == {"DISCARD"}
     total = last["what_if"]["total"]

@@ -1,4 +1,4 @@
-"""`checkback what-if`: what other rules would have brought. Read-only, without Spark unless it must."""
+"""`checkback what-if`: what other rules would have brought, about. Read-only, without Spark unless it must."""
 
 from __future__ import annotations
 
@@ -23,18 +23,12 @@ def what_if(
         str | None,
         typer.Option("--since", metavar="TIME", help="Only half messages that landed then or later, as for --as-of."),
     ] = None,
-    on_spark: Annotated[
-        bool,
-        typer.Option("--spark", help="Replay on Spark, for many millions of transactions. A catalog always is."),
-    ] = False,
 ) -> None:
-    """Replay the past under other rules, as --set transaction.timeout=30s: what would have been otherwise."""
+    """Show about what would have been otherwise under the rules given by --set, as transaction.timeout=30s."""
     loaded = options.load_for_tables()
     from checkback.inspect.versions.as_of import parse_as_of
     from checkback.what_if import report
-    from checkback.what_if.changes import changes_of
-    from checkback.what_if.run import replay
-    from checkback.what_if.table_files import readable
+    from checkback.what_if.run import changes_of, replay
 
     changes, begin = changes_of(loaded), parse_as_of(since, name="--since")
 
@@ -42,7 +36,7 @@ def what_if(
         if options.output is Output.JSON:
             _print_json({"transaction": report.change_as_json(change)})
 
-    if not on_spark and readable(Tables.of(loaded.settings.storage)):
+    if Tables.of(loaded.settings.storage).readable:
         found = replay(loaded.settings, changes, begin, tell)
     else:
         with running_session(loaded.settings, "checkback-what-if") as spark:

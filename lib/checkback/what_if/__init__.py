@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from checkback.inspect.notebook import Rows
     from checkback.inspect.plots import Plot
     from checkback.settings import Settings
-    from checkback.what_if.result import WhatIf
+    from checkback.what_if.run import WhatIf
 
 
 def plot(found: WhatIf) -> Plot:
@@ -25,16 +25,24 @@ def plot(found: WhatIf) -> Plot:
 
 def groups_table(found: WhatIf) -> Rows:
     """A row for each producer group, those with the most differences first; and the sum."""
-    from checkback.what_if.notebook import groups_table as made
+    from checkback.what_if import report
 
-    return made(found)
+    return _table(report.group_rows(found), report.COLUMNS)
 
 
 def changes_table(found: WhatIf) -> Rows:
     """The first transactions whose state would have been another."""
-    from checkback.what_if.notebook import changes_table as made
+    from checkback.what_if import report
 
-    return made(found)
+    return _table([report.change_row(change) for change in found.examples], report.CHANGE_COLUMNS)
+
+
+def _table(rows: list[tuple[str, ...]], columns: tuple[str, ...]) -> Rows:
+    import pandas as pd
+
+    from checkback.inspect.notebook import Rows
+
+    return Rows(pd.DataFrame(rows, columns=list(columns)))
 
 
 def what_if(
@@ -45,11 +53,10 @@ def what_if(
 ) -> WhatIf:
     """What would have been otherwise with these settings, as {"transaction.timeout": "30s"}; for notebooks.
 
-    ``since``: only half messages that landed then or later, given as for `inspect`'s as_of. With ``spark`` its tasks
-    do the work, as large tables and catalogs need. Raises SettingsError, StorageError.
+    ``since``: only half messages that landed then or later, given as for `inspect`'s as_of. With ``spark`` it
+    reads the tables, as those in a catalog need. Raises SettingsError, StorageError.
     """
     from checkback.inspect.versions.as_of import parse_as_of
-    from checkback.what_if.changes import parse_changes
-    from checkback.what_if.run import replay
+    from checkback.what_if.run import parse_changes, replay
 
     return replay(settings, parse_changes(changes), parse_as_of(since, name="since"), spark=spark)

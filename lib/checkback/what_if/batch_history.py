@@ -16,15 +16,10 @@ import pyarrow.compute as pc
 
 from checkback.errors import SettingsError
 from checkback.reconcile.segment import Rules
-from checkback.what_if.read_history import histories
 from checkback.what_if.timeline import Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import NDArray
-
-    from checkback.what_if.read_history import ReadHistory
 
 _RULES = {
     "timeout": "timeout_ms",
@@ -35,25 +30,18 @@ _RULES = {
     "count_undelivered": "count_undelivered",
 }
 #: columns of `batches` that are read
-COLUMNS = (
-    *("application", "batch_id", "batch_time", "finished_at", *_RULES.values()),
-    *("committed", "read_ranges", "restored_at"),
-)
+COLUMNS = ("application", "batch_id", "batch_time", "finished_at", *_RULES.values())
 #: turn of a batch that has no row
 NO_TURN = -1
 
 
 @dataclass(frozen=True)
 class BatchHistory:
-    """The timeline, and the batch id of each turn. ``begin``: half messages that landed earlier (ms) are left out.
-
-    ``read``: by source which batch read what.
-    """
+    """The timeline, and the batch id of each turn. ``begin``: half messages that landed earlier (ms) are left out."""
 
     timeline: Timeline
     batch_ids: NDArray[Any]
     begin: int
-    read: Mapping[str, ReadHistory]
 
     @classmethod
     def of(cls, rows: pa.Table, where: str) -> BatchHistory:
@@ -78,16 +66,7 @@ class BatchHistory:
         begin = 0 if whole else int(times[before].max(initial=int(times[order[0]])))
         rows = rows.take(pa.array(order))
         distinct, which = _rules(rows)
-        restored = rows.column("restored_at")
-        timeline = Timeline(
-            times[order],
-            application[order],
-            distinct,
-            which,
-            finished=_turns_where(rows.column("committed").is_null()),
-            restored=_turns_where(restored.is_valid()),
-        )
-        return cls(timeline, ids[order], begin, histories(rows.column("read_ranges"), restored, timeline))
+        return cls(Timeline(times[order], distinct, which), ids[order], begin)
 
     @property
     def end(self) -> int:
@@ -106,10 +85,6 @@ class BatchHistory:
     def _turns(self) -> dict[tuple[int, int], int]:
         pairs = zip(self.batch_ids.tolist(), self.timeline.times.tolist(), strict=True)
         return {pair: turn for turn, pair in enumerate(pairs)}
-
-
-def _turns_where(mask: pa.ChunkedArray) -> frozenset[int]:
-    return frozenset(np.flatnonzero(mask.to_numpy()).tolist())
 
 
 def _numbers(rows: pa.Table, name: str) -> NDArray[Any]:

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from checkback.reconcile.records.records import Kind
-from checkback.what_if.changed_replay import under
+from checkback.what_if.answers import Answers
 from checkback.what_if.figures import Figures, Side
-from checkback.what_if.recorded_replay import as_recorded
 from checkback.what_if.recorded_segment import Recorded
 from checkback.what_if.records import OUTCOME, State
+from checkback.what_if.replay import replayed
 
 if TYPE_CHECKING:
     from checkback.reconcile.records.records import Bits, Records
-    from checkback.what_if.timeline import Cadence, Needs, Timeline
+    from checkback.what_if.timeline import Cadence, Timeline
 
 #: A transaction whose state differs: as recorded (was_), and under the other rules.
 CHANGE = np.dtype(
@@ -27,7 +27,7 @@ CHANGE = np.dtype(
         *((f"was_{name[0]}", name[1]) for name in OUTCOME.descr if name[0] not in ("offset", "assumed")),
     ]
 )
-_SAME = ("state", "source", "reason", "checks", "turn", "cancelled", "delivered")
+_SAME = ("state", "source", "reason", "checks")
 _DECIDED = (State.COMMIT, State.ROLLBACK, State.CANCEL)
 
 
@@ -39,38 +39,28 @@ class Comparison:
     changes: Records
 
 
-def needs_of(rows: Records, base: int, size: int, timeline: Timeline) -> Needs:
-    """What made batches necessary for a segment: the first pass. ``rows``: RECORDED."""
-    return as_recorded(Recorded.of(rows, timeline), base, size, timeline).needs
-
-
 def compare(rows: Records, base: int, size: int, timeline: Timeline, changed: Timeline, cadence: Cadence) -> Comparison:
-    """Replay a segment by the rules in force, and by those of ``changed``: the second pass.
+    """Replay a segment by the rules in force, and by those of ``changed``. ``rows``: RECORDED.
 
-    By the rules in force in both ways: with the recorded visits, and as by those of ``changed``, so that a difference
-    comes from the rules only. A transaction that one of the two does not bring to what happened is left out, and
+    A transaction that the rules in force do not bring to what happened, with the checks of the record, is left out, and
     counted. So is a message without a transaction, which is never pending, but not counted.
     """
     recorded = Recorded.of(rows, timeline)
-    first = as_recorded(recorded, base, size, timeline)
-    again = under(recorded, base, size, timeline, timeline, first.deferred, cadence)
+    answers = Answers(recorded, timeline)
+    again = replayed(recorded, answers, base, size, timeline, cadence)
     same_rules = changed.rules == timeline.rules
-    found = again if same_rules else under(recorded, base, size, timeline, changed, first.deferred, cadence)
-    was = recorded.outcomes
+    found = again if same_rules else replayed(recorded, answers, base, size, changed, cadence)
+    was, halves = recorded.outcomes, recorded.halves
     wrong = again["assumed"] > 0
     for name in _SAME:
-        wrong |= (was[name] != first.outcomes[name]) | (was[name] != again[name])
-    transactional = recorded.halves["kind"] != Kind.MESSAGE
+        wrong |= was[name] != again[name]
+    transactional = halves["kind"] != Kind.MESSAGE
     end = int(timeline.times.max(initial=0))
-    figures = {
-        int(group): _figures(
-            recorded.halves, was, found, transactional & ~wrong & (recorded.halves["group"] == group), end
-        )
-        for group in np.unique(recorded.halves["group"][transactional])
-    }
-    for group, each in figures.items():
-        mine = transactional & (recorded.halves["group"] == group)
-        each.not_reproduced, each.estimated = int((mine & wrong).sum()), int((mine & ~recorded.told).sum())
+    figures = {}
+    for group in np.unique(halves["group"][transactional]):
+        mine = transactional & (halves["group"] == group)
+        figures[int(group)] = _figures(halves, was, found, mine & ~wrong, end)
+        figures[int(group)].not_reproduced = int((mine & wrong).sum())
     differs = transactional & ~wrong & (was["state"] != found["state"])
     changes = np.zeros(int(differs.sum()), CHANGE)
     for name in OUTCOME.names or ():
@@ -78,7 +68,7 @@ def compare(rows: Records, base: int, size: int, timeline: Timeline, changed: Ti
         if f"was_{name}" in (CHANGE.names or ()):
             changes[f"was_{name}"] = was[name][differs]
     for name in ("group", "store"):
-        changes[name] = recorded.halves[name][differs]
+        changes[name] = halves[name][differs]
     return Comparison(figures, changes)
 
 

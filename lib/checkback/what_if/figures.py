@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -80,7 +79,7 @@ class Figures:
 
     ``saved``: discarded as recorded, and here decided; ``lost``: the other way round, or pending as recorded;
     ``otherwise``: any other difference of state. ``assumed``: checks whose answer was never asked for.
-    ``not_reproduced``: transactions left out. ``estimated``: those of all whose batches do not tell what they read.
+    ``not_reproduced``: transactions left out.
     """
 
     recorded: Side = field(default_factory=Side)
@@ -90,32 +89,13 @@ class Figures:
     otherwise: int = 0
     assumed: int = 0
     not_reproduced: int = 0
-    estimated: int = 0
 
     def add(self, other: Figures) -> None:
         """Add those of another segment."""
         self.recorded.add(other.recorded)
         self.what_if.add(other.what_if)
-        for name in ("saved", "lost", "otherwise", "assumed", "not_reproduced", "estimated"):
+        for name in ("saved", "lost", "otherwise", "assumed", "not_reproduced"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-
-    def to_json(self) -> str:
-        """As text; the distributions without empty buckets."""
-        found = asdict(self)
-        for side in (found["recorded"], found["what_if"]):
-            side["pending"] = {int(at): int(side["pending"][at]) for at in np.flatnonzero(side["pending"])}
-        return json.dumps(found)
-
-    @classmethod
-    def from_json(cls, text: str) -> Figures:
-        """From `to_json`."""
-        found = json.loads(text)
-        for name in ("recorded", "what_if"):
-            pending = np.zeros(_BUCKETS, np.int64)
-            for at, count in found[name]["pending"].items():
-                pending[int(at)] = count
-            found[name] = Side(**{**found[name], "pending": pending})
-        return cls(**found)
 
 
 def total(figures: Iterable[Figures]) -> Figures:

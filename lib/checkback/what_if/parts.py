@@ -1,4 +1,4 @@
-"""Replays a part of the tables: some whole segments of a half queue, as Arrow. Pure."""
+"""Replays a part of the tables: the transactions of some whole segments, as Arrow. Pure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from checkback.storage.timestamps import time_of
-from checkback.what_if.comparison import compare, needs_of
+from checkback.what_if.comparison import compare
 from checkback.what_if.figures import Figures
-from checkback.what_if.records import State
+from checkback.what_if.recorded_segment import Recorded
+from checkback.what_if.records import NEVER, State
 from checkback.what_if.rows import recorded_rows
-from checkback.what_if.timeline import Needs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -72,57 +72,58 @@ class Answer:
 
 
 class Part:
-    """Some whole segments of a half queue: tables with `rows.COLUMNS`."""
+    """Some whole segments: tables with `rows.COLUMNS`."""
 
-    def __init__(self, queue_id: int, tables: Mapping[str, pa.Table], question: Question) -> None:
-        self._queue_id = queue_id
+    def __init__(self, tables: Mapping[str, pa.Table], question: Question) -> None:
         self._question = question
-        _, self.rows, self._groups = recorded_rows(tables, question.history, question.since, question.hashed)
-        self._half = tables["half"].select(["queue_offset", "store_timestamp", "transaction_id"])
+        self._queues, self.rows, self._groups = recorded_rows(tables, question.history, question.since, question.hashed)
+        self._half = tables["half"].select(["queue_id", "queue_offset", "store_timestamp", "transaction_id"])
 
-    def needs(self) -> Needs:
-        """What made batches necessary: the first pass."""
-        size, timeline = self._question.segment_size, self._question.history.timeline
-        found = Needs.none(len(timeline))
-        for base, rows in self._segments():
-            found.join(needs_of(rows, base, size, timeline))
+    def needs(self) -> NDArray[Any]:
+        """The first pass: by turn, when the first thing came up that made the batch necessary (ms)."""
+        timeline = self._question.history.timeline
+        found = np.full(len(timeline), NEVER)
+        for _, _, rows in self._segments():
+            np.minimum(found, Recorded.of(rows, timeline).needs, out=found)
         return found
 
     def compare(self, cadence: Cadence) -> Answer:
         """The second pass."""
         size, timeline = self._question.segment_size, self._question.history.timeline
         changed, answer = timeline.under(self._question.changes), Answer()
-        for base, rows in self._segments():
+        for queue, base, rows in self._segments():
             compared = compare(rows, base, size, timeline, changed, cadence)
             for group, figures in compared.figures.items():
                 answer.groups.setdefault(self._groups[group], Figures()).add(figures)
-            answer.changes.extend(map(self._change, compared.changes))
+            answer.changes.extend(self._change(queue, change) for change in compared.changes)
         return answer
 
-    def _segments(self) -> Iterator[tuple[int, Records]]:
-        """First offset and RECORDED rows of each."""
+    def _segments(self) -> Iterator[tuple[int, int, Records]]:
+        """Queue, first offset and RECORDED rows of each."""
         size = self._question.segment_size
         number: NDArray[Any] = self.rows["offset"] // size
-        order = np.argsort(number, kind="stable")
-        for rows in np.split(order, np.flatnonzero(np.diff(number[order])) + 1):
+        order = np.lexsort((number, self._queues))
+        queues, number = self._queues[order], number[order]
+        for rows in np.split(order, np.flatnonzero((np.diff(number) != 0) | (np.diff(queues) != 0)) + 1):
             if len(rows):
-                yield int(number[rows[0]]) * size, self.rows[rows]
+                yield int(self._queues[rows[0]]), int(self.rows["offset"][rows[0]]) // size * size, self.rows[rows]
 
     @cached_property
-    def _ids(self) -> Mapping[tuple[int, int], str]:
-        """Transaction ids by offset and store_timestamp (µs)."""
-        offsets, ids = (self._half.column(name).to_pylist() for name in ("queue_offset", "transaction_id"))
+    def _ids(self) -> Mapping[tuple[int, int, int], str]:
+        """Transaction ids by queue, offset and store_timestamp (µs)."""
+        names = ("queue_id", "queue_offset", "transaction_id")
+        queues, offsets, ids = (self._half.column(name).to_pylist() for name in names)
         stored = self._half.column("store_timestamp").cast(pa.int64()).to_pylist()
-        return dict(zip(zip(offsets, stored, strict=True), ids, strict=True))
+        return dict(zip(zip(queues, offsets, stored, strict=True), ids, strict=True))
 
-    def _change(self, change: Any) -> Change:
+    def _change(self, queue_id: int, change: Any) -> Change:
         """From a CHANGE record."""
         was, now = State(change["was_state"]), State(change["state"])
         offset, store = int(change["offset"]), int(change["store"])
         return Change(
-            queue_id=self._queue_id,
+            queue_id=queue_id,
             queue_offset=offset,
-            transaction_id=self._ids[offset, store],
+            transaction_id=self._ids[queue_id, offset, store],
             producer_group=self._groups[change["group"]],
             landed_at=time_of(store // 1000),
             was=was.name,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from checkback.what_if.figures import Side
-    from checkback.what_if.result import WhatIf
+    from checkback.what_if.run import WhatIf
 
 _WAS, _NOW, _PENDING = "#999999", "#0072B2", "#F0E442"
 

@@ -20,7 +20,6 @@ class Row(IntEnum):
     DECISION = 2
     REQUEST = 3
     ANSWER = 4
-    DELIVERY = 5
 
 
 class State(IntEnum):
@@ -46,13 +45,10 @@ class Answered(IntEnum):
 
 #: no batch: of a turn, later than any
 NEVER = np.iinfo(np.int64).max
-#: of a HALF or OP: it is not known which batch read it
-NOT_TOLD = -1
-#: One row of a table. HALF, OP: an EVENT; turn: of the batch that read it, NOT_TOLD, or NEVER = none
-#: has; reason 1: the rebuild before that batch restored it.
-#: DECISION: kind is a State, source a Source, number the checks before it, reason a Reason, delay its deliver_at.
-#: REQUEST: number. ANSWER: kind is an Answered, number, at when it was answered; source 1 = an endpoint received the
-#: check. turn: of the batch that wrote a DECISION, REQUEST or DELIVERY.
+#: One row of a table. HALF, OP: an EVENT.
+#: DECISION: kind is a State, source a Source, number the checks before it, reason a Reason. REQUEST: number. ANSWER:
+#: kind is an Answered, number, at when it was answered; source 1 = an endpoint received the check. turn: of the batch
+#: that wrote a DECISION or REQUEST.
 RECORDED = np.dtype(
     [
         ("row", "u1"),
@@ -64,8 +60,7 @@ RECORDED = np.dtype(
     ]
 )
 #: What became of one transaction. at, turn: of the decision; turn NEVER: of a batch that there was not. checks: asked
-#: for until then; assumed: of these, those whose answer was never asked for. cancelled, delivered: turns of a scheduled
-#: message's end. reason: of a DISCARD.
+#: for until then; assumed: of these, those whose answer was never asked for. reason: of a DISCARD.
 OUTCOME = np.dtype(
     [
         ("offset", "<i8"),
@@ -76,7 +71,5 @@ OUTCOME = np.dtype(
         ("assumed", "<i4"),
         ("at", "<i8"),
         ("turn", "<i8"),
-        ("cancelled", "<i8"),
-        ("delivered", "<i8"),
     ]
 )

@@ -1,211 +1,153 @@
-"""Replays one segment through `reconcile.segment.decide`, batch after batch, in virtual time.
-
-Pure: no clock, no I/O. First by the rules that were in force (`recorded_replay`), which must come to what happened, and
-tells when batches were necessary and which of them deferred checks; then under other rules (`changed_replay`).
-"""
+"""Replays one segment through `reconcile.segment.decide`, batch after batch, in virtual time: no clock, no I/O."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from checkback.reconcile.records.records import Action, Reason, Source
+from checkback.reconcile.records.records import EVENT, Action, Source
 from checkback.reconcile.segment import Segment, decide
-from checkback.reconcile.state.state_codec import AT_ONCE
-from checkback.reconcile.state.timer_encoding import delivery_timer, due_timer, ops_timer
-from checkback.what_if.estimated_reads import may_have_decided, place, same
+from checkback.what_if.recorded_segment import place
 from checkback.what_if.records import NEVER, OUTCOME, State
-from checkback.what_if.restoration import NAMED, REJECTED, restored
+from checkback.what_if.timeline import Step
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from checkback.reconcile.records.records import Bits, Records
-    from checkback.reconcile.segment import Rules
+    from checkback.reconcile.records.records import Records
+    from checkback.what_if.answers import Answers
     from checkback.what_if.recorded_segment import Recorded
-    from checkback.what_if.restoration import Held
-    from checkback.what_if.timeline import Cadence, Step, Timeline
+    from checkback.what_if.timeline import Cadence, Timeline
 
 _STATES = {
     Action.COMMIT: State.COMMIT,
     Action.SCHEDULE: State.COMMIT,
     Action.ROLLBACK: State.ROLLBACK,
     Action.DISCARD: State.DISCARD,
+    Action.CANCEL: State.CANCEL,
 }
-_REJECTS = (Action.REJECT_OP, Action.LATE_OP)
 
 
-class Replay:
-    """What both replays share: the segment, the recorded events, and what became of the transactions."""
+def replayed(recorded: Recorded, answers: Answers, base: int, size: int, rules: Timeline, cadence: Cadence) -> Records:
+    """Replay a segment of ``size`` offsets from ``base`` by these ``rules``: OUTCOME records.
+
+    After the last recorded batch it goes on for the transactions that are decided in the record. There are as many
+    ticks as check_max + 2 checks of each transaction need at most.
+    """
+    return _Replay(recorded, answers, base, size, rules, cadence).run()
+
+
+class _Replay:
+    """With ticks, and with the answers that are on their way instead of the recorded ones."""
 
     def __init__(
-        self, recorded: Recorded, base: int, size: int, timeline: Timeline, rules: Timeline, events: Bits
+        self, recorded: Recorded, answers: Answers, base: int, size: int, rules: Timeline, cadence: Cadence
     ) -> None:
-        """``timeline``: with the rules in force; ``rules``: with those of the replay. ``events``: which of them."""
-        self.recorded = recorded
-        self.timeline = timeline
-        self.rules = rules
-        self.turns = len(timeline)
-        self.base, self.size = base, size
-        self.empty = Segment.empty(base, size)
-        self.segment = self.empty
-        order = np.flatnonzero(events)
-        order = order[np.argsort(recorded.read[order], kind="stable")]
-        self.order = order
-        self.read = np.minimum(recorded.read[order], self.turns)
+        self._recorded = recorded
+        self._rules = rules
+        self._turns = len(rules)
+        self._cadence = cadence
+        self._answers = answers
+        self._segment = Segment.empty(base, size)
+        order = np.argsort(recorded.read, kind="stable")
+        self._events, self._read = recorded.events[order], np.minimum(recorded.read[order], self._turns)
         self._next = 0
-        self.outcomes = np.zeros(len(recorded.halves), OUTCOME)
-        self.outcomes["offset"] = recorded.halves["offset"]
-        for name in ("turn", "cancelled", "delivered"):
-            self.outcomes[name] = NEVER
-        self.turn, self.now = -1, -1
-        self._breaks = np.union1d(timeline.rebuilt, timeline.broken_off)
-        self._rejected: list[Records] = []
+        self._landing: list[tuple[int, int, tuple[Any, ...]]] = []  # by time
+        self._sent = 0
+        self._outcomes = np.zeros(len(recorded.halves), OUTCOME)
+        self._outcomes["offset"], self._outcomes["turn"] = recorded.halves["offset"], NEVER
+        self._turn, self._now = -1, -1
+        self._ticks = (max(each.check_max for each in rules.rules) + 2) * len(recorded.halves)
 
-    def next_event(self) -> int:
-        """The next turn that reads something recorded; ``turns`` = none."""
-        return int(self.read[self._next]) if self._next < len(self.read) else self.turns
+    def run(self) -> Records:
+        while (step := self._next_step()) is not None and step.turn < NEVER:
+            self._visit(step)
+        checks = self._outcomes[["checks", "assumed"]].copy()
+        self._go_on()
+        pending = self._outcomes["state"] == State.PENDING  # of what does not end, only those until then count
+        for name in ("checks", "assumed"):
+            self._outcomes[name][pending] = checks[name][pending]
+        return self._outcomes
 
-    def taken(self, step: Step) -> NDArray[Any]:
-        """Which of the recorded events this batch reads."""
+    def _next_step(self) -> Step | None:
+        """The next batch that has something to do in the segment; turn NEVER = after the recorded ones."""
+        found, segment = [], self._segment
+        if self._next < len(self._read) and self._read[self._next] < self._turns:
+            found.append(self._rules.at(int(self._read[self._next])))
+        if len(segment.pending):
+            found.append(self._step(int(segment.pending["due"].min()), check=True))
+        if segment.next_delivery is not None:
+            found.append(self._step(segment.next_delivery))
+        if self._landing:
+            found.append(self._step(self._landing[0][0]))
+        return min(found, key=lambda step: (step.turn, not step.tick, step.at), default=None)
+
+    def _step(self, at: int, *, check: bool = False) -> Step:
+        step = self._rules.step(at, self._turn, self._cadence if self._ticks > 0 else None)
+        if step.tick:
+            return step._replace(at=max(step.at, self._now + 1))
+        if not check or not self._recorded.deferred[step.turn]:
+            return step
+        later = np.flatnonzero(~self._recorded.deferred[step.turn :])
+        return self._rules.at(step.turn + int(later[0])) if len(later) else Step(NEVER, True, at + self._cadence.lag)
+
+    def _visit(self, step: Step) -> None:
+        """One batch."""
+        rules = self._rules.rules_at(min(step.turn, self._turns) - step.tick)
         begin = self._next
         if not step.tick:
-            self._next = int(np.searchsorted(self.read, step.turn, side="right"))
-        return self.order[begin : self._next]
-
-    def skip_events(self) -> NDArray[Any]:
-        """Those that no recorded batch has read."""
-        begin, self._next = self._next, len(self.read)
-        return self.order[begin:]
-
-    def decide(self, step: Step, events: Records, rules: Rules, check: bool, deliver: bool) -> None:
-        """One batch."""
-        self.segment, actions = decide(self.segment, events, step.at, rules, check, (), deliver)
+            self._next = int(np.searchsorted(self._read, step.turn, side="right"))
+        landed = []
+        while self._landing and self._landing[0][0] <= step.at:
+            landed.append(heappop(self._landing)[2])
+        events = np.concatenate([self._events[begin : self._next], np.array(landed, EVENT)])
+        check = step.tick or not self._recorded.deferred[step.turn]
+        self._segment, actions = decide(self._segment, events, step.at, rules, check)
         if len(actions):
             self._note(step, actions, rules)
-        if self.segment.forgettable(step.at):
-            self.segment = self.empty
-        self.done(step)
-
-    def break_off(self, step: Step, events: Records, rules: Rules, check: bool, deliver: bool) -> Records:
-        """A batch that dies before its end, so that the segment stays as it is: what it would have done."""
-        _, actions = decide(self.segment, events, step.at, rules, check, (), deliver)
-        rejects = np.isin(actions["action"], _REJECTS)
-        self._note_rejected(actions[rejects], broken_off=step.turn)
-        self.done(step)
-        found: Records = actions[~rejects]
-        return found
-
-    def rebuild(self, step: Step, events: Records, held: Held, rules: Rules) -> None:
-        """Restore the segment from the tables: from these ``events``, and what is ``held`` of them."""
-        rejected = np.concatenate([np.empty(0, REJECTED), *self._rejected])
-        found = restored(self.recorded, events, held, rejected, self.base, self.size, step.at, rules)
-        self.segment = found or self.empty
-
-    def there(self, taken: NDArray[Any]) -> NDArray[Any]:
-        """The recorded events that a rebuild finds, of which its first batch has ``taken`` the last."""
-        before = self.order[: self._next - len(taken)]
-        found: NDArray[Any] = np.concatenate([before, taken[self.recorded.restored[taken]]])
-        return found
-
-    def done(self, step: Step) -> None:
-        """The batch has been."""
-        self.now = step.at
+        self._now = step.at
+        self._ticks -= step.tick
         if not step.tick:
-            self.turn = step.turn
+            self._turn = step.turn
 
-    def _note(self, step: Step, actions: Records, rules: Rules) -> None:
-        if len(self.timeline.rebuilt):
-            self._note_rejected(actions)
-        turn = NEVER if step.tick else step.turn
-        at, known = place(self.recorded.halves, actions["offset"])
-        out = self.outcomes
-        there = set(actions["action"].tolist())
-        for kind, state in _STATES.items():
-            if kind in there:
-                mine = known & (actions["action"] == kind)
-                where = at[mine]
-                out["state"][where], out["at"][where], out["turn"][where] = state, step.at, turn
-                name = "reason" if state is State.DISCARD else "source"
-                out[name][where] = actions["detail"][mine]
-                if state is State.DISCARD:
-                    out["source"][where] = Source.CHECKBACK
-        for kind, name in ((Action.CANCEL, "cancelled"), (Action.DELIVER, "delivered")):
-            if kind not in there:
+    def _note(self, step: Step, actions: Records, rules: Any) -> None:
+        """What the batch has decided; the answers of its checks are on their way."""
+        turn, out = NEVER if step.tick else step.turn, self._outcomes
+        at, known = place(self._recorded.halves, actions["offset"])
+        at, actions = at[known], actions[known]
+        for kind in set(actions["action"].tolist()) & _STATES.keys():
+            mine = actions["action"] == kind
+            where = at[mine]
+            out["state"][where] = _STATES[kind]
+            if kind == Action.CANCEL:
                 continue
-            where = at[known & (actions["action"] == kind)]
-            out[name][where] = turn
-            if kind is Action.CANCEL:
-                out["state"][where] = State.CANCEL
-        checks = known & (actions["action"] == Action.CHECK)
-        np.add.at(out["checks"], at[checks], 1)
-        self.asked(step, actions, at, checks, rules)
+            out["at"][where], out["turn"][where] = step.at, turn
+            discard = kind == Action.DISCARD
+            out["reason" if discard else "source"][where] = actions["detail"][mine]
+            if discard:
+                out["source"][where] = Source.CHECKBACK
+        checks = actions["action"] == Action.CHECK
+        for where, number in zip(at[checks].tolist(), actions["check_times"][checks].tolist(), strict=True):
+            op, assumed = self._answers.to(where, number, turn, step.at, rules)
+            out["checks"][where] += 1
+            out["assumed"][where] += assumed
+            if op is not None:
+                self._lands(max(op[4] // 1000, step.at + 1), op)
 
-    def asked(self, step: Step, actions: Records, at: NDArray[Any], checks: Bits, rules: Rules) -> None:
-        """The batch has acted; ``at``: by action its transaction, ``checks``: which actions are checks of one."""
+    def _lands(self, at: int, event: tuple[Any, ...]) -> None:
+        self._sent += 1
+        heappush(self._landing, (at, self._sent, event))
 
-    def _note_rejected(self, actions: Records, broken_off: int | None = None) -> None:
-        """A rebuild does not restore them; those of a batch that has ``broken_off`` only if they had effect later."""
-        mine = actions[np.isin(actions["action"], _REJECTS)]
-        if broken_off is not None and len(mine):
-            at, known = place(self.recorded.halves, mine["offset"])
-            cancels = mine["detail"] == Reason.NOT_SCHEDULED
-            ended = np.where(cancels, *(self.recorded.outcomes[name][at] for name in ("cancelled", "turn")))
-            mine = mine[~(known & (ended > broken_off) & (ended < NEVER))]
-        found = np.empty(len(mine), REJECTED)
-        for name in NAMED:
-            found[name] = mine[name]
-        found["unknown"] = mine["detail"] == Reason.UNKNOWN_STATE
-        self._rejected.append(found)
-
-    def after(self, stops: NDArray[Any]) -> int:
-        """The first of these turns that is yet to come; ``turns`` = none."""
-        at = int(np.searchsorted(stops, self.turn, side="right"))
-        return int(stops[at]) if at < len(stops) else self.turns
-
-    def next_break(self) -> int:
-        """The next turn in which the segment is lost: a batch that dies, or the first after a rebuild."""
-        return self.after(self._breaks)
-
-    def forgets(self, cadence: Cadence | None = None, lag: int = 0) -> Step | None:
-        """The batch in which waiting ops expire or, restored, are applied; or the segment is forgotten.
-
-        A tick only with a ``cadence``, after ``lag``.
-        """
-        segment = self.segment
-        if segment is self.empty:
-            return None
-        if len(segment.early) and segment.wake_at(self.rules.rules_at(self.turn)) == AT_ONCE:
-            at, delivery = ops_timer(self.now + 1), segment.next_delivery
-            if delivery is not None:  # its timer brings a visit, too, even if what was scheduled is cancelled then
-                at = min(at, delivery_timer(max(delivery, self.now + 1)))
-            return self.rules.step(at, self.turn, None, lag)
-        if len(segment.early):
-            at = int(segment.early["since"].min()) + self.rules.rules_at(self.turn).reserved + 1
-        elif len(segment.pending) or len(segment.scheduled):
-            return None
-        else:
-            at = segment.seen_until
-        step = self.rules.step(due_timer(max(at, self.now + 1)), self.turn, cadence, lag)
-        return None if step.turn < self.turns and self.keeps(segment.early, step.turn) else step
-
-    def keeps(self, early: Records, turn: int) -> bool:
-        """Would a visit in that turn expire all ops that can have made a later decision: was it put off until then?"""
-        recorded = self.recorded
-        at, known = place(recorded.halves, early["offset"])
-        if not known.any():
-            return False
-        expired = early["since"] < self.rules.at(turn).at - self.rules.rules_at(turn).reserved
-        ends = recorded.outcomes["turn"]
-        mine = known & same(recorded.halves, at, early) & (ends[at] > turn) & (ends[at] == recorded.halves["turn"][at])
-        mine &= may_have_decided(early, recorded.outcomes[at])
-        due = np.setdiff1d(at[mine & expired], at[mine & ~expired])
-        if not len(due):
-            return False
-        at, known = place(recorded.halves, recorded.events["offset"])
-        later = (
-            known & (recorded.read > turn) & (recorded.read <= ends[at]) & same(recorded.halves, at, recorded.events)
-        )
-        later &= may_have_decided(recorded.events, recorded.outcomes[at])
-        return bool(len(np.setdiff1d(due, at[later])))
+    def _go_on(self) -> None:
+        """After the last recorded batch, for what the record has decided."""
+        ended = self._recorded.halves["offset"][self._recorded.outcomes["turn"] < NEVER]
+        pending = self._segment.pending[np.isin(self._segment.pending["offset"], ended)]
+        self._segment = replace(self._segment, pending=pending, scheduled=self._segment.scheduled[:0])
+        self._now = max(self._now, int(self._rules.times.max()))
+        for event in self._events[self._next :]:
+            self._lands(int(event["store"]) // 1000, tuple(event.tolist()))
+        while len(self._segment.pending) and self._ticks > 0:
+            due = int(self._segment.pending["due"].min())
+            landing = self._landing[0][0] if self._landing else NEVER
+            self._visit(Step(NEVER, True, max(min(due, landing) + self._cadence.lag, self._now + 1)))

@@ -10,11 +10,11 @@ from checkback.messages.durations import format_duration
 from checkback.storage.timestamps import iso
 from checkback.what_if.figures import bucket_end
 from checkback.what_if.records import State
+from checkback.what_if.run import SETTINGS, WhatIf
 
 if TYPE_CHECKING:
     from checkback.what_if.figures import Figures, Side
     from checkback.what_if.parts import Change
-    from checkback.what_if.result import WhatIf
 
 #: columns of the table of groups, and of that of transactions
 COLUMNS = ("group", "transactions", "discarded", "saved", "lost", "checks", "assumed", "pending p50", "p99", "longest")
@@ -31,15 +31,6 @@ CHANGE_COLUMNS = (
     "checks",
 )
 _DURATIONS = ("timeout", "check_interval", "reserved", "check_jitter")
-#: by field of Rules, the setting
-SETTINGS = {
-    "timeout": "transaction.timeout",
-    "check_interval": "transaction.check_interval",
-    "check_max": "transaction.check_max",
-    "reserved": "transaction.reserved",
-    "check_jitter": "transaction.check_jitter",
-    "count_undelivered": "check.count_undelivered",
-}
 
 
 def heading(found: WhatIf) -> str:
@@ -85,8 +76,8 @@ def conclusion(found: WhatIf) -> list[str]:
     if found.changes:
         checks, was = total.what_if.checks, total.recorded.checks
         lines.append(
-            f"{total.saved:,} discarded transactions would have been saved, {total.lost:,} others discarded, "
-            f"{total.otherwise:,} have ended otherwise; {checks:,} checks instead of {was:,}"
+            f"about {total.saved:,} discarded transactions would have been saved, {total.lost:,} others discarded, "
+            f"{total.otherwise:,} have ended otherwise; about {checks:,} checks instead of {was:,}"
         )
         lines.append(f"{total.assumed:,} of these checks were never asked for: their answers are assumed")
     lines.append(
@@ -94,8 +85,6 @@ def conclusion(found: WhatIf) -> list[str]:
     )
     if wrong:
         lines.append(f"the other {wrong:,} are left out")
-    if total.estimated:
-        lines.append(f"when {total.estimated:,} of them were read is estimated: the batches and logs do not tell")
     return lines
 
 
@@ -147,7 +136,6 @@ def _figures(figures: Figures) -> dict[str, Any]:
         "otherwise": figures.otherwise,
         "assumed": figures.assumed,
         "not_reproduced": figures.not_reproduced,
-        "estimated": figures.estimated,
         "recorded": _side(figures.recorded),
         "what_if": _side(figures.what_if),
     }

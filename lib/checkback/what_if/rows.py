@@ -16,8 +16,7 @@ from checkback.inspect.engines.check_jitter import xxhash64
 from checkback.messages.limits import MS_MAX
 from checkback.reconcile.records.records import NOT_STATED, Kind, Reason, Source
 from checkback.what_if.batch_history import NO_TURN, milliseconds
-from checkback.what_if.read_history import decoded
-from checkback.what_if.records import NOT_TOLD, RECORDED, Answered, Row, State
+from checkback.what_if.records import RECORDED, Answered, Row, State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,20 +39,17 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     ),
     "decisions": (
         *("queue_id", "queue_offset", *_IDENTITY, "state", "source", "reason", "check_times"),
-        *("decided_at", "batch_id", "deliver_at"),
+        *("decided_at", "batch_id"),
     ),
     "check_requests": ("queue_id", "queue_offset", *_IDENTITY, "check_times", "requested_at", "batch_id"),
     "check_answers": (
         *("queue_id", "queue_offset", *_IDENTITY, "check_times", "outcome", "answered_at"),
         "delivered",
     ),
-    "deliveries": ("queue_id", "queue_offset", *_IDENTITY, "deliver_at", "delivered_at", "batch_id"),
 }
-#: a further column of `half` and `op`: the code of `read_history`
-READ_BY = "_read_by"
 _ROWS = dict(zip(COLUMNS, Row, strict=True))
 #: by table that batches write, the column with the batch's time
-_TIMES = {"decisions": "decided_at", "check_requests": "requested_at", "deliveries": "delivered_at"}
+_TIMES = {"decisions": "decided_at", "check_requests": "requested_at"}
 _LONGEST_DELAY = 100 * 366 * 86_400_000
 
 
@@ -99,7 +95,7 @@ def _known(queue: NDArray[Any], rows: Records, end: int) -> NDArray[np.bool_]:
     """Mask of the rows that a replay can go by: those of half messages all of whose batches are known."""
     places = np.empty(len(rows), [("queue", "<i8"), ("offset", "<i8")])
     places["queue"], places["offset"] = queue, rows["offset"]
-    of_batch = np.isin(rows["row"], (Row.DECISION, Row.REQUEST, Row.DELIVERY))
+    of_batch = np.isin(rows["row"], (Row.DECISION, Row.REQUEST))
     unknown = of_batch & (rows["turn"] == NO_TURN)
     # A batch in progress comes after all that have a row.
     strange = places[unknown & (rows["at"] < end)]
@@ -135,7 +131,6 @@ def _half(rows: Records, table: pa.Table) -> None:
     rows["kind"] = np.where(table.column("committed").fill_null(False).to_numpy(), Kind.MESSAGE, Kind.HALF)
     rows["store"] = _integers(table.column("store_timestamp"))
     rows["born"] = _times(table)
-    _read(rows, table)
     immunity = _integers(table.column("check_immunity_s"), -1)
     rows["immunity"] = np.where(immunity < 0, -1, immunity * 1000)
     # As event_columns._delay.
@@ -146,25 +141,17 @@ def _half(rows: Records, table: pa.Table) -> None:
 
 def _op(rows: Records, table: pa.Table) -> None:
     rows["store"], rows["born"] = _integers(table.column("store_timestamp")), _times(table)
-    _read(rows, table)
     sources = {"check": Source.CHECK, "operator": Source.OPERATOR}
     rows["source"] = _enumerated(table.column("source"), sources, Source.PRODUCER)
-    kinds = {kind.name: kind for kind in (Kind.ROLLBACK, Kind.COMMIT, Kind.DELIVERED, Kind.CANCEL)}
+    kinds = {kind.name: kind for kind in (Kind.ROLLBACK, Kind.COMMIT, Kind.UNDELIVERED, Kind.DELIVERED, Kind.CANCEL)}
     kind = _enumerated(table.column("state"), kinds, Kind.UNKNOWN)
     by_check, by_operator = rows["source"] == Source.CHECK, rows["source"] == Source.OPERATOR
-    of_check = kind == Kind.DELIVERED
+    of_check = (kind == Kind.UNDELIVERED) | (kind == Kind.DELIVERED)
     kind[(of_check & ~by_check) | ((kind == Kind.CANCEL) & ~by_operator)] = Kind.UNKNOWN
     rows["kind"] = kind
     number = pc.extract_regex(table.column("remark"), "^check (?P<number>[0-9]{1,9})$")
     number = pc.struct_field(number, "number").cast(pa.int64())
     rows["check"] = np.where(by_check, _integers(number, -1), -1)
-
-
-def _read(rows: Records, table: pa.Table) -> None:
-    if READ_BY in table.column_names:
-        rows["turn"], rows["reason"] = decoded(table.column(READ_BY).to_numpy())
-    else:
-        rows["turn"] = NOT_TOLD
 
 
 def _times(table: pa.Table) -> NDArray[Any]:
@@ -178,7 +165,6 @@ def _decision(rows: Records, table: pa.Table) -> None:
     rows["source"] = _enumerated(table.column("source"), sources, Source.PRODUCER)
     rows["reason"] = _enumerated(table.column("reason"), {reason.name: reason for reason in Reason}, 0)
     rows["number"] = _integers(table.column("check_times"))
-    rows["delay"] = milliseconds(table.column("deliver_at"))
 
 
 def _request(rows: Records, table: pa.Table) -> None:
@@ -191,15 +177,10 @@ def _answer(rows: Records, table: pa.Table) -> None:
     rows["source"] = table.column("delivered").fill_null(True).to_numpy()
 
 
-def _delivery(rows: Records, table: pa.Table) -> None:
-    rows["delay"] = milliseconds(table.column("deliver_at"))
-
-
 _FILL = {
     "half": _half,
     "op": _op,
     "decisions": _decision,
     "check_requests": _request,
     "check_answers": _answer,
-    "deliveries": _delivery,
 }

@@ -7,7 +7,6 @@ nothing did: then a *tick*, a batch that there was not, follows after the usual 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -37,72 +36,30 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Needs:
-    """By turn, when the first thing came up that made the batch necessary (ms); NEVER = nothing did.
-
-    ``due``: a check, discard or delivery came due. ``answer``: an answer landed. ``landed``: other rows landed.
-    """
-
-    due: NDArray[Any]
-    answer: NDArray[Any]
-    landed: NDArray[Any]
-
-    @classmethod
-    def none(cls, turns: int) -> Needs:
-        """Nothing came up."""
-        return cls(*(np.full(turns, NEVER) for _ in range(3)))
-
-    def join(self, other: Needs) -> None:
-        """Take in those of another segment."""
-        for name in ("due", "answer", "landed"):
-            mine = getattr(self, name)
-            np.minimum(mine, getattr(other, name), out=mine)
-
-    @property
-    def first(self) -> NDArray[Any]:
-        """The first of all."""
-        found: NDArray[Any] = np.minimum(np.minimum(self.due, self.answer), self.landed)
-        return found
-
-
-@dataclass(frozen=True)
 class Cadence:
     """When there would have been ticks. ``idle_until``: by turn, until when no batch was necessary before it.
 
-    ``due_lag``, ``answer_lag``: how long after something came due, or an answer landed, its batch came (ms, median).
+    ``lag``: how long after something landed or came due its batch came (ms, median).
     """
 
     idle_until: NDArray[Any]
-    due_lag: int = _LAG
-    answer_lag: int = _LAG
+    lag: int = _LAG
 
     @classmethod
-    def of(cls, timeline: Timeline, needs: Needs) -> Cadence:
-        """From what made the recorded batches necessary."""
-        first, times = needs.first, timeline.times
-        lags: list[int | None] = []
-        for kind in (needs.due, needs.answer, needs.landed):
-            known = (kind == first) & (kind < NEVER)
-            lags.append(int(np.median(np.maximum(times[known] - kind[known], 0))) if known.any() else None)
-        due, answer, landed = lags
-        usual = next(lag for lag in (landed, _LAG) if lag is not None)
-        due = due if due is not None else usual
-        return cls(np.minimum(first, times), due, answer if answer is not None else due)
+    def of(cls, timeline: Timeline, needs: NDArray[Any]) -> Cadence:
+        """``needs``: by turn, when the first thing came up that made the batch necessary (ms); NEVER = nothing did."""
+        known = needs < NEVER
+        lags = np.maximum(timeline.times[known] - needs[known], 0)
+        return cls(np.minimum(needs, timeline.times), int(np.median(lags)) if len(lags) else _LAG)
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """The recorded batches. ``times``: ms. ``application``: which checkpoint's, ascending. ``which``: of ``rules``.
-
-    ``finished``: turns of batches that a rebuild has finished; ``restored``: of those before which one restored all.
-    """
+    """The recorded batches. ``times``: ms. ``which``: of ``rules``, by turn."""
 
     times: NDArray[Any]
-    application: NDArray[Any]
     rules: tuple[Rules, ...]
     which: NDArray[Any]
-    finished: frozenset[int] = frozenset()
-    restored: frozenset[int] = frozenset()
     _latest: NDArray[Any] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -131,33 +88,21 @@ class Timeline:
         later = np.flatnonzero(self.times[after + 1 :] >= at)  # the clock was set back
         return after + 1 + int(later[0]) if len(later) else len(self)
 
-    def step(self, at: int, after: int, cadence: Cadence | None, lag: int) -> Step:
-        """The batch that does what comes up at ``at``, after the turn ``after``. None is a tick without ``cadence``."""
+    def begins(self, turns: NDArray[Any]) -> NDArray[Any]:
+        """The time after which each batch became possible: that of the batch before."""
+        found: NDArray[Any] = np.where(turns > 0, self.times[np.maximum(turns - 1, 0)] + 1, 0)
+        return found
+
+    def step(self, at: int, after: int, cadence: Cadence | None) -> Step:
+        """The batch that does what comes up at ``at``, after the turn ``after``; without ``cadence`` a recorded one."""
         turn = self.first_turn(at, after)
         if turn == len(self):
-            return Step(NEVER, True, at + lag)
+            return Step(NEVER, True, at)
         time = int(self.times[turn])
-        if cadence is not None and turn > 0 and at < cadence.idle_until[turn] and at + lag < time:
-            return Step(turn, True, at + lag)
+        if cadence is not None and turn > 0 and at < cadence.idle_until[turn] and at + cadence.lag < time:
+            return Step(turn, True, at + cadence.lag)
         return Step(turn, False, time)
 
     def at(self, turn: int) -> Step:
         """The recorded batch of a turn."""
         return Step(turn, False, int(self.times[turn]))
-
-    @cached_property
-    def broken_off(self) -> NDArray[Any]:
-        """The turns of batches that died before their end: after them counted what the tables held."""
-        return np.array(sorted(self.finished & {int(turn) - 1 for turn in self.rebuilt}), np.int64)
-
-    @cached_property
-    def rebuilt(self) -> NDArray[Any]:
-        """The turns that begin another checkpoint, made by `rebuild`."""
-        begun = np.flatnonzero(np.diff(self.application) != 0) + 1
-        return np.union1d(begun, np.array(sorted(self.restored), np.int64))
-
-
-def has(turns: NDArray[Any], turn: int) -> bool:
-    """Is the turn one of these, in order?"""
-    at = int(np.searchsorted(turns, turn))
-    return at < len(turns) and int(turns[at]) == turn
