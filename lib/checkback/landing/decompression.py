@@ -1,4 +1,4 @@
-"""Decompresses files up to where they are corrupt, and no further than a limit."""
+"""Decompresses files up to about where they are corrupt, and no further than a limit."""
 
 from __future__ import annotations
 
@@ -6,22 +6,20 @@ import bz2
 import gzip
 import os
 import zlib
-from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 #: Limit on decompression: a multiple of the compressed file's size, and at least UNPACKED_MIN bytes.
 UNPACKED_TIMES = 1000
 UNPACKED_MIN = 256 << 20
-#: Bytes of one read of compressed data. The rest after the end of a stream is copied: kept small for many small
-#: concatenated streams.
+#: Bytes of one read of decompressed data: about as many are lost before a corruption.
+_UNPACKED = 64 << 10
+#: Bytes of one read of compressed data: what follows the end of a stream is copied.
 _PACKED = 8 << 10
-#: bytes of one read of data decompressed before
-_CHUNK = 1 << 20
 
 
 class CutShortError(Exception):
@@ -39,7 +37,7 @@ class Decompressed:
     def read(self, size: int) -> bytes:
         """The next bytes, at most ``size``; none at the end. Raises CutShortError."""
         try:
-            data: bytes = self._read(size)
+            data: bytes = self._read(min(size, _UNPACKED))
         except (EOFError, zlib.error) as error:
             raise CutShortError("its compressed data end too early or are corrupt") from error
         except OSError as error:
@@ -52,89 +50,48 @@ class Decompressed:
         return data
 
 
-class _Zstd:
-    """zstd streams, up to the last byte before a corruption: Arrow's reader returns nothing if a read hits it."""
+def _arrow(codec: str) -> Callable[[IO[bytes]], Any]:
+    """Concatenated streams, by Arrow; a read that comes to a corruption returns nothing."""
+
+    def stream(file: IO[bytes]) -> Any:
+        # Arrow closes what it has read.
+        own = open(os.dup(file.fileno()), "rb", buffering=0)  # noqa: SIM115
+        return pa.CompressedInputStream(pa.PythonFile(own, "r"), codec)
+
+    return stream
+
+
+class _Bz2:
+    """Concatenated streams; what follows and is none raises OSError or EOFError, which bz2.BZ2File ignores."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        self._given = 0
-        self._damage: OSError | None = None
-        self._stream = self._begun()
-
-    def _begun(self) -> Any:
-        self._file.seek(0)
-        # Arrow closes what it has read.
-        own = open(os.dup(self._file.fileno()), "rb", buffering=0)  # noqa: SIM115
-        return pa.CompressedInputStream(pa.PythonFile(own, "r"), "zstd")
+        self._stream = bz2.BZ2Decompressor()
 
     def read(self, size: int) -> bytes:
-        if self._damage is not None:
-            raise self._damage
-        try:
-            data: bytes = self._stream.read(size)
-        except OSError as error:
-            if error.errno is not None:
-                raise
-            self._damage = error
-            more = b"".join(part for step in (1 << 10, 1) for part in self._before_damage(step))
-            if not more:
-                raise
-            return more
-        self._given += len(data)
-        return data
-
-    def _before_damage(self, step: int) -> Iterator[bytes]:
-        """The data after that already returned, up to the corruption, in reads of ``step`` bytes."""
-        stream = self._begun()
-        for start in range(0, self._given, _CHUNK):
-            stream.read(min(_CHUNK, self._given - start))
-        with suppress(OSError):
-            while data := stream.read(step):
-                self._given += len(data)
-                yield data
-
-
-class _Streams:
-    """Concatenated compressed streams, as gzip allows; zero padding after one is skipped, as gzip does.
-
-    ``new``: makes a decompressor of zlib or bz2. Trailing garbage raises zlib.error, OSError or EOFError.
-    """
-
-    def __init__(self, file: IO[bytes], new: Callable[[], Any]) -> None:
-        self._file = file
-        self._new = new
-        self._stream = new()
-        self._rest = b""
-
-    def read(self, size: int) -> bytes:
+        packed = b""
         while True:
             if self._stream.eof:
-                self._rest = self._stream.unused_data.lstrip(b"\0")
-                while not self._rest:
-                    packed = self._file.read(_PACKED)
-                    if not packed:
-                        return b""
-                    self._rest = packed.lstrip(b"\0")
-                self._stream = self._new()
-            # bz2 buffers unused input, and accepts no more until it is consumed; zlib returns it (unconsumed_tail).
-            packed, ended = self._rest, False
-            if not packed and getattr(self._stream, "needs_input", True):
+                packed = self._stream.unused_data or self._file.read(_PACKED)
+                if not packed:
+                    return b""
+                self._stream = bz2.BZ2Decompressor()
+            if not packed and self._stream.needs_input:
                 packed = self._file.read(_PACKED)
-                ended = not packed
-            data: bytes = self._stream.decompress(packed, size)
-            self._rest = getattr(self._stream, "unconsumed_tail", b"")
+                if not packed:
+                    raise EOFError
+            data = self._stream.decompress(packed, size)
+            packed = b""
             if data:
                 return data
-            if ended and not self._stream.eof:
-                raise EOFError
 
 
 #: By file extension, as for Hadoop's codecs.
-_DECOMPRESSORS: dict[str, Callable[[Any], Any]] = {
+_DECOMPRESSORS: dict[str, Callable[[IO[bytes]], Any]] = {
     ".gz": lambda file: gzip.GzipFile(fileobj=file, mode="rb"),
-    ".bz2": lambda file: _Streams(file, bz2.BZ2Decompressor),
-    ".zst": _Zstd,
-    ".deflate": lambda file: _Streams(file, zlib.decompressobj),
+    ".bz2": _Bz2,
+    ".zst": _arrow("zstd"),
+    ".deflate": _arrow("gzip"),  # which knows zlib's header, too
 }
 #: Hadoop-specific framings, which are not supported.
 UNSUPPORTED = (".snappy", ".lz4")

@@ -5,6 +5,7 @@ Hadoop's own globbing fails at a name with a colon, and at an unreadable folder.
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
 import stat
@@ -31,7 +32,7 @@ def matching(pattern: str, unreadable: Callable[[str, OSError], object]) -> list
     for each in _without_braces(pattern):
         paths = [_Path("/", 0)]
         for part in filter(None, each.split("/")):
-            matches = re.compile(_regex(part, pattern), re.DOTALL).fullmatch
+            matches = re.compile(_regex(part, pattern)).fullmatch
             # A literal name: its parent folder need not be readable.
             named = None if _SPECIAL.search(_ESCAPED.sub("", part)) else _ESCAPED.sub(r"\1", part)
             paths = [
@@ -104,22 +105,19 @@ def _without_braces(pattern: str) -> Iterator[str]:
 
 
 def _regex(part: str, pattern: str) -> str:
-    """The text between two stars is matched at its first occurrence only: no catastrophic backtracking."""
-    runs = [""]
+    glob = ""
     for found in _PART.finditer(part):
         char, chars = found["char"], found["set"]
         if char == "[":
             raise SettingsError("the glob has a [ without ]", where=pattern, fix=r"close it, or write \[ for itself")
         if chars:
             negated = chars[0] in "!^" and len(chars) > 1
-            inner = re.sub(r"([^\w-])", r"\\\1", re.sub(r"\\(.)", r"\1", chars[negated:]))
-            runs[-1] += f"[{'^' * negated}{inner}]"
-        elif char == "*":
-            runs.append("")
+            inner = _ESCAPED.sub(r"\1", chars[negated:])
+            # To fnmatch a ] that comes first is itself, and a ! that does not.
+            inner = "]" * ("]" in inner) + inner.replace("]", "")
+            if not negated and inner.startswith("!"):
+                inner = f"{inner.lstrip('!')}!"
+            glob += "!" if inner == "!" and not negated else f"[{'!' * negated}{inner}]"
         else:
-            runs[-1] += "." if char == "?" else re.escape(found["escaped"] or char)
-    if len(runs) == 1:
-        return runs[0]
-    # A lookahead is atomic: no backtracking into it.
-    middle = (f"(?=(?P<run{number}>.*?{run}))(?P=run{number})" for number, run in enumerate(runs[1:-1]) if run)
-    return f"{runs[0]}{''.join(middle)}.*{runs[-1]}"
+            glob += char or (f"[{found['escaped']}]" if found["escaped"] in "*?[" else found["escaped"])
+    return fnmatch.translate(glob)
