@@ -6,8 +6,8 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from checkback.landing import changed_files
-from checkback.landing.changed_files import changed_since_read
+from checkback.landing import file_query
+from checkback.landing.file_query import changed_since_read
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +39,7 @@ def test_newest_note_of_a_file_counts(tmp_path: Path, monkeypatch: pytest.Monkey
     c = made(tmp_path, "c", 8)
     assert changed_since_read(str(tmp_path)) == [c, b, old]
     assert a not in changed_since_read(str(tmp_path))
-    monkeypatch.setattr(changed_files, "_LAST", 2)
+    monkeypatch.setattr(file_query, "_LAST", 2)
     assert changed_since_read(str(tmp_path)) == [c]
     assert changed_since_read("s3://bucket/checkpoint") == []
 
