@@ -22,6 +22,7 @@ from checkback.storage.tables import Tables
 from crash.books import audit, cancelled, decided
 from crash.fates import CHECK_MAX, GROUP, HOUR_MS, Lander, answers, fate
 from examples.producer import ExampleProducer
+from support.acted_in_order import out_of_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -181,3 +182,4 @@ def test_crash_at_each_point_loses_and_doubles_nothing(
     assert {offset for offset in range(_NUMBER) if fate(offset).delay_ms == HOUR_MS} <= cancelled(root)
     assert (books.transactions, books.lost, books.duplicated, books.faults) == (_NUMBER, [], [], [])
     assert not Answers(settings).audit().broken
+    assert not out_of_order(settings)

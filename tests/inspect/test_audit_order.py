@@ -16,6 +16,7 @@ from checkback.inspect.audit.run import audit_on, findings_on
 from checkback.inspect.engines.duckdb_engine import DuckDBEngine
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
+from support.acted_in_order import out_of_order
 from support.stories import BORN, CHECK_MAX, COUNTED, DECIDED, Row, Transaction, batch, checkpoint, write
 
 if TYPE_CHECKING:
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 _SECOND, _MINUTE, _HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
-_FOUND = {"decided_before_landing", "decided_before_op", "op_passed_over", "check_overdue"}
-_FOUND |= {"pending_overdue", "delivery_overdue"}
+_FOUND = {"decided_before_landing", "decided_before_op", "pending_overdue", "delivery_overdue"}
 
 
 @dataclass
@@ -68,7 +68,7 @@ class _History:
         self.read = {name: end + 1 for name, end in self.versions.items()}
 
     def found(self) -> set[str]:
-        """Of these findings those there are, sorted out or not, and in the report."""
+        """Of these findings those there are, sorted out or not, and in the report; and what only tests look for."""
         settings = _settings(self.root)
         with DuckDBEngine(Tables.of(settings.storage)) as engine:
             one, other = (findings_on(engine, settings, whole=whole).to_pylist() for whole in (False, True))
@@ -76,7 +76,7 @@ class _History:
             counted = {each.finding.name: each.count for each in audit_on(engine, settings).found}
         counts = Counter(row["finding"] for row in one)
         assert {name: counted.get(name, 0) for name in counts} == counts
-        return set(counts) & _FOUND
+        return (set(counts) & _FOUND) | {name for name, _, _ in out_of_order(settings)}
 
 
 _TIMES = {"decisions": "decided_at", "discarded": "discarded_at", "check_requests": "requested_at"}

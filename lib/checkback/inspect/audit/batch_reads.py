@@ -1,13 +1,10 @@
-"""What each batch had read of `half` and `op`, by `read_ranges` of `batches`; and when batches had time to spare.
-
-A version was certainly read before a batch if it is below the one that the batch begins with: of that it may read some.
-"""
+"""What each batch had read of `half` and `op`, by `read_ranges` of `batches`; and when batches left nothing due."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,35 +21,19 @@ if TYPE_CHECKING:
 
     Column = NDArray[np.int64]
 
-#: ms; a deferred check is tried again within 62 s (`timer_encoding.put_off_timer`), a delivery sooner
+#: ms; a deferred delivery is tried again sooner
 _SPARE_MS = 120_000
-_ENDS = ("from_version", "from_index", "to_version", "to_index")
-_RULES = {"timeout": "timeout_ms", "interval": "check_interval_ms", "jitter": "check_jitter_ms"}
+_ENDS = ("to_version", "to_index")
 _NUMBERS = {
     "batch_id": "batch_id",
     "ms": "unix_millis(batch_time)",
-    "idle": "CASE WHEN checks = 0 AND discarded = 0 THEN 1 ELSE 0 END",  # null, not known: perhaps it was not
     "undelivering": "CASE WHEN committed IS NOT NULL AND coalesce(delivered, 0) = 0 THEN 1 ELSE 0 END",
     "restoring": "CASE WHEN restored_at IS NOT NULL THEN 1 ELSE 0 END",
-    **_RULES,
     **{f"{name}_{end}": f"read_ranges['{name}']['{end}']" for name in ("half", "op") for end in _ENDS},
 }
 _SQL = f"""
 SELECT {OF_BATCH} AS application, {", ".join(f"CAST({sql} AS BIGINT) AS {name}" for name, sql in _NUMBERS.items())}
 FROM {{batches}} WHERE batch_id IS NOT NULL AND batch_time IS NOT NULL"""
-
-
-class Spare(NamedTuple):
-    """From the time ``ms`` on batches did all that was due, and checked and discarded nothing for minutes.
-
-    They had read all versions of `half` below ``half_version``. By their application's rules a first check is due at
-    most ``timeout`` after the birth, if the message sets no immunity, the next ``interval`` after one (ms).
-    """
-
-    ms: int
-    half_version: int
-    timeout: int
-    interval: int
 
 
 @dataclass(frozen=True)
@@ -87,29 +68,10 @@ class BatchReads:
 
     def has_read(self, row: int, table: str, version: int) -> bool | None:
         """Whether batches of the row's application up to it had read the version, if only some files; None: unknown."""
-        to_version, to_index = (int(self.columns[f"{table}_{end}"][row]) for end in ("to_version", "to_index"))
+        to_version, to_index = (int(self.columns[f"{table}_{end}"][row]) for end in _ENDS)
         if to_version == UNKNOWN:
             return None
         return version < to_version or (version == to_version and to_index >= 0)
-
-    def op_passed_over(self, row: int, half_version: int, op_version: int) -> bool:
-        """Whether an earlier batch of the row's application certainly read the op, and none before the half message.
-
-        Then that op was applied at once: it neither waited (rule 3) nor was it restored by a rebuild.
-        """
-        begins, half_begins = (int(self.columns[f"{table}_from_version"][row]) for table in ("op", "half"))
-        if op_version >= begins or half_version >= half_begins:
-            return False
-        mine = np.flatnonzero(self.applications == self.applications[row])
-        mine = mine[(mine < row) & (self.columns["half_to_version"][mine] > half_version)]
-        if not len(mine):
-            return False
-        first, index = (int(self.columns[f"op_{end}"][mine[0]]) for end in ("from_version", "from_index"))
-        return first != UNKNOWN and (op_version > first or (op_version == first and index < 0))
-
-    def spare(self) -> Spare | None:
-        """The latest such time; None: there is none. It is not asked of applications whose rules are not all known."""
-        return max((one for of in self._by_application() if (one := _spare(of)) is not None), default=None)
 
     def restores(self, row: int) -> bool:
         """Whether it is a rebuild's first batch: what that restores, ops and deliveries, acts in the next one."""
@@ -129,22 +91,6 @@ class BatchReads:
         for part in np.split(np.arange(len(self.applications)), changes):
             if len(part):
                 yield {name: column[part] for name, column in self.columns.items()}
-
-
-def _spare(of: Mapping[str, Column]) -> Spare | None:
-    if any((of[rule] == UNKNOWN).any() for rule in _RULES):
-        return None
-    ms, idle = of["ms"], of["idle"] == 1
-    # By a clock that was ahead a check may have been deferred until a later time.
-    on_time = ms == np.maximum.accumulate(ms)
-    ends = np.append(np.flatnonzero(~(idle[1:] & (np.diff(of["batch_id"]) == 1))), len(ms) - 1)
-    end = ends[np.searchsorted(ends, np.arange(len(ms)))]
-    begins = idle & on_time & on_time[end] & (ms[end] - ms >= _SPARE_MS) & (of["half_from_version"] != UNKNOWN)
-    if not begins.any():
-        return None
-    at = np.flatnonzero(begins)[-1]
-    interval = int((of["interval"] + of["jitter"]).max())
-    return Spare(int(ms[at]), int(of["half_from_version"][at]), int(of["timeout"].max()), interval)
 
 
 def _delivered_until(of: Mapping[str, Column]) -> int | None:

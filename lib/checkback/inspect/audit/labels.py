@@ -69,17 +69,15 @@ def labelled(
         return ever, _in_force(accounted, reads, ever)
 
     reads = BatchReads.take(fixed)
-    # The previous release's rules are not known: it may have read what is still pending.
-    spare = None if accounted.past else reads.spare()
     if whole:
         looked_at = form(_of_facts(fixed, *judged_by(), figures=figures))
         for part in fixed.parts():
             yield from ask(part, looked_at)
         yield from ask(fixed, form(_repeated(fixed, settings)))
-        yield from _in_disorder(fixed, out_of_order(fixed, reads, spare), form)
+        yield from _in_disorder(fixed, out_of_order(fixed, reads), form)
         return
     published = 0
-    for part, found in _sorted_out(fixed, None if spare is None else spare.ms):
+    for part, found in _sorted_out(fixed):
         published += found.published
         if figures:
             yield from ask(part, form(Question(_USUAL)), ordinary=engine.keep("ordinary", found.ordinary))
@@ -88,7 +86,7 @@ def labelled(
             for some in part.of(found.others).parts():
                 yield from ask(some, looked_at)
         if found.late.num_rows:
-            yield from _in_disorder(fixed, out_of_order(part.of(found.late), reads, spare), form)
+            yield from _in_disorder(fixed, out_of_order(part.of(found.late), reads), form)
     twice = _several_times(fixed, published)
     sql = f"{_QUICK} IN (SELECT quick FROM {{twice}})" if twice.num_rows else "FALSE"
     yield from ask(fixed, form(_repeated(fixed, settings, sql)), twice=engine.keep("twice", twice))
@@ -103,8 +101,8 @@ def _in_disorder(fixed: FixedTables, found: pa.Table, form: Callable[[Question],
     return rows
 
 
-def _sorted_out(fixed: FixedTables, spare: int | None) -> Iterator[tuple[FixedTables, Sorted]]:
-    """Part by part, its transactions sorted out, while the next part is read. ``spare``: see `sort_out`."""
+def _sorted_out(fixed: FixedTables) -> Iterator[tuple[FixedTables, Sorted]]:
+    """Part by part, its transactions sorted out, while the next part is read."""
     ahead: tuple[FixedTables, Future[Sorted]] | None = None
     with ThreadPoolExecutor(1) as pool:
         for part in fixed.parts(brief=True):
@@ -112,7 +110,7 @@ def _sorted_out(fixed: FixedTables, spare: int | None) -> Iterator[tuple[FixedTa
                 name: fixed.engine.arrow(part.ask(Question(sql)))
                 for name, sql in sources(ignore_case=fixed.ignores_case).items()
             }
-            before, ahead = ahead, (part, pool.submit(sort_out, rows, spare))
+            before, ahead = ahead, (part, pool.submit(sort_out, rows))
             del rows  # two parts are in memory, not three
             if before is not None:
                 yield before[0], before[1].result()

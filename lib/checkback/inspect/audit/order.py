@@ -1,4 +1,4 @@
-"""Transactions whose batches did not act in the order of what they had read: by the tables' versions, not by clocks.
+"""Transactions that were decided by batches that had not read them: by the tables' versions, not by clocks.
 
 A batch decides only what it has read, and decides it at once; `batches` tells up to which versions of `half` and `op`
 that was. Clocks are not enough: those of the writers differ, and may be set back. They only tell which transactions
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkback.inspect.audit.batches import rules, rules_values
-from checkback.inspect.audit.facts import COMMITS, DISCARD, ROLLBACKS, STATE_BITS
+from checkback.inspect.audit.facts import COMMITS, ROLLBACKS, STATE_BITS
 from checkback.inspect.audit.rules import MARGIN
 from checkback.inspect.engines.question import Question
 from checkback.storage.parquet.column_span import Span
@@ -21,7 +21,7 @@ from checkback.storage.parquet.column_span import Span
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from checkback.inspect.audit.batch_reads import BatchReads, Spare
+    from checkback.inspect.audit.batch_reads import BatchReads
     from checkback.inspect.versions.table_versions import FixedTables
     from checkback.storage.log.commit_reader import Added
 
@@ -83,62 +83,18 @@ WITH RULES, {_SEEN}, {_STATED},
 events AS (SELECT *, bits AS mask FROM decided WHERE (bits & {COMMITS | ROLLBACKS}) <> 0)
 {_OF_OPS(late="min(o.ms) - max(s.latest)", more=_SEEN_BY, **_JOINED)}"""
 
-#: Decisions against an op, and checks, that came later than that op. Of checks the last one before the decision.
-_PASSED_OVER = f"""
-WITH RULES, {_STATED},
-ended AS (
-    SELECT d.queue_id, d.queue_offset, min(coalesce(r.turn, -1)) AS turn
-    FROM decided AS d LEFT JOIN rules AS r ON r.batch_id = d.batch_id AND r.ms = d.ms
-    GROUP BY d.queue_id, d.queue_offset),
-checked AS (
-    SELECT c.queue_id, c.queue_offset, c.producer_group, c.transaction_id, max(r.turn) AS turn
-    FROM {{check_requests}} AS c JOIN rules AS r ON r.batch_id = c.batch_id AND r.ms = unix_millis(c.requested_at)
-    LEFT JOIN ended AS d ON {_SAME("d", "c")}
-    WHERE d.turn IS NULL OR r.turn < d.turn
-    GROUP BY c.queue_id, c.queue_offset, c.producer_group, c.transaction_id),
-events AS (
-    SELECT queue_id, queue_offset, producer_group, transaction_id, batch_id, ms, CASE
-        WHEN (bits & {COMMITS}) <> 0 THEN {ROLLBACKS}
-        WHEN (bits & {ROLLBACKS}) <> 0 THEN {COMMITS}
-        WHEN bits = {DISCARD} THEN {COMMITS | ROLLBACKS} ELSE 0 END AS mask FROM decided
-    UNION ALL
-    SELECT c.queue_id, c.queue_offset, c.producer_group, c.transaction_id, r.batch_id, r.ms,
-        {COMMITS | ROLLBACKS} AS mask
-    FROM checked AS c JOIN rules AS r ON r.turn = c.turn)
-{_OF_OPS(late="max(e.ms) - min(o.ms)", more="", **_JOINED)}"""
 
-#: Not decided, and due before :before: for the first check, or by the last one.
-_DUE = f"""
-WITH born AS (
-    SELECT queue_id, queue_offset, {_BORN} AS born, committed,
-        CASE WHEN check_immunity_s >= 0 THEN CAST(check_immunity_s AS BIGINT) * 1000 ELSE :timeout END AS immunity
-    FROM {{half}}),
-halves AS (
-    SELECT queue_id, queue_offset, min(born) AS born, max(born + immunity) AS due FROM born
-    GROUP BY queue_id, queue_offset HAVING NOT bool_or(coalesce(committed, FALSE))),
-asked AS (
-    SELECT queue_id, queue_offset, max(unix_millis(requested_at)) AS ms
-    FROM {{check_requests}} GROUP BY queue_id, queue_offset)
-SELECT h.queue_id, h.queue_offset, h.born
-FROM halves AS h LEFT JOIN asked AS a ON {_SAME("a", "h")}
-WHERE h.due < :before AND (a.queue_id IS NULL OR a.ms + :interval < :before)
-    AND NOT EXISTS (SELECT 1 FROM {{decisions}} AS d WHERE {_SAME("d", "h")})"""
-
-
-def out_of_order(fixed: FixedTables, reads: BatchReads, spare: Spare | None) -> pa.Table:
-    """The columns are labels (one finding), queue_id, queue_offset, born (ms). Raises StorageError.
-
-    ``spare``: None = there was no such time, and `check_overdue` is not asked.
-    """
+def out_of_order(fixed: FixedTables, reads: BatchReads) -> pa.Table:
+    """The columns are labels (one finding), queue_id, queue_offset, born (ms). Raises StorageError."""
     found = {
         (label, row["queue_id"], row["queue_offset"]): row["born"]
         for part in fixed.parts(brief=True)
-        for label, row in _of_part(part, reads, spare)
+        for label, row in _of_part(part, reads)
     }
     return pa.Table.from_pylist([dict(zip(_SCHEMA.names, (*key, found[key]), strict=True)) for key in found], _SCHEMA)
 
 
-def _of_part(fixed: FixedTables, reads: BatchReads, spare: Spare | None) -> Iterator[tuple[str, Row]]:
+def _of_part(fixed: FixedTables, reads: BatchReads) -> Iterator[tuple[str, Row]]:
     for label, table, sql in (
         ("decided_before_landing", "half", _LATE_HALF),
         ("decided_before_op", "op", _LATE_OP),
@@ -146,13 +102,6 @@ def _of_part(fixed: FixedTables, reads: BatchReads, spare: Spare | None) -> Iter
         for row, files in _with_files(fixed, table, _asked(fixed, sql)):
             if all(_unread(reads, table, row, file) for file in files):
                 yield label, row
-    passed = _asked(fixed, _PASSED_OVER)
-    ops = {row["number"]: files for row, files in _with_files(fixed, "op", passed)}
-    for row, halves in _with_files(fixed, "half", passed):
-        if _passed_over(reads, row, halves, ops.get(row["number"], [])):
-            yield "op_passed_over", row
-    if spare is not None:
-        yield from (("check_overdue", row) for row in _overdue(fixed, spare))
 
 
 def _asked(fixed: FixedTables, sql: str) -> pa.Table:
@@ -197,24 +146,3 @@ def _unread(reads: BatchReads, table: str, row: Row, file: Added | None) -> bool
     batch = reads.find(row["batch_id"], row["ms"])
     read = None if batch is None or file is None or not file.exact else reads.has_read(batch, table, file.version)
     return bool(row["late_ms"] > _MARGIN_MS) if read is None else not read
-
-
-def _passed_over(reads: BatchReads, row: Row, halves: list[Added | None], ops: list[Added | None]) -> bool:
-    """Whether a batch before the row's had certainly applied one of the ops."""
-    batch, known = reads.find(row["batch_id"], row["ms"]), [half.version for half in halves if half is not None]
-    if batch is None or not known or len(known) < len(halves):
-        return False
-    versions = [op.version for op in ops if op is not None and op.exact]
-    return any(reads.op_passed_over(batch, max(known), version) for version in versions)
-
-
-def _overdue(fixed: FixedTables, spare: Spare) -> Iterator[Row]:
-    """Those that were known, and due, when batches checked nothing."""
-    values = {"before": spare.ms, "timeout": spare.timeout, "interval": spare.interval}
-    rows = _with_files(fixed, "half", fixed.engine.arrow(fixed.ask(Question(_DUE, values=values))))
-    log = fixed.engine.versions("half") if rows and fixed.tables.readable else None
-    # A file that no commit of the log adds is older than all of them.
-    before = spare.half_version if log is None else log.oldest - 1
-    for row, files in rows:
-        if all((before if file is None else file.version) < spare.half_version for file in files):
-            yield row

@@ -60,7 +60,7 @@ def sources(*, ignore_case: bool) -> dict[str, str]:
 
     half: usual, born and landed (ms), content, names; op, decisions: state (bits, null = out of the ordinary), names
     (`_NAMED`); op: landed; decisions: decided (ms); decisions and topics: batch (hash); topics: content. An ordinary
-    transaction has none of ``others`` (asked: ms, of a check). What is in `rejected` of one with these rows alone means
+    transaction has none of ``others``. What is in `rejected` of one with these rows alone means
     nothing. It reads the tables and `topics`, as `facts.facts`.
     """
     at_once = "delay_ms IS NULL AND deliver_at IS NULL AND NOT coalesce(committed, FALSE)"
@@ -70,12 +70,7 @@ def sources(*, ignore_case: bool) -> dict[str, str]:
     of_topic_too = f"{names}, {topic_of('real_topic', ignore_case=ignore_case)} AS real_topic"
     plain = ", ".join(KEY)
     of_topic = "half_queue_id AS queue_id, half_queue_offset AS queue_offset"
-    nothing = "CAST(NULL AS BIGINT) AS asked"
-    asked = {"check_requests": "unix_millis(requested_at) AS asked"}
-    others = [
-        f"SELECT {plain}, {number} AS source, {asked.get(name, nothing)} FROM {{{name}}}"
-        for number, name in enumerate(_OTHERS[1:], 1)
-    ]
+    others = [f"SELECT {plain}, {number} AS source FROM {{{name}}}" for number, name in enumerate(_OTHERS[1:], 1)]
     return {
         "half": f"""SELECT {plain}, {at_once} AS usual, unix_millis(least(born_timestamp, store_timestamp)) AS born,
             unix_millis(store_timestamp) AS landed, {content(*OF_HALF, ignore_case=ignore_case)} AS content,
@@ -86,7 +81,7 @@ def sources(*, ignore_case: bool) -> dict[str, str]:
             unix_millis(decided_at) AS decided FROM {{decisions}}""",
         "topics": f"""SELECT {of_topic}, {content(*OF_TOPIC, ignore_case=ignore_case)} AS content,
             {batch_of("committed_at")} AS batch FROM {{topics}}""",
-        "others": " UNION ALL ".join([f"SELECT {of_topic}, 0 AS source, {nothing} FROM {{{_OTHERS[0]}}}", *others]),
+        "others": " UNION ALL ".join([f"SELECT {of_topic}, 0 AS source FROM {{{_OTHERS[0]}}}", *others]),
     }
 
 
@@ -94,8 +89,8 @@ def _state(usual: str) -> str:
     return f"CAST(CASE WHEN {usual} THEN {STATE_BITS} END AS BIGINT) AS state"
 
 
-def sort_out(rows: Mapping[str, pa.Table], spare: int | None = None) -> Sorted:
-    """The transactions of rows as `sources` gives them. Pure. ``spare``: see `batch_reads.Spare`, its ms."""
+def sort_out(rows: Mapping[str, pa.Table]) -> Sorted:
+    """The transactions of rows as `sources` gives them. Pure."""
     half = rows["half"].combine_chunks()
     index = HalfIndex(half)
     found = {name: index.find(table) for name, table in rows.items()}
@@ -117,7 +112,7 @@ def sort_out(rows: Mapping[str, pa.Table], spare: int | None = None) -> Sorted:
     labels = pa.array(_LABELS).take(pa.array(course, mask=course < 0))
     ordinary = half.select([*KEY, "born"]).append_column("labels", labels).filter(pa.array(course >= 0))
     others = pa.concat_tables(table.select(KEY) for table in strange)
-    late = half.select(KEY).filter(pa.array(_late({**rows, "half": half}, found, spare)))
+    late = half.select(KEY).filter(pa.array(_late({**rows, "half": half}, found)))
     taken = np.append(course >= 0, False)  # -1: there is no half message
     absent = {name for name in (*_NAMED, "topics") if taken[found[name]].all()}
     sources = pc.unique(rows["others"].column("source")).to_pylist()
@@ -125,43 +120,25 @@ def sort_out(rows: Mapping[str, pa.Table], spare: int | None = None) -> Sorted:
     return Sorted(ordinary, others.group_by(KEY).aggregate([]), late, len(found["topics"]), frozenset(absent))
 
 
-def _late(rows: Mapping[str, pa.Table], found: Mapping[str, Numbers], spare: int | None) -> Flags:
+def _late(rows: Mapping[str, pa.Table], found: Mapping[str, Numbers]) -> Flags:
     """Whether `order` has to look at a half message. Of several rows any is enough; unknown times are such.
 
-    By the clocks it or an op landed after a decision, or an op before a decision that says otherwise, or a check; or
-    it is not decided, and was born before ``spare``.
+    By the clocks it or an op landed after a decision.
     """
-    half, op, decisions, others = (rows[name] for name in ("half", "op", "decisions", "others"))
-    own, of_op, of_decision, of_other = (found[name] for name in ("half", "op", "decisions", "others"))
+    half, op, decisions = (rows[name] for name in ("half", "op", "decisions"))
+    own, of_op = found["half"], found["op"]
     count = len(half) + 1  # -1: there is no half message
-    landed, said = _filled(op, "landed", 0), _class(op)
-    decided = _filled(decisions, "decided", _NEVER)
-    first_decided, last_decided, last_asked = (np.full(count, value) for value in (_NEVER, -_NEVER, -_NEVER))
-    np.minimum.at(first_decided, of_decision, decided)
-    np.maximum.at(last_decided, of_decision, decided)
-    np.maximum.at(last_asked, of_other, _filled(others, "asked", -_NEVER))
-    states = np.zeros(count, np.int64)
-    np.bitwise_or.at(states, of_op, said)
-    np.bitwise_or.at(states, of_decision, np.where(said_by := _class(decisions), said_by, 4))
-    contradicted = (states & (states - 1)) != 0
-    ordered = (landed >= last_asked[of_op]) & ~(contradicted[of_op] & (landed < last_decided[of_op]))
+    first_decided = np.full(count, _NEVER)
+    np.minimum.at(first_decided, found["decisions"], _filled(decisions, "decided", _NEVER))
     late = np.zeros(count, np.bool_)
     late[own[_filled(half, "landed", _NEVER) > first_decided[own]]] = True
-    late[of_op[(landed > first_decided[of_op]) | (~ordered & (said != 0))]] = True
-    if spare is not None:
-        late[own[(first_decided[own] == _NEVER) & (_filled(half, "born", -_NEVER) < spare)]] = True
+    late[of_op[_filled(op, "landed", 0) > first_decided[of_op]]] = True
     return late[:-1]
 
 
 def _filled(rows: pa.Table, name: str, unknown: int) -> Numbers:
     numbers: Numbers = rows.column(name).fill_null(unknown).to_numpy()
     return numbers
-
-
-def _class(rows: pa.Table) -> Numbers:
-    """1: COMMIT, 2: ROLLBACK, by any source; 0: another state."""
-    state = _filled(rows, "state", 0)
-    return np.where((state & COMMITS) != 0, 1, np.where((state & ROLLBACKS) != 0, 2, 0))
 
 
 def _said(rows: pa.Table, found: Numbers, half: pa.Table, usual: Flags, names: Sequence[str]) -> Numbers:

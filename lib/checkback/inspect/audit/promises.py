@@ -81,9 +81,6 @@ _ALL = (
         "P1",
         "in `discarded` for another reason, or after more or fewer checks, than decided",
     ),
-    Finding(
-        "op_passed_over", "broken", "P1", "checked, or decided otherwise, by a batch after one that had read its op"
-    ),
     Finding("pending_overdue", "broken", "P1", "has its own op, or outlived transaction.reserved, and was skipped"),
     Finding("published_while_scheduled", "broken", "P1", "published, but not in `deliveries`: perhaps early"),
     Finding("delay_not_kept", "broken", "P1", "decided COMMIT with another deliver_at than its delay gives, or none"),
@@ -108,9 +105,6 @@ _ALL = (
         "broken",
         "P4",
         "the decision, or delivery, names another transaction or topic than the half message",
-    ),
-    Finding(
-        "check_overdue", "broken", "P5", "pending, and was not checked when it was due, though batches had time for it"
     ),
     Finding("check_over_limit", "broken", "P5", "more checks than check_max, as it was then"),
     Finding("check_after_decision", "broken", "P5", "checked once more after the decision"),
