@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import warnings
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import duckdb
@@ -87,9 +87,11 @@ class Database:
             }
         )
         begin = ["SET TimeZone = 'UTC'"]
-        begin.append("SET enable_progress_bar = false")  # DuckDB's own, to stdout, in an interactive Python
         begin += (f"CREATE MACRO {one}" for one in map(str.strip, _MACROS.replace("\\\n", "").splitlines()) if one)
         self._connection.execute("; ".join(begin))
+        # DuckDB's own, to stdout, in an interactive Python. Without ipywidgets a notebook has none, and refuses this.
+        with suppress(duckdb.InvalidInputException):
+            self._connection.execute("SET enable_progress_bar = false")
         for name, function, kinds, kind in _FUNCTIONS:
             own: Any = kinds, kind  # texts are types, too
             self._connection.create_function(name, function, *own, type=ARROW, null_handling=SPECIAL)
