@@ -126,17 +126,35 @@ def test_what_is_forgotten_is_found_in_the_tables(tmp_path: Path) -> None:
     assert landed(tmp_path, "op") == [f"t-{n}" for n in range(6)]
 
 
-def test_queues_take_turns(tmp_path: Path) -> None:
-    """Each has offsets of its own, without a gap."""
-    with Gateway(tmp_path, "gateway.queues=[2,7]", "gateway.gather=0s") as gateway:
-        places = []
-        for n in range(6):
-            answer = gateway.post("/v1/half", half(f"t-{n}")).json()
-            places.append((answer["queue_id"], answer["queue_offset"]))
-        assert sorted(places) == [(2, 0), (2, 1), (2, 2), (7, 0), (7, 1), (7, 2)]
-        assert gateway.post("/v1/op", op(places[5][1], "t-5", queue_id=places[5][0])).status_code == 200
-    with Gateway(tmp_path, "gateway.queues=[7]") as gateway:
-        assert gateway.post("/v1/half", half("u")).json() == {"transaction_id": "u", "queue_id": 7, "queue_offset": 3}
+@pytest.mark.parametrize("acknowledge", ["table", "journal"])
+def test_messages_of_a_key_or_queue_keep_their_order_in_one_half_queue(tmp_path: Path, acknowledge: str) -> None:
+    """Alone and in a request of several, whose answers are in its order; offsets of each queue are without a gap."""
+    sent = [half(f"a-{n}", ordering_key="account-7") for n in range(8)]  # queue 5 of its topic
+    sent += [half(f"b-{n}", ordering_key="account-6") for n in range(8)]  # queue 19
+    sent += [half(f"c-{n}", properties={"__SHARDINGKEY": "account-0"}) for n in range(8)]  # queue 38
+    sent += [half(f"d-{n}", real_queue_id=38) for n in range(8)]
+    sent += [half(f"e-{n}") for n in range(8)]
+    sent = [sent[kind * 8 + n] for n in range(8) for kind in range(5)]
+    refused, repeated = half("f", tags=7), half("a-0", ordering_key="account-7")
+    with Gateway(tmp_path, "gateway.queues=[7,2,9]", f"gateway.acknowledge={acknowledge}") as gateway:
+        told = [gateway.post("/v1/half", one).json() for one in sent[:20]]
+        batch = gateway.post("/v1/halves", {"messages": [refused, *sent[20:], repeated]}).json()["results"]
+        assert batch.pop(0)["code"] == "unfit"
+        assert {"status": 200, **told[0]} == batch.pop()
+        told += batch
+        assert [one["transaction_id"] for one in told] == [one["transaction_id"] for one in sent]
+        places = [(one["queue_id"], one["queue_offset"]) for one in told]
+        assert gateway.post("/v1/op", op(places[5][1], "a-1", queue_id=places[5][0])).status_code == 200
+    for kind, queue_id in enumerate((9, 2, 9, 9)):  # 5, 19, 38 and 38 modulo 3
+        mine = places[kind::5]
+        assert {queue for queue, _ in mine} == {queue_id}
+        assert mine == sorted(mine)
+    found = {(row["queue_id"], row["queue_offset"]): row["transaction_id"] for row in rows(tmp_path, "half")}
+    assert found == {place: one["transaction_id"] for place, one in zip(places, sent, strict=True)}
+    for queue_id in (2, 7, 9):
+        offsets = [offset for queue, offset in found if queue == queue_id]
+        assert offsets == list(range(len(offsets)))
+        assert offsets
 
 
 def test_queue_that_is_given_up_is_known_all_the_same(tmp_path: Path) -> None:

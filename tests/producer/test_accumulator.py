@@ -21,10 +21,15 @@ if TYPE_CHECKING:
 PATIENCE = Patience()
 
 
-def call(number: int, size: int = 1, pinned: str | None = None) -> Call:
+def call(number: int, size: int = 1, pinned: str | None = None, preferred: str | None = None) -> Call:
     made = Call([("t", b"")] * number, Attempts(PATIENCE, 0))
-    made.size, made.pinned = size, pinned
+    made.size, made.pinned, made.preferred = size, pinned, preferred
     return made
+
+
+def only(made: Call) -> str | None:
+    """The one gateway that may have it."""
+    return made.pinned or made.preferred
 
 
 def op() -> Op:
@@ -36,6 +41,7 @@ CALLS = st.lists(
         call,
         st.integers(1, BATCH_MAX),
         st.sampled_from([1, BATCH_BYTES // 3, BATCH_BYTES, 2 * BATCH_BYTES]),
+        st.sampled_from([None, None, "a", "b"]),
         st.sampled_from([None, None, "a", "b"]),
     ),
     max_size=12,
@@ -51,22 +57,32 @@ def test_requests_are_within_the_limits_and_each_call_is_taken_once_in_order(
         assert waiting.add(one)
     taken: list[Call] = []
     for gateway in [*turns, *"ab" * 12]:
-        if not any(one.pinned in {None, gateway} for one in calls if one not in taken):
+        if not any(only(one) in {None, gateway} for one in calls if one not in taken):
             continue
         request = waiting.take(gateway)
         waiting.done()
         assert request
         assert len(request) == 1 or sum(map(len, request)) <= BATCH_MAX
         assert len(request) == 1 or sum(one.size for one in request) <= BATCH_BYTES
-        assert {one.pinned for one in request} <= {None, gateway}
+        assert {only(one) for one in request} <= {None, gateway}
         taken += request
     assert len(taken) == len(calls)
     assert set(map(id, taken)) == set(map(id, calls))
     for pin in (None, "a", "b"):
-        assert [one for one in taken if one.pinned == pin] == [one for one in calls if one.pinned == pin]
+        assert [one for one in taken if only(one) == pin] == [one for one in calls if only(one) == pin]
     waiting.close()
     assert waiting.take("a") == []
     assert not waiting.add(call(1))
+
+
+def test_another_gateway_has_what_prefers_one_that_is_left_alone_unless_it_is_pinned_to_it() -> None:
+    waiting: Accumulator[Call] = Accumulator()
+    pinned, preferring = call(1, pinned="a"), call(1, preferred="a")
+    for one in (pinned, preferring, call(1, preferred="c")):
+        assert waiting.add(one)
+    waiting.free("a")
+    assert waiting.take("b") == [preferring]
+    assert waiting.take("a") == [pinned]
 
 
 def test_nobody_ends_while_calls_may_be_put_back() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,8 +25,10 @@ from checkback.producer import (
     gateway,
     senders,
 )
+from checkback.producer.calls import HALVES, MESSAGES, Route
 from checkback.producer.gateway import Gateway
 from checkback.producer.gateway_address import Address, addresses
+from consumer.heard import until
 from producer.gateways import BAD_GATEWAY, BROKEN, CUT, DROPPED, FULL, LATE, OK, REFUSED, TORN, UNAVAILABLE, StubGateway
 from producer.sending import Listener, message
 
@@ -70,6 +73,101 @@ def test_half_messages_are_spread_and_ops_go_where_they_are(two: tuple[StubGatew
     assert all(one.halves for one in two)
     assert sorted(committed(*two)) == sorted(f"t{number}" for number in range(20))
     assert not any(one.unverified for one in two)
+
+
+#: messages of four kinds in order, in turn, each with its number among its own; the number of each kind's gateway
+IN_ORDER: list[tuple[dict[str, Any], int]] = [
+    ({"ordering_key": "account-7"}, 1),  # queue 5 of its topic
+    ({"ordering_key": "account-0"}, 0),  # queue 38
+    ({"properties": {"__SHARDINGKEY": "account-6"}}, 1),  # queue 19
+    ({"real_queue_id": 4}, 0),
+]
+
+
+def in_order(number: int) -> Message:
+    """One of them."""
+    return Message("payments", b"", transaction_id=f"t{number}", **IN_ORDER[number % 4][0])
+
+
+def assert_in_order(two: tuple[StubGateway, StubGateway], count: int) -> None:
+    """Each gateway has its kinds, as they were sent."""
+    for kind, (_, home) in enumerate(IN_ORDER):
+        mine = [f"t{number}" for number in range(kind, count, 4)]
+        found = [half["transaction_id"] for half in two[home].halves if half["transaction_id"] in mine]
+        assert found == mine
+    assert sum(len(one.halves) for one in two) == count
+
+
+@pytest.mark.parametrize("way", ["send", "send_in_transaction"])
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_messages_of_a_key_or_queue_are_in_order_at_one_gateway(
+    two: tuple[StubGateway, StubGateway], way: str, kind: str
+) -> None:
+    urls, listener = [one.url for one in two], Listener(lambda *_: COMMIT)
+    if kind == "sync":
+        with TransactionProducer("orders", urls, listener) as producer:
+            for number in range(24):
+                getattr(producer, way)(in_order(number)).raise_for_status()
+    else:
+
+        async def send() -> None:
+            async with AsyncTransactionProducer("orders", urls, listener) as many:
+                for number in range(24):
+                    (await getattr(many, way)(in_order(number))).raise_for_status()
+
+        asyncio.run(send())
+    assert_in_order(two, 24)
+
+
+def test_a_batch_is_divided_by_gateway_and_its_results_are_in_order(two: tuple[StubGateway, StubGateway]) -> None:
+    messages = [in_order(number) for number in range(24)]
+    messages[10] = replace(messages[10], tags="refused")
+    plain = [replace(message(number), transaction_id=f"u{number}") for number in range(3)]
+    with TransactionProducer("orders", [one.url for one in two]) as producer:
+        results = producer.send_batch([*messages, *plain])
+        assert producer.send_batch([]) == []
+    assert [result.transaction_id for result in results] == [one.transaction_id for one in (*messages, *plain)]
+    assert [number for number, result in enumerate(results) if result.send_status is SendStatus.REJECTED] == [10]
+    assert [result.queue_id for result in results[:4]] == [1, 0, 1, 0]
+    assert sum(len(one.requests("/v1/messages")) for one in two) == 3  # one each, and one for the others
+    for one in two:
+        one.halves[:] = [half for half in one.halves if half["transaction_id"][0] == "t"]
+    two[1].halves.insert(5, {"transaction_id": "t10"})  # the one refused
+    assert_in_order(two, 24)
+
+
+def test_a_key_goes_to_another_gateway_only_while_its_own_is_left_alone(
+    two: tuple[StubGateway, StubGateway], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway, "_LIMITS", Limits(failures=1, pause_s=60, trial_s=60))
+    two[1]._faults["/v1/halves"] += [FULL]
+    with TransactionProducer("orders", [one.url for one in two], sleep=lambda _: None) as producer:
+        assert [producer.send(in_order(number)).queue_id for number in (0, 4)] == [0, 0]
+        producer._senders._gateways[two[1].url].begin()  # it is left alone no more
+        assert [producer.send(in_order(number)).queue_id for number in (8, 12)] == [1, 1]
+
+
+@pytest.mark.parametrize("others", [HALVES, MESSAGES])
+def test_what_waits_for_its_own_gateway_goes_to_another_when_that_one_fails(
+    two: tuple[StubGateway, StubGateway], monkeypatch: pytest.MonkeyPatch, others: Route
+) -> None:
+    """Also if it fails at another route's message."""
+    monkeypatch.setattr(gateway, "_LIMITS", Limits(failures=1, pause_s=60, trial_s=60))
+    two[1].takes_halves.clear()
+    two[1]._faults["/v1/halves"] += [FULL, FULL]
+    urls, listener = [one.url for one in two], Listener(lambda *_: COMMIT)
+    with (
+        TransactionProducer("orders", urls, listener, sleep=lambda _: None) as producer,
+        ThreadPoolExecutor(3) as pool,
+    ):
+        send = producer.send_in_transaction if others is HALVES else producer.send
+        sent: list[Future[Any]] = [pool.submit(send, in_order(0))]
+        sent.append(pool.submit(producer.send_in_transaction, in_order(4)))
+        two[1].until(HALVES.path, 1)
+        sent.append(pool.submit(producer.send_in_transaction, in_order(8)))
+        until(lambda: len(producer._senders._calls[HALVES].waiting) >= 1)
+        two[1].takes_halves.set()
+        assert [one.result().queue_id for one in sent] == [0, 0, 0]
 
 
 def test_gateway_that_does_not_answer_is_left_alone(two: tuple[StubGateway, StubGateway]) -> None:

@@ -22,7 +22,7 @@ from checkback.messages.delay import too_late
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable, Iterator, Sequence
 
     from checkback.gateway.authentication import BearerTokens, Groups
     from checkback.gateway.deduplication.cache import DeduplicationCache
@@ -48,12 +48,12 @@ class ReceivedHalves:
     failed with ``problem``.
     """
 
+    queue_id: int
     halves: list[Half]
     names: list[str]
     fingerprints: list[int]
     size: int = 0
     done: asyncio.Future[None] | None = field(default=None, init=False)
-    queue_id: int = field(default=-1, init=False)
     queue_offset: int = field(default=-1, init=False)
     problem: Problem | None = field(default=None, init=False)
 
@@ -93,7 +93,7 @@ class _InFlight(NamedTuple):
 
 
 class _StoredHalves(NamedTuple):
-    """A commit: ``halves`` of the blocks, at the queue's offsets from ``first`` on."""
+    """Of a commit, what is for one queue: ``halves`` of the blocks, at the queue's offsets from ``first`` on."""
 
     halves: list[Half]
     blocks: Sequence[ReceivedHalves]
@@ -102,9 +102,10 @@ class _StoredHalves(NamedTuple):
 
 
 class HalfMessageWriter:
-    """Writes half messages to the table. Each commit goes to one queue, round-robin.
+    """Writes half messages to the table: those of the same queue of their topic to the same half queue.
 
-    A file thus holds a single range of offsets, which makes data skipping effective.
+    A batch of `reconcile` is in the order of half queue and offset: in two half queues they would not keep theirs.
+    A file holds a single range of offsets, which makes data skipping effective.
     """
 
     def __init__(
@@ -126,7 +127,6 @@ class HalfMessageWriter:
         self._table = table
         self._metrics = metrics
         self._health = health
-        self._turn = 0
         self.commits: GroupCommit[ReceivedHalves] = GroupCommit(self, gateway.max_waiting, intake)
 
     def take(self, messages: Sequence[Half | Problem], groups: Groups) -> Awaitable[list[Answer]]:
@@ -134,22 +134,34 @@ class HalfMessageWriter:
 
         The awaitable holds references only to the messages that are to be committed, which are counted.
         """
-        fit = [self._fit(half, groups) for half in messages]
-        block = self._whole_block([half for half in fit if not isinstance(half, Problem)], len(fit), groups)
-        return _all_settled(self._decided(fit, groups)) if block is None else _all_stored(block)
+        queues = self._cache.queues
+        if len(queues) == 1:
+            return self._take(messages, groups, queues[0])
+        parts: dict[int, list[int]] = {}
+        for number, half in enumerate(messages):
+            at = 0 if isinstance(half, Problem) else half.real_queue_id % len(queues)
+            parts.setdefault(at, []).append(number)
+        return _in_order(
+            [(part, self._take([messages[n] for n in part], groups, queues[at])) for at, part in sorted(parts.items())]
+        )
 
-    def _whole_block(self, halves: list[Half], count: int, groups: Groups) -> ReceivedHalves | None:
+    def _take(self, messages: Sequence[Half | Problem], groups: Groups, queue_id: int) -> Awaitable[list[Answer]]:
+        fit = [self._fit(half, groups) for half in messages]
+        block = self._whole_block([half for half in fit if not isinstance(half, Problem)], len(fit), groups, queue_id)
+        return _all_settled(self._decided(fit, groups, queue_id)) if block is None else _all_stored(block)
+
+    def _whole_block(self, halves: list[Half], count: int, groups: Groups, queue_id: int) -> ReceivedHalves | None:
         """The messages, submitted together, if all ``count`` of the request are new and there is room; else None."""
         size = sum(map(_size, halves))
         if len(halves) < count or self.commits.refusal(count, size, groups) is not None:
             return None
         names = [name_of(half.producer_group, half.transaction_id) for half in halves]
-        block = ReceivedHalves(halves, names, list(map(fingerprint, halves)), size)
+        block = ReceivedHalves(queue_id, halves, names, list(map(fingerprint, halves)), size)
         return block if self._submit(block, groups) else None
 
-    def _decided(self, messages: Sequence[Half | Problem], groups: Groups) -> list[Answer | _InFlight]:
+    def _decided(self, messages: Sequence[Half | Problem], groups: Groups, queue_id: int) -> list[Answer | _InFlight]:
         """The answer to each message, or the in-flight one that it is or repeats. Those that are new are submitted."""
-        block = ReceivedHalves([], [], [])
+        block = ReceivedHalves(queue_id, [], [], [])
         rows: dict[str, int] = {}
         decided = [one if isinstance(one, Problem) else self._decide(one, block, rows) for one in messages]
         refusal = self._cut(block, groups)
@@ -219,42 +231,38 @@ class HalfMessageWriter:
         reason = too_late(delay_ms, deliver_at, now_ms(), self._max_delay)
         return Problem("unfit", reason, {"field": reason.partition(":")[0]}) if reason else None
 
-    def prepare(self, batch: Sequence[ReceivedHalves]) -> _StoredHalves:
+    def prepare(self, batch: Sequence[ReceivedHalves]) -> list[_StoredHalves]:
         """Assign the offsets."""
-        queue_id = self._cache.queues[self._turn % len(self._cache.queues)]
-        self._turn += 1
-        offset = first = self._cache.next_offset(queue_id)
+        of_queues: dict[int, list[ReceivedHalves]] = {}
         for block in batch:
-            block.queue_id, block.queue_offset = queue_id, offset
+            of_queues.setdefault(block.queue_id, []).append(block)
+        return [self._assigned(queue_id, blocks) for queue_id, blocks in of_queues.items()]
+
+    def _assigned(self, queue_id: int, blocks: Sequence[ReceivedHalves]) -> _StoredHalves:
+        offset = first = self._cache.next_offset(queue_id)
+        for block in blocks:
+            block.queue_offset = offset
             offset += len(block)
-        return _StoredHalves([half for block in batch for half in block.halves], batch, queue_id, first)
+        return _StoredHalves([half for block in blocks for half in block.halves], blocks, queue_id, first)
 
-    def write(self, prepared: _StoredHalves) -> None:
-        """Commit to `half`."""
-        rows = half_rows(prepared.halves, prepared.queue_id, prepared.first, now_ms())
-        with self._metrics.commit("half", len(rows)):
-            self._table.append(rows)
+    def write(self, prepared: Sequence[_StoredHalves]) -> None:
+        """Commit to `half`, a file for each queue."""
+        stored = now_ms()
+        files = [half_rows(one.halves, one.queue_id, one.first, stored) for one in prepared]
+        with self._metrics.commit("half", sum(map(len, files))):
+            self._table.append(*files)
 
-    def records(self, prepared: _StoredHalves) -> list[Record]:
+    def records(self, prepared: Sequence[_StoredHalves]) -> list[Record]:
         """See group_commit.CommitTarget."""
-        halves: list[Half] = []
-        size, left = 0, len(prepared.blocks)
-        records: list[Record] = []
-        for block in prepared.blocks:
-            halves += block.halves
-            size, left = size + block.size, left - 1
-            if size > _RECORD or not left:
-                first = block.queue_offset + len(block) - len(halves)
-                records.append(half_record(halves, prepared.queue_id, first))
-                halves, size = [], 0
-        return records
+        return [record for one in prepared for record in _records(one)]
 
-    def settle(self, batch: Sequence[ReceivedHalves], prepared: _StoredHalves) -> None:
+    def settle(self, batch: Sequence[ReceivedHalves], prepared: Sequence[_StoredHalves]) -> None:
         """Add them to the cache."""
         stored = steady_ms()
         self._cache.stored([half for block in batch for half in block.remembered(stored)])
         self._health.worked()
-        self._metrics.last_offset(prepared.queue_id, prepared.first + len(prepared.halves) - 1)
+        for one in prepared:
+            self._metrics.last_offset(one.queue_id, one.first + len(one.halves) - 1)
 
     def failed(self, batch: Sequence[ReceivedHalves], error: Exception) -> None:
         """Drop them: the next commit assigns their offsets to others."""
@@ -262,6 +270,25 @@ class HalfMessageWriter:
         for block in batch:
             block.problem = problem
             self._cache.release(block.names)
+
+
+def _records(prepared: _StoredHalves) -> Iterator[Record]:
+    halves: list[Half] = []
+    size, left = 0, len(prepared.blocks)
+    for block in prepared.blocks:
+        halves += block.halves
+        size, left = size + block.size, left - 1
+        if size > _RECORD or not left:
+            yield half_record(halves, prepared.queue_id, block.queue_offset + len(block) - len(halves))
+            halves, size = [], 0
+
+
+async def _in_order(parts: Sequence[tuple[Sequence[int], Awaitable[list[Answer]]]]) -> list[Answer]:
+    """The answers to all messages of a request; ``parts``: their numbers, and the answers to them."""
+    answers: dict[int, Answer] = {}
+    for numbers, part in parts:
+        answers.update(zip(numbers, await part, strict=True))
+    return [answers[number] for number in range(len(answers))]
 
 
 async def _all_stored(block: ReceivedHalves) -> list[Answer]:

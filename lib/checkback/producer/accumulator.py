@@ -74,7 +74,7 @@ class Accumulator(Generic[C]):
             call.taken = False
             self._waiting.append(call)
             if self._idle:  # under load there is none, and asking Condition takes longer than the rest
-                self._arrived.notify(1 if call.pinned is None else _ALL)
+                self._arrived.notify(1 if call.pinned is None and call.preferred is None else _ALL)
             return True
 
     def put_back(self, calls: Sequence[C]) -> None:
@@ -125,12 +125,12 @@ class Accumulator(Generic[C]):
             self._hurry = bool(self._waiting)
             self._hurried.notify_all()
 
-    def unpin(self, gateway: str) -> None:
-        """Any gateway may have the calls that were this one's."""
+    def free(self, gateway: str) -> None:
+        """Any gateway may have the calls that prefer this one."""
         with self._lock:
             for call in self._waiting:
-                if call.pinned == gateway:
-                    call.pinned = None
+                if call.preferred == gateway:
+                    call.preferred = None
             self._arrived.notify_all()
 
     def expired(self, now: float) -> list[C]:
@@ -172,7 +172,7 @@ class Accumulator(Generic[C]):
         number = size = 0
         while self._waiting:
             call = self._waiting.popleft()
-            if call.pinned is not None and call.pinned != gateway:
+            if (call.pinned or call.preferred or gateway) != gateway:
                 others.append(call)
                 continue
             number += len(call)

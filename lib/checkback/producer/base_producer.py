@@ -67,19 +67,21 @@ class BaseProducer:
         """One message. Raises Rejected."""
         transaction_id = id_of(message)
         json = half_json(self._group, message, transaction_id, self._now_ms())
-        return Call([(transaction_id, json)], Attempts(self._patience, self._timer()))
+        return Call([(transaction_id, json)], Attempts(self._patience, self._timer()), self._senders.home_of(message))
 
     def _requests(self, messages: Iterable[Message], results: list[SendResult]) -> Iterator[Call]:
         """The requests of send_batch, each to be made before the next; what came of them is added to ``results``."""
         silent = False
-        for batch in batches(self._group, messages, self._now_ms()):
+        found: dict[int, SendResult] = {}
+        for batch in batches(self._group, messages, self._now_ms(), self._senders.home_of):
             if silent:
-                results += unsent(batch)
+                found.update(zip(batch.numbers, unsent(batch.messages), strict=True))
                 continue
-            call = Call(batch, Attempts(self._patience, self._timer()))
+            call = Call(batch.messages, Attempts(self._patience, self._timer()), batch.home)
             yield call
-            results += send_results(call)
+            found.update(zip(batch.numbers, send_results(call), strict=True))
             silent = call.silent
+        results += [found[number] for number in range(len(found))]
 
     def _end(
         self, half: Call, place: Place, state: LocalTransactionState, local_error: Exception | None

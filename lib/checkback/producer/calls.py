@@ -74,20 +74,24 @@ class Call:
     """Messages that are sent in the same request: one, or those of a batch; each has a result of its own.
 
     ``messages``: transaction id and JSON. ``results``: in order, the place of each that is stored, or why it is not;
-    None = not known yet. ``waiter``: how its caller waits for the end of an attempt. ``gateway``: that of the last
-    attempt; ``pinned``: the only one that may have the next, None = any; both are URLs.
+    None = not known yet. ``waiter``: how its caller waits for the end of an attempt. URLs of gateways: ``home``, to
+    which messages in order go unless it is left alone, None = any; ``gateway``, that of the last attempt; ``preferred``
+    for the next one, unless it is left alone; ``pinned``, the only one that may have it. None = any.
     """
 
     __slots__ = (
-        *("_left", "_reply", "attempts", "gateway", "messages", "pinned", "results", "size", "taken", "waiter"),
+        *("_left", "_reply", "attempts", "gateway", "home", "messages", "pinned", "preferred", "results", "size"),
+        *("taken", "waiter"),
     )
 
-    def __init__(self, messages: Sequence[tuple[str, bytes]], attempts: Attempts) -> None:
+    def __init__(self, messages: Sequence[tuple[str, bytes]], attempts: Attempts, home: str | None = None) -> None:
         self.messages = messages
         self.attempts = attempts
         self.results: list[Place | GatewayError | None] = [None] * len(messages)
         self.waiter: Any = None
         self.gateway = ""
+        self.home = home
+        self.preferred: str | None = None
         self.pinned: str | None = None
         self._left: Sequence[int] = range(len(messages))
         self._reply: tuple[str, _Replied] | None = None
@@ -239,22 +243,45 @@ def size_of(json: bytes) -> int:
     return max(len(json), _VALUE * (json.count(b",") + json.count(b"{") + json.count(b"[")))
 
 
-def batches(group: str, messages: Iterable[Message], born_ms: int) -> list[list[tuple[str, bytes]]]:
-    """The (transaction_id, JSON) of messages, in batches that fit into a request.
+class Batch:
+    """Messages that fit into a request to one gateway. ``numbers``: of each in what the caller sends; ``home``: `Call`.
+
+    ``messages``: transaction id and JSON.
+    """
+
+    def __init__(self, home: str | None) -> None:
+        self.home = home
+        self.numbers: list[int] = []
+        self.messages: list[tuple[str, bytes]] = []
+        self._size = 0
+
+    def add(self, number: int, transaction_id: str, json: bytes) -> bool:
+        """Add a message; False if there is no room."""
+        self._size += size_of(json)
+        if self.numbers and (self._size > BATCH_BYTES or len(self.numbers) == BATCH_MAX):
+            return False
+        self.numbers.append(number)
+        self.messages.append((transaction_id, json))
+        return True
+
+
+def batches(
+    group: str, messages: Iterable[Message], born_ms: int, home_of: Callable[[Message], str | None]
+) -> list[Batch]:
+    """Messages in requests; those of a home in their order.
 
     Raises Rejected for an invalid message, before anything is sent.
     """
-    found: list[list[tuple[str, bytes]]] = []
-    size = BATCH_BYTES
-    for message in messages:
+    found: list[Batch] = []
+    filling: dict[str | None, Batch] = {}
+    for number, message in enumerate(messages):
         transaction_id = id_of(message)
         json = half_json(group, message, transaction_id, born_ms)
-        own = size_of(json)
-        size += own
-        if size > BATCH_BYTES or len(found[-1]) == BATCH_MAX:
-            found.append([])
-            size = own
-        found[-1].append((transaction_id, json))
+        home = home_of(message)
+        if home not in filling or not filling[home].add(number, transaction_id, json):
+            filling[home] = Batch(home)
+            filling[home].add(number, transaction_id, json)
+            found.append(filling[home])
     return found
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from checkback.messages.delay import FIELDS, PROPERTIES
 from checkback.messages.fields import Rejected
-from checkback.messages.half import parse_half
+from checkback.messages.half import SHARDING_KEY, parse_half, real_queue_of
 from checkback.messages.limits import BODY_MAX, INT_MAX, LONG_MAX, ORDERING_KEY_MAX, PROPERTIES_MAX, TRANSACTION_ID_MAX
 from checkback.messages.names import is_group, is_topic
 
@@ -42,12 +42,12 @@ class Message:
 
     ``check_immunity_s``: how long the local transaction may take before the first check, in seconds (None: the server's
     transaction.timeout). ``ordering_key``: messages with the same one go to the same queue of the topic, in which
-    consumers with ``orderly`` keep the order; or ``real_queue_id`` names the queue. With neither, messages are spread
-    by their transaction id. ``transaction_id``: if empty, the producer generates a unique one (RocketMQ's UNIQ_KEY); or
-    an idempotency key, unique in the producer group, with which a message sent again after a crash lands only once. At
-    most one of ``delay_level`` (RocketMQ's, 1 to 18), ``delay`` (from COMMIT) and ``deliver_at`` (with a time zone)
-    says when it is delivered, see docs/delay.md. The limits are RocketMQ's, see docs/files.md. ``keys``: words with a
-    space between them.
+    consumers with ``orderly`` keep the order (docs/producer.md); or ``real_queue_id`` names the queue. With neither,
+    messages are spread by their transaction id. ``transaction_id``: if empty, the producer generates a unique one
+    (RocketMQ's UNIQ_KEY); or an idempotency key, unique in the producer group, with which a message sent again after a
+    crash lands only once. At most one of ``delay_level`` (RocketMQ's, 1 to 18), ``delay`` (from COMMIT) and
+    ``deliver_at`` (with a time zone) says when it is delivered, see docs/delay.md. The limits are RocketMQ's, see
+    docs/files.md. ``keys``: words with a space between them.
 
     ``queue_id`` and ``queue_offset``: the place at which its half message was acknowledged, and ``producer_group`` that
     of its producer: set in the message that ``execute_local_transaction`` is given, else None. The place is the half
@@ -116,6 +116,14 @@ os.register_at_fork(after_in_child=_ids.begin)
 def id_of(message: Message) -> str:
     """The message's transaction id: its own, or a generated, globally unique one."""
     return message.transaction_id or _ids.next()
+
+
+def queue_of(message: Message) -> int | None:
+    """The queue of its topic that a message asks for, by `real_queue_id` or its ordering key; None = any."""
+    if message.real_queue_id is not None:
+        return message.real_queue_id
+    key = message.ordering_key or message.properties.get(SHARDING_KEY)
+    return real_queue_of(key) if key else None
 
 
 def half_json(group: str, message: Message, transaction_id: str, born_ms: int) -> bytes:

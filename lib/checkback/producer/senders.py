@@ -23,6 +23,7 @@ from checkback.producer.calls import HALVES, MESSAGES, OPS, Call, NoReply, Op, R
 from checkback.producer.connection import Connection
 from checkback.producer.gateway import PROBE, PROBE_S, Gateway
 from checkback.producer.listener import logger
+from checkback.producer.message import queue_of
 from checkback.producer.responses import TRY_AGAIN, GatewayError, GatewayReply, may_have_landed
 from checkback.producer.retry import Attempts
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from checkback.producer.gateway_address import Address
     from checkback.producer.listener import LocalTransactionState
+    from checkback.producer.message import Message
     from checkback.producer.retry import Patience
 
     #: is told of an op that has not landed: transaction id, COMMIT or ROLLBACK, why
@@ -68,7 +70,7 @@ class _Sender(Generic[C]):
         connections: Sequence[tuple[Gateway, Connection]],
         send: Callable[[Route, Gateway, Connection, Sequence[Call]], None],
         ended: Callable[[Sequence[C]], None],
-        paused: Callable[[Gateway], None] | None = None,
+        paused: Callable[[], None] | None = None,
         linger_s: float = 0.0,
     ) -> None:
         self.route = route
@@ -145,8 +147,9 @@ class _Sender(Generic[C]):
 
     def _wait(self, waiting: Accumulator[C], gateway: Gateway, connection: Connection) -> bool:
         """Leave a gateway alone for a moment, or probe it; True: there is nothing to send any more."""
+        waiting.free(gateway.url)  # others have its calls
         if self._paused is not None:
-            self._paused(gateway)
+            self._paused()
         turn = gateway.probe_due()
         if turn is None:
             return waiting.finished(_MOMENT_S)
@@ -185,6 +188,7 @@ class Senders:
         self.outstanding = Outstanding(max_waiting_ops)
         gateways = [Gateway(address, only=len(addresses) == 1, timer=timer) for address in addresses]
         self._gateways = {gateway.url: gateway for gateway in gateways}
+        self._urls = list(self._gateways)
 
         def connected(number: int) -> list[tuple[Gateway, Connection]]:
             return [(each, Connection(each.address, curl_options)) for _ in range(number) for each in gateways]
@@ -201,7 +205,18 @@ class Senders:
 
     def add(self, route: Route, call: Call) -> bool:
         """Have an attempt made; False if the producer is closed."""
+        self._prefer(call, call.home)
         return self._calls[route].add(call)
+
+    def home_of(self, message: Message) -> str | None:
+        """The gateway of a message in order: that of its topic's queue, so that one half queue has them all."""
+        queue = queue_of(message) if len(self._urls) > 1 else None
+        return None if queue is None else self._urls[queue % len(self._urls)]
+
+    def _prefer(self, call: Call, url: str | None) -> None:
+        gateway = None if url is None else self._gateways.get(url)
+        if gateway is not None and not gateway.only and not gateway.is_left_alone():
+            call.preferred = url
 
     def withdraw(self, route: Route, call: Call) -> bool:
         """Take back a call; False if its attempt has begun."""
@@ -209,9 +224,7 @@ class Senders:
 
     def hand_over(self, op: Op) -> GatewayError | None:
         """Have an op sent, after those that were handed over before; the error if the producer is closed."""
-        gateway = self._gateways.get(op.gateway)
-        if gateway is not None and not gateway.only and not gateway.is_left_alone():
-            op.pinned = op.gateway  # it has the half message, others would look it up
+        self._prefer(op, op.gateway)  # it has the half message, others would look it up
         try:
             with self.outstanding.lock:  # whom a signal interrupts in between is seen to hold it
                 self.outstanding.add(op)
@@ -333,16 +346,13 @@ class Senders:
             not_stored = not unsure and not reply.resent
         if (unsure or not_stored) and not gateway.only:
             gateway.failed()
-            self._ops.waiting.unpin(gateway.url)
+            for sender in self._all:
+                sender.waiting.free(gateway.url)
         for call in calls:
-            call.gateway = gateway.url
-            if gateway.only:
-                continue
+            call.gateway, call.preferred = gateway.url, None
             # Nobody is asked about a message without a transaction: stored at a second gateway, it would come twice.
-            if route is MESSAGES and not not_stored:
+            if route is MESSAGES and not (not_stored or gateway.only):
                 call.pinned = gateway.url
-            elif route is OPS:
-                call.pinned = None
         if not distribute(calls, gateway.url + route.path, reply):
             connection.close()
 
@@ -371,11 +381,9 @@ class Senders:
         if again:
             self._sleep(wait)
 
-    def _ops_paused(self, gateway: Gateway) -> None:
-        """While a gateway is left alone: others have its ops, and none waits longer than it may."""
-        waiting = self._ops.waiting
-        waiting.unpin(gateway.url)
-        late = self.outstanding.settle(waiting.expired(self._timer()))
+    def _ops_paused(self) -> None:
+        """While a gateway is left alone no op waits longer than it may."""
+        late = self.outstanding.settle(self._ops.waiting.expired(self._timer()))
         error = GatewayError("no gateway has answered", OPS.path, "check that the gateways run")
         self._tell([(op, error) for op in late])
 
