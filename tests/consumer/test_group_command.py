@@ -194,13 +194,14 @@ def test_positions_in_a_database_are_set_too(
     assert "delete the rows of consumer_group 'g' there" in command(lake, capfd, "remove", "g")
     command(lake, capfd, "reset", "g", "--to", "first", "--yes")
     queue = MessageQueue("pay", 0)
-    start = GroupTable(lake.tables, "g").state.queues[queue]
-    first = positions.load("g", queue, start)
+    table = GroupTable(lake.tables, "g")
+    start = table.state.queues[queue]
+    first = positions.load("g", queue, start, table.table_id)
     assert (first.state.position.consumed, first.state.reset_id) == ({}, start.reset_id)
     with positions.engine.begin() as connection:
         done = QueueState(Position({"a": 0}, None, lake.time, {"a": lake.time}), reset_id=first.state.reset_id)
         positions.keep(connection, "g", queue, first.version, done)
-    assert positions.load("g", queue, start).state == done
+    assert positions.load("g", queue, start, table.table_id).state == done
     assert sorted(consumed(lake, {1, 3}, positions=positions).offsets) == [1, 3]
     assert {each.reset_id for each in GroupTable(lake.tables, "g").state.queues.values()} == {None}
     lake.publish({"pay": [lake.messages(2, (0, 1))]})
@@ -213,7 +214,7 @@ def test_a_position_that_was_set_begins_a_row_that_is_gone(lake: Published, tmp_
     positions = SqlPositions(create_engine(f"sqlite:///{tmp_path}/p.db"))
     positions.create_table()
     start = QueueState(Position({"a": 3}), kept_by="gone").reset(Position({"a": 1}), "id")
-    assert positions.load("g", MessageQueue("pay", 0), start).state.position == Position({"a": 1})
+    assert positions.load("g", MessageQueue("pay", 0), start, "id").state.position == Position({"a": 1})
 
 
 @pytest.mark.slow

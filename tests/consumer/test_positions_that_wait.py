@@ -53,7 +53,7 @@ def test_open_transaction_of_another_member(
     lake.publish({"pay": [lake.messages(10, (0, 1))]})
     positions = SqlPositions(postgres)
     positions.create_table()
-    kept = positions.load("g", QUEUE, QueueState(Position()))
+    kept = positions.load("g", QUEUE, QueueState(Position()), GroupTable(lake.tables, "g").table_id)
     frozen = postgres.connect()
     transaction = frozen.begin()
     done = QueueState(Position({"a": 0}, None, lake.time, {"a": lake.time}))
@@ -84,11 +84,11 @@ def test_database_that_does_not_answer(lake: Published, running: list[PushConsum
     asked, answered = threading.Event(), threading.Event()
 
     class Slow(SqlPositions):
-        def load(self, group: str, queue: MessageQueue, start: QueueState) -> KeptState:
+        def load(self, group: str, queue: MessageQueue, start: QueueState, table_id: str) -> KeptState:
             if queue == QUEUE:
                 asked.set()
                 assert answered.wait(30)
-            return super().load(group, queue, start)
+            return super().load(group, queue, start, table_id)
 
     lake.publish({"pay": [lake.messages(10, (0, 1))]})
     heard = Heard(also=apply)

@@ -90,8 +90,8 @@ def test_resumed_while_the_position_is_loaded(lake: Published, running: list[Pus
     loads = []
 
     class Slow(SqlPositions):
-        def load(self, group: str, queue: MessageQueue, start: QueueState) -> KeptState:
-            kept = super().load(group, queue, start)
+        def load(self, group: str, queue: MessageQueue, start: QueueState, table_id: str) -> KeptState:
+            kept = super().load(group, queue, start, table_id)
             if queue.queue_id == 0:
                 loads.append(kept)
                 if len(loads) == 1:

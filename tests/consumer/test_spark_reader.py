@@ -173,7 +173,7 @@ def test_stream_since_a_time_into_a_database(
     MessageApply().create_table(engine)
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE credits (account TEXT, amount INTEGER)"))
-        with consumed(connection, "credits", "payments", 0, 3) as fresh:
+        with consumed(connection, "credits", "payments", 0, 3, since - timedelta(milliseconds=100)) as fresh:
             assert fresh
     code = _page_code("toLocalIterator", lake=tmp_path)
     exec(code, {"spark": spark, "settings": settings, "engine": engine, "since": since})  # noqa: S102 - the page's own

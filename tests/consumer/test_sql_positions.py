@@ -20,14 +20,15 @@ from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.position import BatchKey, MessageKey, Position
 from checkback.consumer.retry import DeadLetter, Retry
 from checkback.consumer.sql_positions import KeptState, decode, encode
-from checkback.errors import FencedError
+from checkback.errors import FencedError, StorageError
+from checkback.settings import Storage
+from checkback.storage.tables import Tables
 from consumer.heard import Heard, until
+from consumer.published import Published
 from consumer.test_push_consumer import dead_letters, start
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
-
-    from consumer.published import Published
 
 pytestmark = pytest.mark.slow
 
@@ -116,14 +117,44 @@ def test_a_transaction_that_cannot_be_committed_is_done_again(
 def test_of_two_owners_the_one_that_is_late_is_fenced(engine: Engine) -> None:
     positions = SqlPositions(engine)
     positions.create_table()
-    first = positions.load("g", QUEUE, QueueState(Position()))
-    second = positions.load("g", QUEUE, QueueState(Position({"b": 9})))
+    first = positions.load("g", QUEUE, QueueState(Position()), "id")
+    second = positions.load("g", QUEUE, QueueState(Position({"b": 9})), "id")
     assert second == first
     with engine.begin() as connection:
         positions.keep(connection, "g", QUEUE, second.version, QueueState(Position({"a": 7})))
     with engine.connect() as connection, pytest.raises(FencedError):
         positions.keep(connection, "g", QUEUE, first.version, QueueState(Position({"a": 8})))
-    assert positions.load("g", QUEUE, QueueState(Position())).state.position.consumed == {"a": 7}
+    assert positions.load("g", QUEUE, QueueState(Position()), "id").state.position.consumed == {"a": 7}
+
+
+def test_another_lakes_rows_are_refused(
+    lake: Published, running: list[PushConsumer], engine: Engine, tmp_path: Path
+) -> None:
+    """Also those of a lake that was deleted and begun anew: its messages would count as applied, or be dead letters."""
+    lake.publish({"pay": [lake.messages(2)]})
+    heard = Heard(also=apply)
+    start(lake, running, heard, positions=SqlPositions(engine))
+    heard.wait_for(0, 1)
+    running.pop().shutdown()
+    other = Published(Tables.of(Storage(root=str(tmp_path / "other"), sync=False)), application="b", offset=10)
+    other.publish({"pay": [other.messages(2)]})
+    heard = Heard(also=apply)
+    consumer = start(other, running, heard, positions=SqlPositions(engine))
+    until(lambda: "the row is that of another lake's group" in str(consumer.last_error))
+    assert "table consumer_positions, g, pay/" in str(consumer.last_error)
+    running.pop().shutdown()
+    assert heard.offsets == []
+    start(other, running, heard, positions=SqlPositions(engine, "other_positions"))
+    heard.wait_for(10, 11)
+    running.pop().shutdown()
+    assert effects(engine) == Counter([0, 1, 10, 11])
+    own = GroupTable(other.tables, "g").table_id
+    with pytest.raises(StorageError, match=f"set their group_table_id to '{own}'"):
+        SqlPositions(engine).load("g", QUEUE, QueueState(Position()), own)
+    rows = SqlPositions(engine).table
+    with engine.begin() as connection:
+        connection.execute(update(rows).values(group_table_id=own))
+    assert SqlPositions(engine).load("g", QUEUE, QueueState(Position()), own).version > 0
 
 
 def test_a_row_that_cannot_be_read_holds_up_its_queue_alone(
@@ -132,7 +163,7 @@ def test_a_row_that_cannot_be_read_holds_up_its_queue_alone(
     lake.publish({"pay": [lake.messages(10, (0, 1))]})
     positions = SqlPositions(engine)
     positions.create_table()
-    kept = positions.load("g", QUEUE, QueueState(Position()))
+    kept = positions.load("g", QUEUE, QueueState(Position()), GroupTable(lake.tables, "g").table_id)
     rows = positions.table
     with engine.begin() as connection:
         connection.execute(update(rows).values(state="{"))
@@ -153,14 +184,15 @@ def test_a_retry_whose_message_is_gone_is_a_dead_letter(
     positions = SqlPositions(engine)
     positions.create_table()
     gone = Retry(MessageKey(BatchKey("a", 0, lake.time), 0, 99), 2, 0, "why")
-    positions.load("g", QUEUE, QueueState(Position({"a": 0}, None, lake.time, {"a": lake.time})))
+    table_id = GroupTable(lake.tables, "g").table_id
+    positions.load("g", QUEUE, QueueState(Position({"a": 0}, None, lake.time, {"a": lake.time})), table_id)
     with engine.begin() as connection:
         state = QueueState(Position({"a": 0}, None, lake.time, {"a": lake.time}), (gone,))
         positions.keep(connection, "g", QUEUE, 0, state)
     start(lake, running, Heard(also=apply), positions=positions)
     until(lambda: [row["half_queue_offset"] for row in dead_letters(lake)] == [99])
     running.pop().shutdown()
-    assert positions.load("g", QUEUE, QueueState(Position())).state.retries == ()
+    assert positions.load("g", QUEUE, QueueState(Position()), table_id).state.retries == ()
     assert effects(engine) == Counter()
 
 

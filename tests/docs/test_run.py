@@ -213,7 +213,7 @@ def test_check_endpoint_in_an_application_of_ones_own() -> None:
 
 def test_consumer_applies_a_message_once() -> None:
     class Row:
-        half_queue_id, half_queue_offset = 0, 12
+        half_queue_id, half_queue_offset, born_timestamp = 0, 12, datetime.now(timezone.utc)
 
     engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool)
     MessageApply().create_table(engine)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 
 import pytest
 from sqlalchemy import Connection, Engine, text
@@ -20,10 +20,18 @@ def business(engine: Engine) -> Engine:
     return engine
 
 
+BORN = 1_700_000_000_123
+
+
 def credit(
-    connection: Connection, offset: int, topic: str = "payments", queue: int = 0, group: str = "billing"
+    connection: Connection,
+    offset: int,
+    topic: str = "payments",
+    queue: int = 0,
+    group: str = "billing",
+    born: int | datetime = BORN,
 ) -> bool:
-    with consumed(connection, group, topic, queue, offset) as fresh:
+    with consumed(connection, group, topic, queue, offset, born) as fresh:
         if fresh:
             connection.execute(text("INSERT INTO credit VALUES (:amount)"), {"amount": offset})
         return fresh
@@ -59,6 +67,36 @@ def test_each_group_applies_each_message(business: Engine) -> None:
     assert credits_of(business) == [1, 1, 2, 2]
 
 
+def test_another_lakes_message_at_the_place_is_no_repetition(
+    business: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor is one of a lake that was begun anew: it would never be applied, and nobody would know."""
+    with business.begin() as connection:
+        assert credit(connection, 7)
+    with pytest.raises(CheckbackError, match="message_apply has the mark of another message") as error:  # noqa: SIM117
+        with business.begin() as connection:
+            credit(connection, 7, born=BORN + 1)
+    assert caplog.messages == [str(error.value)]
+    assert "billing, payments, message 0/7" in str(error.value)
+    assert "MessageApply(table)" in str(error.value)
+    with business.begin() as connection:
+        assert not credit(connection, 7)
+    MessageApply().purge(business, timedelta(seconds=-1))
+    with business.begin() as connection:
+        assert credit(connection, 7, born=BORN + 1)
+    assert credits_of(business) == [7, 7]
+
+
+def test_born_timestamp_is_that_of_a_message_or_of_a_row(business: Engine) -> None:
+    """The consumer's is in ms; Spark's is a local time, with microseconds that are 0."""
+    born = datetime.fromtimestamp(BORN / 1000, timezone.utc)
+    with business.begin() as connection:
+        assert credit(connection, 7)
+        assert not credit(connection, 7, born=born)
+        assert not credit(connection, 7, born=born.astimezone(timezone(timedelta(hours=5))))
+        assert not credit(connection, 7, born=born.astimezone().replace(tzinfo=None))
+
+
 @pytest.mark.parametrize("group", ["", "two words", "x" * 121])
 def test_message_without_a_group_is_refused(business: Engine, group: str) -> None:
     with business.begin() as connection, pytest.raises(CheckbackError, match="is not a group's name"):
@@ -91,7 +129,7 @@ def test_block_that_fails_is_undone_alone(business: Engine) -> None:
     """The batch goes on without it, and it is fresh the next time."""
 
     def fail(connection: Connection) -> None:
-        with consumed(connection, "billing", "payments", 0, 2) as fresh:
+        with consumed(connection, "billing", "payments", 0, 2, BORN) as fresh:
             assert fresh
             connection.execute(text("INSERT INTO credit VALUES (2)"))
             raise ZeroDivisionError
@@ -100,7 +138,7 @@ def test_block_that_fails_is_undone_alone(business: Engine) -> None:
         assert credit(connection, 1)
         with pytest.raises(ZeroDivisionError):
             fail(connection)
-        with pytest.raises(Exception, match="no_such_table"), consumed(connection, "billing", "payments", 0, 3):
+        with pytest.raises(Exception, match="no_such_table"), consumed(connection, "billing", "payments", 0, 3, BORN):
             connection.execute(text("INSERT INTO no_such_table VALUES (3)"))
         assert credit(connection, 4)
     assert credits_of(business) == [1, 4]
@@ -111,7 +149,7 @@ def test_block_that_fails_is_undone_alone(business: Engine) -> None:
 
 def test_block_that_fails_with_its_transaction_leaves_nothing(business: Engine) -> None:
     with pytest.raises(ZeroDivisionError), business.begin() as connection:  # noqa: SIM117
-        with consumed(connection, "billing", "payments", 0, 2):
+        with consumed(connection, "billing", "payments", 0, 2, BORN):
             raise ZeroDivisionError
     with business.begin() as connection:
         assert credit(connection, 2)

@@ -250,7 +250,7 @@ class Coordinator:
             self._loads.pop(key).cancel()
         new = wanted - self._loads.keys()
         for queue, epoch in new:
-            work = partial(self._positions.load, self._hand.group, queue, states[queue])
+            work = partial(self._positions.load, self._hand.group, queue, states[queue], self._state_id)
             self._loads[queue, epoch] = self._loaders.submit(work)
         wait([self._loads[key] for key in new], max(0.0, until - time.monotonic()))
 

@@ -38,6 +38,11 @@ _LOCK_MS = 200
 #: PostgreSQL's SQLSTATE lock_not_available, of NOWAIT and of lock_timeout
 _LOCK_NOT_AVAILABLE = "55P03"
 _NO_ROW = "the queue's row is gone: the database was restored from a backup of before, or is another one"
+_OTHER_LAKE = "the row is that of another lake's group, or of one whose table is gone"
+_OTHER_FIX = (
+    "give each lake a table of its own, SqlPositions(engine, table); if the other lake is gone delete the group's "
+    "rows; if only the group's table was created anew set their group_table_id to '{}'"
+)
 _RESTORE_IT = "restore it; or stop the group, and set where it goes on: checkback group reset"
 
 
@@ -68,6 +73,7 @@ class SqlPositions:
             Column("consumer_group", String(GROUP_MAX), primary_key=True),
             Column("topic", String(TOPIC_MAX), primary_key=True),
             Column("queue_id", Integer, primary_key=True, autoincrement=False),
+            Column("group_table_id", String(36), nullable=False),
             Column("state", Text, nullable=False),
             Column("state_id", String(32), nullable=False),
             Column("version", BigInteger, nullable=False),
@@ -87,18 +93,19 @@ class SqlPositions:
             return None
         return pool.size() + pool._max_overflow
 
-    def load(self, group: str, queue: MessageQueue, start: QueueState) -> KeptState:
-        """The queue's row; a new one begins at ``start``.
+    def load(self, group: str, queue: MessageQueue, start: QueueState, table_id: str) -> KeptState:
+        """The queue's row; a new one begins at ``start``. ``table_id``: of the group's table, which names its lake.
 
         Retries and the position that an operator has put into ``start`` are taken over, once.
 
         In PostgreSQL it waits for no other transaction: a member that hangs, or whose machine is gone, may hold the
         row's lock for hours. Raises FencedError if another member writes the row meanwhile, StorageError if an open
-        transaction holds its lock, or if the row is gone: what the database lacks would count as consumed.
+        transaction holds its lock, if it is another lake's, or if it is gone: what the database lacks would count as
+        consumed.
         """
         row, columns = self._where(group, queue), self.table.c
         same = [columns[name] == value for name, value in row.items()]
-        wanted = select(columns.state, columns.state_id, columns.version).where(*same).with_for_update(nowait=True)
+        wanted = select(self.table).where(*same).with_for_update(nowait=True)
         where = f"{group}, {queue.topic}/{queue.queue_id}"
         with _unlocked(where), self.engine.begin() as connection:
             refuse_autocommit(connection, self.table.name)
@@ -109,8 +116,11 @@ class SqlPositions:
                 raise StorageError(_NO_ROW, where, _RESTORE_IT)
             if found is None:
                 begun = {"state": encode(start.with_resumed(start.retries)), "state_id": uuid.uuid4().hex, "version": 0}
-                insert_once(connection, self.table, {**row, **begun, "updated_at": _now()})
+                made = {**row, "group_table_id": table_id, **begun, "updated_at": _now()}
+                insert_once(connection, self.table, made)
                 found = connection.execute(wanted).one()
+            if found.group_table_id != table_id:
+                raise StorageError(_OTHER_LAKE, f"table {self.table.name}, {where}", _OTHER_FIX.format(table_id))
             state, version = decode(found.state), found.version
             resumed = state
             if start.reset_id is not None and start.reset_id != state.reset_id:

@@ -2,6 +2,9 @@
 
 A topic table has each committed message once, but a consumer may crash between applying a message and storing its
 offset. It therefore records the message in the same database transaction that applies it.
+
+A mark is kept by the half message's place, which another lake has, too, and so has one that was begun anew or restored.
+It therefore says when the message was born, which `land`, `reconcile`, `rebuild` and a restore leave as it is.
 """
 
 from __future__ import annotations
@@ -17,12 +20,14 @@ from checkback.errors import CheckbackError
 from checkback.messages.limits import GROUP_MAX, TOPIC_MAX
 from checkback.messages.names import is_group
 from checkback.producer.deduplication import fit, insert_once, why_lost
+from checkback.producer.listener import logger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sqlalchemy import Connection, Engine
 
+_OTHER_FIX = "give each lake a table of its own, MessageApply(table); of a lake that is gone purge the marks"
 _FIX = "begin it anew, with the messages before; in the block do not end it, nor go on after an error that does"
 
 
@@ -38,6 +43,7 @@ class MessageApply:
             Column("topic", String(TOPIC_MAX), primary_key=True),
             Column("half_queue_id", Integer, primary_key=True, autoincrement=False),
             Column("half_queue_offset", BigInteger, primary_key=True, autoincrement=False),
+            Column("born_timestamp", BigInteger, nullable=False),
             Column("applied_at", DateTime(timezone=True), nullable=False),
         )
 
@@ -49,17 +55,24 @@ class MessageApply:
 
     @contextmanager
     def consumed(
-        self, connection: Connection, group: str, topic: str, half_queue_id: int, half_queue_offset: int
+        self,
+        connection: Connection,
+        group: str,
+        topic: str,
+        half_queue_id: int,
+        half_queue_offset: int,
+        born_timestamp: int | datetime,
     ) -> Iterator[bool]:
         """True if the group has not applied the message before: then apply it in the block, through ``connection``.
 
-        ``group``: who applies it; each group applies each message. ``half_queue_id`` and ``half_queue_offset`` are
-        columns of the topic table; together they identify the message.
+        ``group``: who applies it; each group applies each message. The others are columns of the topic table;
+        ``half_queue_id`` and ``half_queue_offset`` identify the message in its lake. ``born_timestamp``: ms, as
+        MessageExt has it, or a datetime; without a time zone it is local time, as in Spark's rows.
 
         The mark is part of the connection's current transaction, and the block a savepoint in it: an exception rolls
         back only the block and the mark. Waits for a concurrent transaction of the group that applies the same
-        message. Raises CheckbackError for an invalid group, and at the end of a block in which the transaction was
-        ended, by an error perhaps: what it had applied before is undone, too.
+        message. Raises CheckbackError for an invalid group, if the mark says another born time, and at the end of a
+        block in which the transaction was ended, by an error perhaps: what it had applied before is undone, too.
         """
         fit(connection.dialect, "consumed")
         if not is_group(group):
@@ -68,11 +81,18 @@ class MessageApply:
         columns = self.table.c
         message = {"topic": topic, "half_queue_id": half_queue_id, "half_queue_offset": half_queue_offset}
         row = {"consumer_group": group, **message}
-        if not insert_once(connection, self.table, {**row, "applied_at": datetime.now(timezone.utc)}):
-            yield False
-            return
         where = f"{group}, {topic}, message {half_queue_id}/{half_queue_offset}"
         mark = [columns[name] == value for name, value in row.items()]
+        born = round(born_timestamp.timestamp() * 1000) if isinstance(born_timestamp, datetime) else int(born_timestamp)
+        values = {**row, "born_timestamp": born, "applied_at": datetime.now(timezone.utc)}
+        if not insert_once(connection, self.table, values):
+            if connection.execute(select(columns.born_timestamp).where(*mark)).scalar() not in (None, born):
+                what = f"table {self.table.name} has the mark of another message at this place, of another lake or a "
+                other = CheckbackError(f"{what}restored one", where, _OTHER_FIX)
+                logger.error("%s", other)  # a consumer logs a listener's error without its text
+                raise other
+            yield False
+            return
         # Savepoint after the mark: SQLite's driver begins the transaction at the first INSERT only, and a savepoint
         # before it would be the transaction.
         try:
