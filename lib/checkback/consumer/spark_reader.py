@@ -71,14 +71,14 @@ def read_stream(
     settings: Settings,
     topic: str,
     selector: MessageSelector | None = None,
-    starting: Literal["first", "last"] | datetime = "first",
+    starting: Literal["first"] | datetime = "first",
 ) -> DataFrame:
     """A topic's messages that the selector matches (None: all), as a stream. Columns: as of `read`.
 
-    ``starting``: where a query without a checkpoint begins. ``first`` = all messages there are, ``last`` = messages
-    published after the query's start, a datetime with a time zone = messages whose ``committed_at`` is at or after it;
-    for one longer ago than half of `maintain.retention` the whole table is read once, since the files that older
-    commits added may be gone.
+    ``starting``: where a query without a checkpoint begins. ``first`` = all messages there are, a datetime with a time
+    zone = messages whose ``committed_at`` is at or after it; for one longer ago than half of `maintain.retention` the
+    whole table is read once, since the files that older commits added may be gone. Give the same datetime at each
+    start: the checkpoint has no position before the first message, so the query begins anew until then.
 
     Each message is delivered once to a query with a checkpoint, as soon as its topic's table has it, which may be
     moments before its batch is in `batches`. The order within a micro-batch is not defined. OPTIMIZE and VACUUM change
@@ -93,9 +93,7 @@ def read_stream(
     tables, name = Tables.of(settings.storage), TOPIC_PREFIX + topic
     newest = _newest(spark, tables, topic)
     options = {"skipChangeCommits": "true"}
-    if starting == "last":
-        options["startingVersion"] = "latest"
-    elif since is not None:
+    if since is not None:
         options |= options_since(since, newest, round(time.time() * 1000), settings.maintain.retention)
     rows = whole_columns(tables.stream(spark, name, **options), name)
     if since is not None:
@@ -122,8 +120,9 @@ def _since(starting: str | datetime) -> int | None:
     """A start's time (ms); None = it is none."""
     if isinstance(starting, datetime):
         return ms_of(aware(starting, "starting"))
-    if starting not in ("first", "last"):
-        raise SettingsError(f"{str(starting)[:60]!r} is no start", "starting", "write first, last, or give a datetime")
+    if starting != "first":
+        fix = "write first, or give a datetime that is the same at each start"
+        raise SettingsError(f"{str(starting)[:60]!r} is no start", "starting", fix)
     return None
 
 
