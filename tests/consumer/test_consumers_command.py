@@ -288,6 +288,29 @@ def test_what_dies_again_can_be_resumed_again(dead: Published, capfd: pytest.Cap
 
 
 @pytest.mark.slow
+def test_what_a_reset_brings_again_is_not_resumed(dead: Published, capfd: pytest.CaptureFixture[str]) -> None:
+    """It would be consumed twice; one that is given up once more can be resumed."""
+    dead.publish({"payments": [dead.messages(2, (0, 1))]})
+    listener = Listener(lambda message: message.half_queue_offset not in (6, 7))
+    with consumer(listener):
+        wait_until(buried(5))
+    reset = ("group", "reset", "credits", "--to", "1", *SIGNED)
+    assert "their dead letters (2) count as resumed" in printed(capfd, *reset)
+    printed(capfd, *reset, "--yes")
+    assert {row["queue_offset"] for row in rows("operations") if row["action"] == "RESUME_DEAD_LETTER"} == {6, 7}
+    assert GroupTable(dead.tables, "credits").state.resumed == {}
+    listener = Listener(lambda message: message.half_queue_offset != 7)
+    with consumer(listener):
+        listener.wait({6})
+        wait_until(buried(6))
+    printed(capfd, "reconsume", "credits", "--all", *SIGNED, "--yes")
+    again = Listener(lambda _: True)
+    with consumer(again):
+        again.wait({1, 3, 5, 7})
+    assert (listener.got, sorted(again.got)) == ([6], [1, 3, 5, 7])
+
+
+@pytest.mark.slow
 def test_a_ledger_that_a_crash_cut_short_is_completed(dead: Published, capfd: pytest.CaptureFixture[str]) -> None:
     """The retries are pending, the ledger has nothing of it: the same command writes the row and no second retry."""
     one = ("group", "reconsume", "credits", "--topic", "payments", "--all", *SIGNED, "--yes")

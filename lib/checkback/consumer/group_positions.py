@@ -14,12 +14,16 @@ import pyarrow as pa
 
 from checkback.consumer.batch_log import BatchLog
 from checkback.consumer.consume_from_where import StartFrom, parse_start, start_position
+from checkback.consumer.dead_letter_requests import dead_letters
 from checkback.consumer.group.group_lag import lives
 from checkback.consumer.group.group_reader import chosen_groups, no_such_group, read_group
 from checkback.consumer.group.group_state import GroupState
 from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.group.lag_reader import unread_of
 from checkback.consumer.group.rebalance import leave
+from checkback.consumer.reconsume import without_recorded
+from checkback.consumer.resumption_ledger import ResumptionLedger
+from checkback.consumer.retry import RESUMED
 from checkback.consumer.topic_reader import TopicReader
 from checkback.errors import SettingsError, StorageError
 from checkback.operate.operations import Operation
@@ -34,10 +38,11 @@ from checkback.storage.schemas import arrow_schema
 from checkback.storage.timestamps import time_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from checkback.consumer.group.group_state import MessageQueue, QueueState
     from checkback.consumer.position import Position
+    from checkback.consumer.reconsume import Judged
     from checkback.storage.tables import Tables
 
 RESET, REMOVE_TOPIC, REMOVE_GROUP = "RESET_POSITION", "REMOVE_TOPIC", "REMOVE_GROUP"
@@ -55,6 +60,11 @@ class Request:
     signed: OperatorSignature
     to: StartFrom = "first"
     said: str = ""
+
+    @property
+    def resumed_by(self) -> str:
+        """Who resumes the dead letters whose message comes again."""
+        return f"{RESUMED}{self.signed.actor}"
 
     @classmethod
     def reset(cls, group: str, topic: str | None, to: str, actor: str, reason: str) -> Request:
@@ -87,13 +97,15 @@ class TopicChange(NamedTuple):
 class Plan:
     """What a command would do. ``silent``: heartbeats of members that are not heard of any more.
 
-    ``position``: of RESET; ``in_database``: some positions are kept by SqlPositions.
+    ``position``: of RESET; ``in_database``: some positions are kept by SqlPositions. ``dead``: dead letters whose
+    message comes again.
     """
 
     topics: tuple[TopicChange, ...]
     silent: Mapping[str, int]
     position: Position | None
     in_database: bool
+    dead: tuple[Judged, ...] = ()
 
 
 def look(tables: Tables, request: Request, now: int) -> Plan:
@@ -120,14 +132,25 @@ def look(tables: Tables, request: Request, now: int) -> Plan:
         _change(tables, log, {queue: each for queue, each in chosen.items() if queue.topic == topic}, topic, position)
         for topic in sorted({queue.topic for queue in chosen})
     ]
-    return Plan(tuple(changes), silent, position, any(each.kept_by is not None for each in chosen.values()))
+    in_database = any(each.kept_by is not None for each in chosen.values())
+    again: list[Judged] = []
+    if position is not None:
+        dead = dead_letters(tables, request.group, request.topic, (), request.resumed_by)
+        again = [one for one in dead if one.deaths and one.key is not None and not position.has(one.key)]
+    return Plan(tuple(changes), silent, position, in_database, tuple(again))
 
 
 def changed(
-    state: GroupState, request: Request, silent: Mapping[str, int], position: Position | None, reset_id: str
+    state: GroupState,
+    request: Request,
+    silent: Mapping[str, int],
+    position: Position | None,
+    reset_id: str,
+    dead: Iterable[Judged] = (),
 ) -> GroupState:
     """The group's state after the command. Pure.
 
+    Deaths of messages that come again are resumed by it: `reconsume` would have these consumed twice.
     Members in ``silent``, with these heartbeats, are taken for dead: one that comes back finds that it is no member,
     and joins again. Raises RefusedError if others subscribe to what is changed.
     """
@@ -152,7 +175,9 @@ def changed(
         return replace(left, queues=queues, resumed=resumed)
     if position is None:
         return left
-    return left.with_queues({queue: each.reset(position, reset_id) for queue, each in chosen.items()})
+    resumed = {death: request.resumed_by for one in dead for death in one.deaths} | dict(left.resumed)
+    reset = left.with_queues({queue: each.reset(position, reset_id) for queue, each in chosen.items()})
+    return replace(reset, resumed=resumed)
 
 
 def act(tables: Tables, request: Request, plan: Plan, now: int) -> None:
@@ -161,14 +186,19 @@ def act(tables: Tables, request: Request, plan: Plan, now: int) -> None:
     if not ledger.appendable():
         what = "somebody has clustered, partitioned or altered the table"
         raise AlteredError(what, tables.location(_LEDGER), "undo it, then run again")
-    change = plan.silent, plan.position, uuid.uuid4().hex
-    GroupTable(tables, request.group).update(lambda state: changed(state, request, *change))
+    change = plan.silent, plan.position, uuid.uuid4().hex, plan.dead
+    group = GroupTable(tables, request.group)
+    group.update(lambda state: changed(state, request, *change))
     topics = [each.topic for each in plan.topics] or [""]
     try:
         with FileWriter(tables.root, sync=tables.sync) as writer:
             writer.write(_LEDGER, pa.concat_tables([_row(request, topic, now) for topic in topics]))
             files = writer.close()
         ledger.commit(files)
+        if plan.dead:
+            resumptions = ResumptionLedger(tables, request.group)
+            resumptions.record(request.signed, plan.dead, now, ())
+            group.update(lambda state: without_recorded(state, resumptions.recorded(state.resumed)))
     except StorageError as error:
         raise StorageError(f"it is done, but not recorded: {error.what}", error.where, error.fix) from error
 
@@ -220,8 +250,9 @@ def follows(request: Request, plan: Plan) -> str:
     if request.action == RESET:
         return (
             f"The group {request.group} goes on at {request.said} with these topics once a member runs. Messages are "
-            "counted whether the members' selectors match or not. Retries of messages that come again are dropped, "
-            "others stay."
+            "counted whether the members' selectors match or not. Retries of messages that come again are dropped, and "
+            f"their dead letters ({len(plan.dead)}) count as resumed; others stay. A listener that uses consumed() "
+            "leaves out what it has a mark of: delete the group's marks (MessageApply) first."
         )
     what = "The group" if request.topic is None else f"The topic {request.topic}"
     again = "A member that subscribes to it later begins at its `start_from`; rows of `dead_letters` stay."
