@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +16,7 @@ from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.group.membership import Membership
 from checkback.consumer.position import QUEUES, BatchKey, MessageKey, Position
 from checkback.consumer.retry import DeadLetter, Retry
-from checkback.errors import StorageError
+from checkback.errors import SettingsError, StorageError
 from checkback.settings import Storage
 from checkback.storage.tables import Tables
 
@@ -44,6 +44,28 @@ def member(lake: Published, name: str, clock: Clock) -> Membership:
     found = Membership(GroupTable(lake.tables, "g"), name, ["pay"], 10.0, at_start, clock)
     found.join()
     return found
+
+
+def test_members_of_a_group_keep_positions_in_one_place(lake: Published) -> None:
+    """A rolling deployment that adds or drops SqlPositions is refused; members that were killed count for a while."""
+    for in_database in (False, True):
+        table = GroupTable(lake.tables, f"g{in_database}")
+        options: dict[str, Any] = {"session_s": 10.0, "start": at_start, "in_database": in_database}
+        Membership(table, "a", ["pay"], **options).join()
+        Membership(GroupTable(lake.tables, f"g{in_database}"), "b", ["pay"], **options).join()
+        options["in_database"] = not in_database
+        other = Membership(table, "c", ["pay"], **options)
+        with pytest.raises(
+            SettingsError, match=r"member a keeps positions in .*; stop all members, then start the new"
+        ):
+            other.join()
+        assert from_rows(to_rows(table.state)) == table.state
+        assert {name: each.in_database for name, each in table.state.members.items()} == dict.fromkeys(
+            "ab", in_database
+        )
+        table.written_at = lambda: 0  # type: ignore[method-assign]
+        other.join()
+        assert {name: each.in_database for name, each in table.state.members.items()} == {"c": not in_database}
 
 
 def idle(one: Membership, commit: bool = False) -> bool:

@@ -170,7 +170,10 @@ class PushConsumer:
             return start_positions(batches, "first" if self._start_from is None else self._start_from, topics)
 
         selectors = {topic: said for topic, each in self._selectors.items() if (said := _said(each)) is not None}
-        member = Membership(table, self.member, self._selectors, options.session, starts, selectors=selectors)
+        # Unique: a process that is started anew under the same name is another member, and so is a forked one.
+        self.member = f"{self._named or f'{socket.gethostname()}-{os.getpid()}'}-{uuid.uuid4().hex[:8]}"
+        kind: dict[str, Any] = {"selectors": selectors, "in_database": self._positions is not None}
+        member = Membership(table, self.member, self._selectors, options.session, starts, **kind)
         poll_s = _POLL_STORE_S if is_registered(self._tables.root) else _POLL_S
         reader = Reader(hand, batches, {topic: self._reader(topic, batches) for topic in self._selectors}, poll_s)
         unfiltered = {topic: TopicReader(self._tables, topic, batches) for topic in self._selectors}

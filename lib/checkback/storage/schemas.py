@@ -220,7 +220,12 @@ CONSUMER_GROUP: Columns = (
         "of a member: heartbeats; of a queue: how often its owner changed; of a dead letter: its number",
     ),
     _column("dead_letters", _LONG, "of a queue: messages given up so far"),
-    _column("kept_by", _STRING, "of a queue: `state_id` of the row of SqlPositions that its position is from"),
+    _column(
+        "kept_by",
+        _STRING,
+        "of a queue: `state_id` of the row of SqlPositions that its position is from; "
+        "of a member: SqlPositions, null = it keeps positions here",
+    ),
     _column("reset_id", _STRING, "of a queue: of the position that an operator has set, until its owner has kept it"),
     _column("session_ms", _LONG, "of a member: its consumer.session"),
     _column("settled_at", _TIME, "of a queue: batch time up to which all is consumed; of a member: when it joined"),

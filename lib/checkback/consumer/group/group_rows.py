@@ -42,7 +42,7 @@ def from_rows(rows: pa.Table) -> GroupState:
         if row["kind"] == "MEMBER":
             joined = _ms(row["settled_at"]) or 0
             about = row["counter"], joined, frozenset[str](), row["reason"], row["session_ms"]
-            members[row["member"]] = Member(row["member"], *about)
+            members[row["member"]] = Member(row["member"], *about, in_database=row["kept_by"] is not None)
         elif row["kind"] == "SUBSCRIPTION":
             topics.setdefault(row["member"], {})[row["topic"]] = row["selector"]
         elif row["kind"] == "QUEUE":
@@ -82,6 +82,7 @@ def _member_row(member: Member) -> dict[str, Any]:
         "settled_at": _time(member.joined_at),
         "reason": member.last_error,
         "session_ms": member.session_ms,
+        "kept_by": "SqlPositions" if member.in_database else None,
     }
 
 

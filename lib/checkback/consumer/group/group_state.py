@@ -80,7 +80,8 @@ class Member:
     """A process of the group.
 
     ``heartbeat``: a counter, which changes some times in each ``session_ms``; ``joined_at``: ms; ``topics``: those that
-    it subscribes; ``selectors``: by topic, of those of which it does not take all messages.
+    it subscribes; ``selectors``: by topic, of those of which it does not take all messages. ``in_database``: it keeps
+    positions by SqlPositions.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Member:
     last_error: str | None = None
     session_ms: int = 10_000
     selectors: Mapping[str, str] = field(default_factory=dict)
+    in_database: bool = False
 
     @property
     def subscription(self) -> dict[str, str]:

@@ -71,6 +71,10 @@ class GroupTable:
         """The state as last read or written."""
         return self._state
 
+    def written_at(self) -> int:
+        """When the state was written that was last read (ms). Raises StorageError."""
+        return max((each["timestamp"] for each in read_actions(self._place, self._version, "commitInfo")), default=0)
+
     def refresh(self) -> bool:
         """Read the newest state; True if it is new. Raises StorageError."""
         before = self._version

@@ -1,7 +1,8 @@
 """A member of a consumer group: joins, beats, shares the queues, keeps positions, and takes over from the dead.
 
 Nobody's clock is compared with another's: a member is dead if its heartbeat has not changed for the session's time,
-measured by who watches it. A member that could not beat for most of that time stops by itself (`holds`).
+measured by who watches it. A member that could not beat for most of that time stops by itself (`holds`). Only who joins
+a group whose members keep positions elsewhere tells by the clock whether they live, with patience.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from checkback.consumer.group import rebalance
+from checkback.consumer.group.group_lag import lives
 from checkback.consumer.group.group_state import GroupState, Member, MessageQueue, QueueState
+from checkback.errors import SettingsError
 from checkback.storage.files.lease import boot_time
 
 if TYPE_CHECKING:
@@ -38,15 +41,17 @@ class Membership:
         start: Callable[[Collection[str]], Mapping[str, Position]],
         clock: Callable[[], float] = boot_time,
         selectors: Mapping[str, str] = MappingProxyType({}),
+        in_database: bool = False,
     ) -> None:
         """``start``: the positions at which topics begin that are new to the group; ``clock``: s.
 
-        ``selectors``: as in `Member`.
+        ``selectors``, ``in_database``: as in `Member`.
         """
         self._table = table
         self.name = name
         self._topics = frozenset(topics)
         self._selectors = dict(selectors)
+        self._in_database = in_database
         self._session = session_s
         #: time between heartbeats (s)
         self.beat_s = session_s / _BEATS
@@ -68,14 +73,24 @@ class Membership:
         return self._clock() < self._beat_at + _HOLDS * self._session
 
     def join(self) -> None:
-        """Become a member, with the queues that are free. Raises StorageError."""
+        """Become a member, with the queues that are free.
+
+        Raises SettingsError if members that live keep their positions elsewhere, StorageError.
+        """
         self._table.refresh()
         known = {queue.topic for queue in self.state.queues}
         start = self._start(sorted(self._topics - known))
         began = self._clock()
         joined, session = round(time.time() * 1000), round(1000 * self._session)
-        member = Member(self.name, 1, joined, self._topics, None, session, self._selectors)
-        self._table.update(lambda state: rebalance.join(state, member, start))
+        member = Member(self.name, 1, joined, self._topics, None, session, self._selectors, self._in_database)
+
+        def change(state: GroupState) -> GroupState:
+            others = [each for each in state.members.values() if each.in_database != self._in_database]
+            if others and any(lives(each, self._table.written_at(), joined) for each in others):
+                raise _kept_elsewhere(others[0])
+            return rebalance.join(rebalance.leave(state, *(each.name for each in others)), member, start)
+
+        self._table.update(change)
         self._beat_at = began
         self._known = self.owned()
 
@@ -165,3 +180,10 @@ class Membership:
                 owner = None if queue in given_back else self.name
                 changed[queue] = replace(mine, owner=owner, retries=(*mine.retries, *added))
         return state.with_queues(changed)
+
+
+def _kept_elsewhere(other: Member) -> SettingsError:
+    """Each of the two would go on with a queue where the other one began, and apply messages twice."""
+    kept = "in a database (SqlPositions)" if other.in_database else "in Delta, without SqlPositions"
+    fix = "stop all members, then start the new ones; one that was killed counts for three of its sessions"
+    return SettingsError(f"the group's member {other.name} keeps positions {kept}", "positions", fix)
