@@ -17,6 +17,12 @@ _REQUEST = re.compile(r"Error performing [A-Z]+ |HTTP error|Error getting list")
 #: A table that delta-rs does not know to read, as deletion vectors make it: the log is as it should be.
 _FEATURE = re.compile(r"(?:reader|writer) features: \{([^}]*)\}")
 _STORE_FIX = "mend the way to the object store (address, network, credentials), then run again; nothing is damaged"
+#: delta-rs in a process that was forked from one that had used it
+_FORKED = "Forked process detected"
+_FORKED_FIX = (
+    "nothing is damaged, but its parent had read Delta tables before the fork: fork before that, or start the process "
+    "by spawn (multiprocessing.get_context('spawn'))"
+)
 _ARROW, _COLOUR = "\u21b3", re.compile("\x1b\\[[0-9;]*m")
 
 
@@ -43,10 +49,13 @@ def forgotten(place: str, table: str) -> StorageError:
 
 
 def read_fix(error: BaseException, damaged: str) -> str:
-    """The fix for a failed read: ``damaged``, unless the object store did not answer, or refused, or Spark must read.
+    """The fix for a failed read: ``damaged``, unless the fault is not the table's.
 
-    A restore then would put back what is older.
+    That is: the object store did not answer, or refused; only Spark reads the table; the process was forked. A restore
+    would then put back what is older.
     """
+    if _FORKED in str(error):
+        return _FORKED_FIX
     if found := _FEATURE.search(str(error)):
         features = found[1].replace("'", "")
         return (
