@@ -180,6 +180,34 @@ def test_a_call_that_returns_after_the_member_has_left_is_the_last(lake: Publish
     assert heard == [2, 0]
 
 
+def test_a_paused_member_that_stops_calls_the_listener_no_more(lake: Published) -> None:
+    """What is to be finished comes again, for the next owner, with what was consumed behind it."""
+    hand, heard = ProcessQueues("g", orderly=False), list[int]()
+    one = Membership(GroupTable(lake.tables, "g"), "b", ["pay"], 10.0, at_start, Clock())
+    one.join()
+    queue = hand.queues[QUEUE] = with_two_runs(lake)
+    first, second = queue.take(2, 0), queue.take(2, 0)
+    assert first is not None
+    assert second is not None
+    second.done = 1
+    queue.put_back(second)
+
+    def listener(message: MessageExt) -> ConsumeResult:
+        heard.append(message.half_queue_offset)
+        return ConsumeResult.SUCCESS
+
+    caller = Caller(hand, Listening(listener, None), one, OPTIONS)
+    hand.paused = True
+    hand.stopping.set()
+    assert not caller.goes_on(first)  # one whose call is over goes on with none
+    queue.put_back(first)
+    assert queue.must_finish(first)
+    caller.run()
+    coordinator_of(lake, hand, one).leave()
+    assert heard == []
+    assert one.state.queues[QUEUE].position == Position()
+
+
 class Interrupted(Membership):
     """Something happens before its next step is written."""
 

@@ -57,7 +57,9 @@ class Caller:
             while True:
                 stopping = hand.stopping.is_set()
                 holds = self._member.holds()
-                if holds and (stopping or not hand.paused):
+                if stopping and hand.paused:
+                    return None
+                if holds and not hand.paused:
                     taken = self._take_from(list(hand.queues.values()), stopping)
                     if taken is not None:
                         return taken
@@ -88,9 +90,7 @@ class Caller:
         hand, queue = self._hand, taken.queue
         while hand.paused and not (hand.stopping.is_set() or queue.leaving or queue.lost):
             time.sleep(0.05)
-        if hand.paused and not hand.stopping.is_set():
-            return False
-        if queue.lost or not self._member.holds():
+        if hand.paused or queue.lost or not self._member.holds():
             return False
         if queue.leaving or hand.stopping.is_set():
             with hand.changed:
@@ -112,10 +112,12 @@ class Caller:
             hand.failed += count
             hand.last_error = reason
             before = queue.retries.get(first)
+            # In order, a call of several is tried again one by one before any of them is given up.
+            most = max(1, self._most) if hand.orderly and count > 1 else self._most
             for place in range(taken.done, taken.done + count):
                 key = taken.key(place)
                 known = queue.retries.pop(key, None)
-                outcome = after_failure(key, known.times if known else 0, reason, now, self._most, self._levels)
+                outcome = after_failure(key, known.times if known else 0, reason, now, most, self._levels)
                 if isinstance(outcome, DeadLetter):
                     queue.give_up(outcome)
                     hand.dead += 1
