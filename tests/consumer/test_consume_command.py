@@ -120,7 +120,7 @@ def test_text_is_one_line_a_message_without_control_characters(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["payments"], "payments: there is no such topic"),
+        (["payment"], "payment: there is no such topic; there are pays, o29, "),
         (["../half"], "is not the name of a topic"),
         (["_delta_log"], "is not the name of a topic"),
         (
@@ -136,6 +136,8 @@ def test_text_is_one_line_a_message_without_control_characters(
 def test_wrong_usage_is_told_in_one_line(
     lake: Published, arguments: list[str], told: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    for topic in ("pays", *(f"o{number}" for number in range(10, 30))):
+        lake.log(f"topics/{topic}")
     assert main(["topic", "consume", *arguments, *SET]) == 2
     out, err = capfd.readouterr()
     assert out == ""
@@ -211,12 +213,18 @@ def test_reading_that_breaks_off_goes_on_where_it_did(lake: Published) -> None:
 @pytest.mark.slow
 def test_follow_waits_for_a_topic(lake: Published) -> None:
     with subprocess.Popen(
-        [*COMMAND, "--follow", "--limit", "1"], stdout=subprocess.PIPE, text=True, env=environment()
+        [*COMMAND, "--follow", "--limit", "1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
     ) as process:
         assert process.stdout is not None
+        assert process.stderr is not None
         assert process.stdout.readline().startswith("committed_at")
         lake.publish({"payments": [lake.messages(1)]})
         assert "0/0" in process.stdout.readline()
+        assert "payments: there is no such topic; a topic is there once" in process.stderr.read()
         assert process.wait() == 0
 
 

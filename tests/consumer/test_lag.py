@@ -214,8 +214,12 @@ def test_a_damaged_topic_hides_neither_groups_nor_topics(lake: Published) -> Non
 
 def test_a_topic_whose_table_is_gone_has_no_lag(lake: Published) -> None:
     lake.publish({"payments": [lake.messages(1)]})
-    write(lake, "credits", everywhere("gone", Position()))
-    assert [(each.messages, each.seconds) for each in consumer_lag(lake.tables, lake.time)] == [(0, 0.0)]
+    write(lake, "credits", everywhere("gone", Position()) | everywhere("payments", Position()))
+    (found,) = consumer_lag(lake.tables, lake.time)
+    assert (found.messages, found.seconds, found.damaged) == (1, 0.0, None)
+    assert [row[2] for row in topic_rows(found, lake.time)] == ["not there yet", "1"]
+    assert [topic["missing"] for topic in as_json(found)["topics"]] == [True, False]
+    assert _consumers(facts_of(found, lake.time), 0).text.endswith("; not there yet: gone")
 
 
 def test_totals_are_sums_and_the_oldest() -> None:

@@ -246,6 +246,7 @@ def test_each_consumer_group_has_a_line_and_one_that_nobody_consumes_is_marked()
         "unsubscribed": (),
         "held_queues": 0,
         "held_s": None,
+        "missing": (),
         "new_dead_letters": 0,
     }
     assert as_json(_STATUS)["consumers"] is None

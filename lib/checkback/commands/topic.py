@@ -57,7 +57,7 @@ def consume(
     settings = options.settings()
     from checkback.consumer.browse import Browser, has_topic
     from checkback.consumer.consume_from_where import parse_start
-    from checkback.consumer.storage import consumer_tables, refuse_no_tables
+    from checkback.consumer.storage import consumer_tables, no_topic, refuse_no_tables
 
     selector = _selector(tag, sql)
     begin = parse_start(start, "--from")
@@ -65,7 +65,8 @@ def consume(
     if not has_topic(tables, topic):
         refuse_no_tables(tables)
         if not follow:
-            raise SettingsError("there is no such topic", topic, "a topic is there once its first message is published")
+            raise no_topic(tables, topic)
+        say(str(no_topic(tables, topic)))
     header, line = _form(options.output, bodies)
     with suppress(KeyboardInterrupt, BrokenPipeError):  # Ctrl-C, `| head`
         if header is not None:

@@ -15,6 +15,7 @@ from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
 from checkback.consumer.batch_log import BatchLog
+from checkback.consumer.browse import has_topic
 from checkback.consumer.consume_from_where import StartFrom, check_start, start_positions
 from checkback.consumer.coordinator import LOADS, Coordinator
 from checkback.consumer.dead_letters import DeadLetters
@@ -25,7 +26,7 @@ from checkback.consumer.listener_threads import Caller
 from checkback.consumer.options import ConsumerOptions
 from checkback.consumer.process_queues import ProcessQueues, warn
 from checkback.consumer.reader_thread import Reader
-from checkback.consumer.storage import consumer_tables, refuse_no_tables
+from checkback.consumer.storage import consumer_tables, no_topic, refuse_no_tables
 from checkback.consumer.topic_reader import TopicReader
 from checkback.consumer.transactional_calls import TransactionalListening
 from checkback.errors import SettingsError
@@ -148,6 +149,9 @@ class PushConsumer:
         if self._positions is not None:
             self._positions.create_table()
             most = self._positions.most_connections
+        for topic in self._selectors:
+            if not has_topic(self._tables, topic):
+                warn("group %s: %s", self.group, no_topic(self._tables, topic))
             if most is not None and most < options.threads:
                 warn(
                     "group %s: the engine's pool has %d connections for %d threads, which wait for one another; "

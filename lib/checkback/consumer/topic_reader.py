@@ -52,10 +52,14 @@ class TopicReader:
         self._selector = selector
         self._log = FollowedLog(tables, self._name)
 
-    def open(self) -> None:
-        """Open the table's log, which reading does otherwise: in an object store by a dozen requests."""
+    def open(self) -> bool:
+        """Open the table's log, which reading does otherwise: in an object store by a dozen requests.
+
+        False if there is no table.
+        """
         with suppress(StorageError):  # told to whoever reads it
-            self._log.open()
+            return self._log.open() is not None
+        return True
 
     def run(self, batches: Sequence[ListedBatch]) -> int:
         """How many of the batches, from the first on, are to be read together. Raises StorageError."""

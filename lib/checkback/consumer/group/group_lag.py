@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from checkback.consumer.group.group_state import GroupState, Member, MessageQueue, QueueState
     from checkback.consumer.message_rows import Unread
@@ -54,6 +54,7 @@ class TopicLag(_Lag):
     """A topic; ``queues``: all 64. ``owned``: how many of them have a member that consumes them.
 
     ``damaged``: why its table cannot be read. ``subscribed``: by a member that lives; None = no member does.
+    ``missing``: it has no table yet.
     """
 
     topic: str
@@ -61,6 +62,7 @@ class TopicLag(_Lag):
     queues: tuple[QueueLag, ...]
     damaged: str | None = None
     subscribed: bool | None = None
+    missing: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,11 @@ class GroupLag(_Lag):
         """The topics that no member subscribes to, though some live."""
         return tuple(each.topic for each in self.topics if each.subscribed is False)
 
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The topics that have no table yet, whose names may be mistyped."""
+        return tuple(each.topic for each in self.topics if each.missing)
+
 
 def group_lag(
     group: str,
@@ -126,10 +133,11 @@ def group_lag(
     unread: Mapping[MessageQueue, Unread],
     now: int,
     damaged: Mapping[str, str] = MappingProxyType({}),
+    missing: Collection[str] = (),
 ) -> GroupLag:
     """A group's state, with what its queues have not consumed; ``unread``: queues without any are left out.
 
-    ``damaged``: why it is not known of topics.
+    ``damaged``: why it is not known of topics; ``missing``: topics that have no table yet.
     """
     by_topic: dict[str, list[QueueLag]] = {}
     for queue, found in sorted(state.queues.items()):
@@ -150,7 +158,7 @@ def group_lag(
     living = [each for each in members if each.lives]
     subscribed = {topic for each in living for topic in each.topics}
     topics = tuple(
-        _topic_lag(topic, tuple(queues), damaged.get(topic), topic in subscribed if living else None)
+        _topic_lag(topic, tuple(queues), damaged.get(topic), topic in subscribed if living else None, topic in missing)
         for topic, queues in by_topic.items()
     )
     why = next((each.damaged for each in topics if each.damaged is not None), None)
@@ -179,10 +187,10 @@ def _queue_lag(queue: MessageQueue, state: QueueState, unread: tuple[int, float]
 
 
 def _topic_lag(
-    topic: str, queues: tuple[QueueLag, ...], damaged: str | None, subscribed: bool | None = None
+    topic: str, queues: tuple[QueueLag, ...], damaged: str | None, subscribed: bool | None, missing: bool
 ) -> TopicLag:
     owned = sum(each.owner is not None for each in queues)
-    return TopicLag(*_total(queues), topic, owned, queues, damaged, subscribed)
+    return TopicLag(*_total(queues), topic, owned, queues, damaged, subscribed, missing)
 
 
 def _total(parts: tuple[_Lag, ...]) -> tuple[int | None, float | None, int | None, int | None, int | None]:

@@ -52,14 +52,15 @@ class LagReader:
         topics = sorted({queue.topic for state in states for queue in state.queues})
         for topic in topics:
             self._readers.setdefault(topic, TopicReader(self._tables, topic, self._log))
-        self._together(self._log.refresh, *(self._readers[topic].open for topic in topics))
+        _, *there = self._together(self._log.refresh, *(self._readers[topic].open for topic in topics))
+        missing = {topic for topic, opened in zip(topics, there, strict=True) if not opened}
         count = self._unread if group is not None else self._unread_or_why
         counted = dict(zip(topics, self._together(*(partial(count, topic, states) for topic in topics)), strict=True))
         whys = {topic: why for topic, why in counted.items() if isinstance(why, str)}
         known = []
         for at, (name, one) in enumerate(stored.items()):
             unread = {key: each for of in counted.values() if not isinstance(of, str) for key, each in of[at].items()}
-            known.append(group_lag(name, one.state, one.written_at, unread, now, whys))
+            known.append(group_lag(name, one.state, one.written_at, unread, now, whys, missing - whys.keys()))
         return sorted([*known, *damaged], key=lambda one: one.group)
 
     def _together(self, *steps: Callable[[], Any]) -> list[Any]:

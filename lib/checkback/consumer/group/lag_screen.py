@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from checkback.consumer.group.group_lag import TopicLag
 from checkback.inspect.status.status import ConsumerFacts
 from checkback.messages.durations import span
 from checkback.storage.timestamps import iso
 
 if TYPE_CHECKING:
-    from checkback.consumer.group.group_lag import GroupLag, MemberState, QueueLag, TopicLag
+    from checkback.consumer.group.group_lag import GroupLag, MemberState, QueueLag
     from checkback.consumer.position import Position
     from checkback.consumer.retry import Retry
 
@@ -17,7 +18,7 @@ _COUNTS = ("lag", "behind", "retries", "next retry", "dead letters")
 TOPICS = ("topic", "queues", *_COUNTS)
 QUEUES = ("topic", "queue", "consumed up to", *_COUNTS, "owner")
 HELD = ("topic", "queue", "held up by", "since", "failed tries", "next try", "last error")
-_NOT = "not subscribed"
+_NOT, _MISSING = "not subscribed", "not there yet"
 #: what a group's heading says if its members subscribe differently
 DIFFER = "members subscribe differently: messages that the owner of a queue does not select are lost to the group"
 MEMBERS = ("member", "joined", "queues", "topics", "last error")
@@ -32,7 +33,7 @@ def facts_of(group: GroupLag, now: int) -> ConsumerFacts:
     counts = living, group.messages, seconds, group.retries, group.dead_letters
     silent = len(group.members) - living
     held_s = max((_for_s(held, now) for _, _, held in group.held), default=None)
-    about = group.unsubscribed, len(group.held), held_s
+    about = group.unsubscribed, len(group.held), held_s, group.missing
     return ConsumerFacts(group.group, *counts, group.damaged, silent, heard_s, *about)
 
 
@@ -124,6 +125,7 @@ def as_json(group: GroupLag) -> dict[str, Any]:
                 "topic": topic.topic,
                 "damaged": topic.damaged,
                 "subscribed": topic.subscribed,
+                "missing": topic.missing,
                 **_counts_json(topic),
                 "owned": topic.owned,
                 "queues": [_queue_json(each) for each in topic.queues],
@@ -136,7 +138,8 @@ def as_json(group: GroupLag) -> dict[str, Any]:
 def _counts(lag: TopicLag | QueueLag, now: int) -> tuple[str, ...]:
     when = _when(lag.next_retry_at, now)
     behind = "?" if lag.seconds is None else span(lag.seconds) if lag.messages else "-"
-    return _count(lag.messages), behind, _count(lag.retries), when, _count(lag.dead_letters)
+    missing = isinstance(lag, TopicLag) and lag.missing
+    return _MISSING if missing else _count(lag.messages), behind, _count(lag.retries), when, _count(lag.dead_letters)
 
 
 def _when(due: int | None, now: int) -> str:

@@ -246,6 +246,8 @@ def _consumers(one: ConsumerFacts, new: int) -> Line:
         text += f", {queues} held up by a failing message for {span(one.held_s or 0)}"
     if one.unsubscribed:
         text += f"; not subscribed: {', '.join(one.unsubscribed)}"
+    if one.missing:
+        text += f"; not there yet: {', '.join(one.missing)}"
     held = (one.held_s or 0) >= _HELD_S
     return Line("consumers", text, bad=bool(new) or held or (not one.members and bool(one.lag_messages or one.retries)))
 

@@ -121,7 +121,7 @@ class ConsumerFacts:
     ``damaged``: why its table, or a topic's, cannot be read: what is not known then is None. ``silent``: members that
     are not heard of any more; ``heard_s``: since a member was heard of. ``unsubscribed``: topics that no member
     subscribes to, though some live. ``held_queues``: queues that a failing message holds up, in order; ``held_s``: the
-    longest of them.
+    longest of them. ``missing``: topics that have no table yet.
     """
 
     group: str
@@ -136,6 +136,7 @@ class ConsumerFacts:
     unsubscribed: tuple[str, ...] = ()
     held_queues: int | None = 0
     held_s: float | None = None
+    missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
