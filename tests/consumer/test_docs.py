@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import sqlalchemy as sa
 
 from checkback.consumer import ConsumeResult, PushConsumer, SqlPositions
+from checkback.consumer.group.group_table import GroupTable
 from consumer.heard import until
 from docs.blocks import blocks
 
 if TYPE_CHECKING:
-    import pytest
-
     from consumer.published import Published
 
 
@@ -43,9 +44,15 @@ def test_the_first_consumer(lake: Published, capsys: pytest.CaptureFixture[str])
     watch.start()
     code = _code("Consuming a topic").replace("/data/checkback", lake.tables.root)
     assert "threading.Event().wait()" in code
-    code = code.replace("threading.Event().wait()", "stop.wait()")
-    exec(compile(code, "docs/consumer.md", "exec"), {"stop": stop})  # noqa: S102 - the page's own code
+    code = code.replace("threading.Event().wait()", "stop.wait(); signal.raise_signal(signal.SIGTERM)")
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit):
+            exec(compile(code, "docs/consumer.md", "exec"), {"stop": stop})  # noqa: S102 - the page's own code
+    finally:
+        signal.signal(signal.SIGTERM, before)
     watch.join()
+    assert GroupTable(lake.tables, "billing").state.members == {}
     assert sorted(line.split()[:2] for line in heard()) == [["orders", "paid"], ["refunds", "None"]]
 
 
@@ -82,8 +89,9 @@ def test_a_listener_moved_from_rocketmq(lake: Published) -> None:
 
     lake.publish({"orders": [lake.messages(2, tags="paid")]})
     code = _code("A listener moved", "docs/rocketmq-consumer.md").replace('start_from="last"', 'start_from="first"')
-    names: dict[str, Any] = {"orders": Orders(), "root": lake.tables.root}
+    assert "threading.Event().wait()" in code
+    code = code.replace("threading.Event().wait()", "until(lambda: len(shipped) == 2)")
+    names: dict[str, Any] = {"orders": Orders(), "root": lake.tables.root, "until": until, "shipped": shipped}
     exec(compile(code, "docs/rocketmq-consumer.md", "exec"), names)  # noqa: S102 - the page's own code
-    until(lambda: len(shipped) == 2)
-    names["consumer"].shutdown()
+    assert names["consumer"].stopping
     assert sorted(shipped) == [("key-0", b"body-0"), ("key-1", b"body-1")]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import deltalake
 import pytest
 
-from checkback.consumer import ConsumeResult, MessageSelector, PushConsumer
+from checkback.consumer import AsyncPushConsumer, ConsumeResult, MessageSelector, PushConsumer
+from checkback.consumer.consume_from_where import check_start
 from checkback.consumer.group.group_table import GroupTable
 from checkback.errors import SettingsError
 from checkback.settings import Storage
@@ -230,6 +234,82 @@ def test_a_start_without_a_time_zone_is_refused(lake: Published) -> None:
     start_from = time_of(lake.time).replace(tzinfo=None)
     with pytest.raises(SettingsError, match=r"start_from: '2023-11-14 22:13:20' has no time zone; give it a time zone"):
         PushConsumer("g", lake.tables.root, Heard(), start_from=start_from)
+
+
+def test_a_start_in_the_future_is_refused() -> None:
+    """Else messages before it would be consumed: those that are published from now on."""
+    check_start(time_of(1000), time_of(1000))
+    with pytest.raises(SettingsError, match=r"start_from: .* is in the future; use .last. for what is published from"):
+        check_start(time_of(1001), time_of(1000))
+
+
+def test_a_topic_that_may_be_mistyped_is_logged(
+    lake: Published, running: list[PushConsumer], caplog: pytest.LogCaptureFixture
+) -> None:
+    for topic in ("orders", "pays"):
+        lake.log(f"topics/{topic}")
+    start(lake, running, Heard())
+    known = "there are pays, orders; a topic is there once its first message is published"
+    assert f"group g: pay: there is no such topic; {known}" in caplog.messages
+    caplog.clear()
+    lake.publish({"pay": [lake.messages(1)]})
+    start(lake, running, Heard())
+    assert not [line for line in caplog.messages if "no such topic" in line]
+
+
+async def _coroutine(_: Any) -> ConsumeResult:
+    return ConsumeResult.SUCCESS
+
+
+class _Coroutine:
+    async def __call__(self, _: Any) -> ConsumeResult:
+        return ConsumeResult.SUCCESS
+
+
+@pytest.mark.parametrize("listener", [_coroutine, _Coroutine(), partial(_coroutine)])
+def test_a_listener_of_the_other_kind_is_refused(lake: Published, listener: Callable[..., Any]) -> None:
+    """Each message would become a dead letter, though a plain function has had its effect."""
+    told = "g: the listener is a coroutine function; use AsyncPushConsumer"
+    with pytest.raises(SettingsError, match=told):
+        PushConsumer("g", lake.tables.root, listener)
+    with pytest.raises(SettingsError, match=told):
+        PushConsumer("g", lake.tables.root).register_listener(listener)
+    AsyncPushConsumer("g", lake.tables.root, listener)
+    plains: list[Callable[..., Any]] = [Heard().__call__, Heard(), lambda _: ConsumeResult.SUCCESS]
+    for plain in plains:
+        PushConsumer("g", lake.tables.root, plain)
+        with pytest.raises(SettingsError, match="g: the listener is not a coroutine function; write async def"):
+            AsyncPushConsumer("g", lake.tables.root, plain)
+
+
+def test_what_is_set_too_late_is_refused(lake: Published, running: list[PushConsumer]) -> None:
+    consumer = start(lake, running, Heard())
+    with pytest.raises(SettingsError, match=r"running; call register_listener before start\(\)"):
+        consumer.register_listener(Heard())
+    with pytest.raises(SettingsError, match=r"running; call subscribe before start\(\)"):
+        consumer.subscribe("orders")
+
+
+FORKS = """
+import os, sys
+from checkback.consumer import ConsumeResult, PushConsumer
+consumer = PushConsumer("g", sys.argv[1], lambda _: ConsumeResult.SUCCESS, member="m").subscribe("pay")
+for _ in range(2):
+    if os.fork() == 0:
+        with consumer:
+            print(consumer.member, flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+@pytest.mark.slow
+def test_a_consumer_started_in_forked_processes_is_a_member_in_each(lake: Published) -> None:
+    """With one name all of them would consume all queues."""
+    done = subprocess.run([sys.executable, "-c", FORKS, lake.tables.root], capture_output=True, text=True, check=True)
+    names = done.stdout.split()
+    assert len(set(names)) == 2
+    assert all(name.startswith("m-") for name in names)
 
 
 @pytest.mark.parametrize("made", [[], ["half"], ["batches"]])

@@ -8,7 +8,7 @@ from concurrent.futures import wait
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from checkback.consumer.listener_calls import ListenerGoneError
+from checkback.consumer.listener_calls import ListenerGoneError, refuse_unfit
 from checkback.consumer.push_consumer import PushConsumer
 from checkback.errors import SettingsError
 from checkback.producer.daemon_threads import Outcome
@@ -39,6 +39,7 @@ class AsyncPushConsumer:
     ) -> None:
         if options.get("positions") is not None:
             raise SettingsError("SqlPositions needs a listener in a thread", group, "use PushConsumer")
+        refuse_unfit(listener, group, awaited=True)
         self._listener = listener
         self._loop: asyncio.AbstractEventLoop
         self._calls: set[asyncio.Task[Any] | None] = set()

@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 StartFrom: TypeAlias = Literal["first", "last"] | datetime | int
 
 
-def check_start(start_from: StartFrom) -> None:
-    """Raises SettingsError if it is none of them, or a datetime without a time zone."""
+def check_start(start_from: StartFrom, now: datetime) -> None:
+    """Raises SettingsError if it is none of them, or a datetime without a time zone or after ``now``."""
     if isinstance(start_from, datetime):
-        aware(start_from, "start_from")
+        if aware(start_from, "start_from") > now:
+            what, fix = f"{start_from} is in the future", 'use "last" for what is published from now on'
+            raise SettingsError(what, "start_from", fix)
     elif start_from not in ("first", "last") and (isinstance(start_from, bool) or not isinstance(start_from, int)):
         raise SettingsError("is not a start", "start_from", 'use "first", "last", a datetime or a batch id')
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import time
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from checkback.consumer.process_queues import warn
 from checkback.consumer.result import ConsumeResult
-from checkback.errors import error_summary, printable
+from checkback.errors import SettingsError, error_summary, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +26,20 @@ _SLICE_S, _SLICE = 0.005, 512
 
 class ListenerGoneError(BaseException):
     """The listener can be called no more: its message was not consumed, nor has it failed."""
+
+
+def refuse_unfit(listener: Callable[..., Any], group: str, awaited: bool) -> None:
+    """Raise SettingsError unless the listener is a coroutine function if it is ``awaited``, and none if it is not.
+
+    Else no message could ever succeed, and all would become dead letters.
+    """
+    called: Any = listener if inspect.isroutine(listener) else getattr(listener, "__call__", None)  # noqa: B004
+    inner = inspect.unwrap(called)  # a decorator's wrapper of a coroutine function need not be one
+    coroutine = any(map(inspect.iscoroutinefunction, (listener, called)))
+    if awaited and not coroutine and inspect.isroutine(inner) and not inspect.iscoroutinefunction(inner):
+        raise SettingsError("the listener is not a coroutine function", group, "write async def, or use PushConsumer")
+    if coroutine and not awaited:
+        raise SettingsError("the listener is a coroutine function", group, "use AsyncPushConsumer")
 
 
 class Consuming(Protocol):

@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 import uuid
-from inspect import iscoroutinefunction
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from checkback.consumer.batch_log import BatchLog
@@ -21,7 +21,7 @@ from checkback.consumer.coordinator import LOADS, Coordinator
 from checkback.consumer.dead_letters import DeadLetters
 from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.group.membership import Membership
-from checkback.consumer.listener_calls import Listening
+from checkback.consumer.listener_calls import Listening, refuse_unfit
 from checkback.consumer.listener_threads import Caller
 from checkback.consumer.options import ConsumerOptions
 from checkback.consumer.process_queues import ProcessQueues, warn
@@ -89,10 +89,8 @@ class PushConsumer:
             if is_group(group):
                 what, fix = f"is no consumer group's name: it {not_a_folder(group)}", "choose another"
             raise SettingsError(what, group, fix)
-        if iscoroutinefunction(listener):
-            raise SettingsError("the listener is a coroutine function", group, "use AsyncPushConsumer")
         if start_from is not None:
-            check_start(start_from)
+            check_start(start_from, datetime.now(timezone.utc))
         self._options = ConsumerOptions(
             threads=threads,
             batch=batch,
@@ -104,9 +102,10 @@ class PushConsumer:
             commit_interval=settings.commit_interval.total_seconds() if commit_interval is None else commit_interval,
         )
         self.group = group
-        #: unique: a process that is started anew under the same name is another member
-        self.member = f"{member or f'{socket.gethostname()}-{os.getpid()}'}-{uuid.uuid4().hex[:8]}"
-        self._listener = listener
+        #: the name in the group, from `start` on
+        self.member = ""
+        self._named = member
+        self._listener: Callable[..., Any] | None = None
         self._start_from = start_from
         self._positions = positions
         self._selectors: dict[str, MessageSelector] = {}
@@ -116,11 +115,13 @@ class PushConsumer:
         #: Held while it starts. What a service calls besides takes no lock that the threads need: a signal's
         #: handler may interrupt it anywhere, and its `shutdown` waits for them.
         self._starting = threading.Lock()
+        if listener is not None:
+            self.register_listener(listener)
 
     def subscribe(self, topic: str, selector: MessageSelector | str = "*") -> PushConsumer:
         """Consume the messages of a topic that the selector (text: tags) matches. Before `start`. Returns itself."""
         if self._threads:
-            raise SettingsError("the consumer is running", topic, "subscribe before start()")
+            raise SettingsError("the consumer is running", topic, "call subscribe before start()")
         if not is_topic(topic):
             raise SettingsError("is not a topic's name", topic, "see docs/files.md for what a name may be")
         self._selectors[topic] = MessageSelector.by_tag(selector) if isinstance(selector, str) else selector
@@ -128,6 +129,9 @@ class PushConsumer:
 
     def register_listener(self, listener: Callable[..., Any]) -> PushConsumer:
         """Set the listener; see the class. Before `start`. Returns itself."""
+        if self._threads:
+            raise SettingsError("the consumer is running", self.group, "call register_listener before start()")
+        refuse_unfit(listener, self.group, awaited=False)
         self._listener = listener
         return self
 
@@ -145,13 +149,13 @@ class PushConsumer:
         if not self._selectors or self._listener is None:
             raise SettingsError("nothing to consume", self.group, "call subscribe(topic) and give a listener")
         refuse_no_tables(self._tables)
+        for topic in self._selectors:
+            if not has_topic(self._tables, topic):
+                warn("group %s: %s", self.group, no_topic(self._tables, topic))
         listening: Listening | TransactionalListening = Listening(self._listener, options.batch)
         if self._positions is not None:
             self._positions.create_table()
             most = self._positions.most_connections
-        for topic in self._selectors:
-            if not has_topic(self._tables, topic):
-                warn("group %s: %s", self.group, no_topic(self._tables, topic))
             if most is not None and most < options.threads:
                 warn(
                     "group %s: the engine's pool has %d connections for %d threads, which wait for one another; "
