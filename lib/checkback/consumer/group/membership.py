@@ -86,8 +86,9 @@ class Membership:
 
         def change(state: GroupState) -> GroupState:
             others = [each for each in state.members.values() if each.in_database != self._in_database]
-            if others and any(lives(each, self._table.written_at(), joined) for each in others):
-                raise _kept_elsewhere(others[0])
+            living = [each for each in others if lives(each, self._table.written_at(), joined)]
+            if living:
+                raise _kept_elsewhere(living[0])
             return rebalance.join(rebalance.leave(state, *(each.name for each in others)), member, start)
 
         self._table.update(change)
