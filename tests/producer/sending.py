@@ -31,6 +31,8 @@ MESSAGE = Message(
     real_queue_id=2,
 )
 BORN = 1_795_227_064.579
+#: attempts for which Patience has time: waits of 0, 0.2, 0.4, 0.8, 1.6 s, up to 0.4 s of jitter, and five of 2 s
+TRIES = 11
 Returned = object
 Lost = list[tuple[str, LocalTransactionState, GatewayError]]
 Local = Callable[[Message, Any], Any]
@@ -76,7 +78,7 @@ class AsyncListener(AsyncTransactionListener):
 
 @dataclass
 class Sender:
-    """Sends one message and ends; ``slept`` are the waits, which take no time, ``lost`` the ops that did not land."""
+    """Sends one message and ends; ``slept`` are the waits, its only time, ``lost`` the ops that did not land."""
 
     kind: str
     slept: list[float] = field(default_factory=list)
@@ -95,7 +97,7 @@ class Sender:
     ) -> tuple[TransactionSendResult, Listener]:
         """(the result, the listener)."""
         listener = Listener(local)
-        options: dict[str, Any] = {"token": token, "patience": patience or Patience(), "clock": lambda: BORN}
+        options: dict[str, Any] = {"token": token, "clock": lambda: BORN, **self._time(patience or Patience())}
         options["on_op_error"] = lambda *lost: self.lost.append(lost)
         if self.kind == "sync":
             with TransactionProducer(group, url, listener, sleep=self.slept.append, **options) as producer:
@@ -114,10 +116,15 @@ class Sender:
         ) as producer:
             return await producer.send_in_transaction(message, arg)
 
+    def _time(self, patience: Patience) -> dict[str, Any]:
+        return {"patience": patience, "timer": lambda: sum(self.slept)}
+
     def send_batch(self, url: str, messages: Sequence[Message], *, token: str | None = None) -> list[SendResult]:
         """The results of messages without a transaction, sent by a producer without a listener."""
         if self.kind == "sync":
-            with TransactionProducer("orders", url, token=token, sleep=self.slept.append) as producer:
+            with TransactionProducer(
+                "orders", url, token=token, sleep=self.slept.append, **self._time(Patience())
+            ) as producer:
                 return producer.send_batch(messages) if len(messages) != 1 else [producer.send(messages[0])]
         return asyncio.run(self._send_batch(url, messages, token))
 
@@ -125,7 +132,8 @@ class Sender:
         async def sleep(seconds: float) -> None:
             self.slept.append(seconds)
 
-        async with AsyncTransactionProducer("orders", url, token=token, sleep=sleep) as producer:
+        options = self._time(Patience())
+        async with AsyncTransactionProducer("orders", url, token=token, sleep=sleep, **options) as producer:
             return await producer.send_batch(messages) if len(messages) != 1 else [await producer.send(messages[0])]
 
 

@@ -309,7 +309,7 @@ def test_thread_that_cannot_be_started_once_is_started_later(
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", second_fails)
-    with TransactionProducer("orders", [each.url for each in two], patience=Patience(0.5, 2, 5)) as producer:
+    with TransactionProducer("orders", [each.url for each in two], patience=Patience(0.5, 2)) as producer:
         with pytest.raises(CheckbackError, match="no thread can be started"):
             producer.send(Message("payments", b"1"))
         two[0].takes_halves.clear()  # it hangs

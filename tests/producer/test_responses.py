@@ -30,7 +30,7 @@ KINDS = st.sampled_from(["", "application/json", "application/problem+json", "ap
 
 def replied(reply: GatewayReply, *, lost: bool = False) -> Place | GatewayError:
     """What a call of one message makes of a reply; there is no time for another attempt."""
-    attempts = Attempts(Patience(retries=0), 0)
+    attempts = Attempts(Patience(total_timeout_s=0), 0)
     attempts.lost = lost
     call = Call([("t1", b"{}")], attempts)
     distribute([call], "/v1/halves", reply)

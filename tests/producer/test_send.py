@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from check.servers import unused_url
 from checkback.errors import CheckbackError
 from checkback.messages.fields import Rejected
-from checkback.producer import GatewayError, Message, Patience, SendResult, SendStatus, TransactionProducer
+from checkback.producer import GatewayError, Message, SendResult, SendStatus, TransactionProducer
 from producer.gateways import DROPPED, FAULTS, OK, REFUSED, StubGateway
-from producer.sending import MESSAGE, Sender
+from producer.sending import MESSAGE, TRIES, Sender
 
 KINDS = ("sync", "async")
 
@@ -65,13 +65,12 @@ def test_messages_for_which_there_was_no_room_are_sent_again(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_room_that_never_comes_is_an_error_of_its_message_alone(kind: str) -> None:
-    tries = Patience().retries + 1
-    with StubGateway(full=[1] + [0] * tries) as gateway:
+    with StubGateway(full=[1] + [0] * TRIES) as gateway:
         results = Sender(kind).send_batch(gateway.url, numbered(3))
     assert [result.send_status.value for result in results] == ["SEND_OK", "REJECTED", "SEND_OK"]
     assert results[1].error is not None
     assert results[1].error.code == "queue_full"
-    assert len(gateway.server.received) == tries
+    assert len(gateway.server.received) == TRIES
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -146,7 +146,7 @@ def test_request_refused_for_one_callers_sake_is_sent_again_in_halves() -> None:
 def test_deadline_is_each_callers_own(gateway: StubGateway) -> None:
     """One that waits behind a request without an answer gives up in time, and is not sent later."""
     gateway.takes_halves.clear()
-    patience = Patience(timeout_s=5, total_timeout_s=0.3, retries=5)
+    patience = Patience(timeout_s=5, total_timeout_s=0.3)
     listener = Listener(lambda *_: COMMIT)
     with (
         TransactionProducer("orders", gateway.url, listener, patience=patience) as producer,

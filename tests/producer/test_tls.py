@@ -77,7 +77,7 @@ def test_producer_verifies_the_gateways_certificate(certificate: tuple[str, str]
             return await producer.send_in_transaction(MESSAGE)
 
     def send(url: str, **options: Any) -> TransactionSendResult:
-        options["patience"] = Patience(retries=0)
+        options["patience"] = Patience(total_timeout_s=2)
         if kind == "async":
             return asyncio.run(asynchronously(url, options))
         with TransactionProducer("orders", url, Listener(lambda *_: None), **options) as producer:
@@ -102,7 +102,7 @@ def test_producer_verifies_the_gateways_certificate(certificate: tuple[str, str]
     ],
 )
 def test_url_of_another_scheme_or_host_is_told_as_such(url: str, told: str) -> None:
-    listener, once = Listener(lambda *_: None), Patience(retries=0)
+    listener, once = Listener(lambda *_: None), Patience(total_timeout_s=2)
     with CheckServer(check_app(listener, secret=SECRET)) as server:
         url = url.format(server.url.split(":")[2].partition("/")[0])
         with TransactionProducer("orders", url, listener, patience=once) as producer:

@@ -31,15 +31,13 @@ from producer.gateways import (
     UNAVAILABLE,
     StubGateway,
 )
-from producer.sending import BORN, MESSAGE, SENDERS, Sender
+from producer.sending import BORN, MESSAGE, SENDERS, TRIES, Sender
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK, LocalTransactionState.UNKNOWN
 ERROR = RuntimeError("INSERT ... amount 42")
-#: tries that are made of one request
-TRIES = Patience().retries + 1
 AGAIN = {DROPPED, BROKEN, CUT, TORN, UNAVAILABLE, LATE, FULL, BAD_GATEWAY}
 RESET = {DROPPED, BROKEN}
 OF_PROXY = {UNAVAILABLE, LATE, BAD_GATEWAY}
@@ -75,14 +73,11 @@ def told(faults: list[str], kept: bool) -> list[str]:
 
 
 def final(faults: list[str], kept: bool = False) -> str:
-    """The fault that ends the tries of a request: OK, or the last one; ``kept`` as in `told`."""
-    heard = told(faults, kept)
-    for fault in heard[:TRIES]:
-        if fault not in AGAIN:
-            return fault
-    return heard[TRIES - 1] if len(heard) >= TRIES else OK
+    """The fault that ends the tries of a request, or OK; ``kept`` as in `told`."""
+    return next((fault for fault in told(faults, kept) if fault not in AGAIN), OK)
 
 
+#: fewer than there is time for
 FAULTY = st.lists(st.sampled_from(FAULTS), max_size=8)
 SAID = st.sampled_from([COMMIT, ROLLBACK, UNKNOWN, None, ERROR, True, "COMMIT"])
 
@@ -229,7 +224,7 @@ def test_half_not_stored_says_why_and_what_is_certain(
 
 def test_gateway_silent_is_no_answer_in_time(sender: Sender) -> None:
     """A reply that comes too late is none; a try is bounded as a whole."""
-    patience = Patience(timeout_s=SHORT, total_timeout_s=2 * SHORT, retries=1)
+    patience = Patience(timeout_s=SHORT, total_timeout_s=2 * SHORT)
     with Server(late) as server:
         result, listener = sender.send(server.url, saying(COMMIT), patience=patience)
     assert result.send_status is SendStatus.NO_ANSWER
@@ -245,7 +240,7 @@ def test_gateway_dripping_is_cut_off(sender: Sender) -> None:
         return False
 
     with Server(drip) as server:
-        result, _ = sender.send(server.url, saying(COMMIT), patience=Patience(SHORT, SHORT, 0))
+        result, _ = sender.send(server.url, saying(COMMIT), patience=Patience(SHORT, SHORT))
     assert result.send_status is SendStatus.NO_ANSWER
 
 

@@ -3,39 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from random import random
 
 from urllib3 import Retry
-from urllib3.exceptions import HTTPError, InvalidHeader, MaxRetryError
+from urllib3.exceptions import InvalidHeader
 
 from checkback.producer.responses import TRY_AGAIN, Reply, may_have_landed
 
 _LEAST = 0.001
+#: seconds: the longest backoff
+_BACKOFF_S = 2.0
 #: seconds; no lock or socket waits longer than some years
 MOST_S = 86_400.0
 
 
 @dataclass(frozen=True)
 class Patience:
-    """Timeouts (in seconds) and retries.
+    """Timeouts in seconds.
 
     ``timeout_s``: one attempt, from connecting to the last byte; ``total_timeout_s``: all attempts and the backoff
-    between them; ``retries``: attempts after the first (RocketMQ: retryTimesWhenSendFailed).
+    between them. Attempts are made until then, however many.
     """
 
     timeout_s: float = 5.0
     total_timeout_s: float = 15.0
-    retries: int = 5
 
 
 class Attempts:
     """The attempts of one request, and the backoff after each. Times are monotonic, in seconds.
 
-    urllib3's Retry counts them and computes the backoff: 0, then 0.2 s, 0.4 s, ... up to 2 s, plus up to 0.1 s jitter.
+    The backoff is urllib3's: 0, then 0.2 s, 0.4 s, ... plus up to 0.1 s jitter, up to 2 s.
     """
 
     def __init__(self, patience: Patience, now: float) -> None:
-        self._patience = patience
-        self._retry: Retry | None = None  # made for the first retry, which few requests need
+        self._backoff = 0.0
         #: when all attempts must have ended
         self.until = now + patience.total_timeout_s
         #: an attempt got no reply and may have landed
@@ -65,18 +66,8 @@ class Attempts:
             return 0
 
     def _wait(self, least: float, now: float) -> float | None:
-        retry = self._retry or Retry(
-            total=self._patience.retries,
-            allowed_methods=None,
-            status_forcelist=TRY_AGAIN,
-            backoff_factor=0.1,
-            backoff_jitter=0.1,
-            backoff_max=2,
-        )
-        try:
-            self._retry = retry.increment("POST", error=HTTPError())
-        except MaxRetryError:
-            return None
-        wait = max(self._retry.get_backoff_time(), least)
+        jitter = random() * 0.1 if self._backoff else 0  # noqa: S311 - no secret
+        wait = max(min(self._backoff + jitter, _BACKOFF_S), least)
+        self._backoff = min(self._backoff * 2 or 0.2, _BACKOFF_S)
         # Give up if the wait (Retry-After included) would exceed the total timeout.
         return wait if now + wait < self.until else None
