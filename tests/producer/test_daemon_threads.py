@@ -16,6 +16,8 @@ from checkback.producer import (
     AsyncTransactionProducer,
     LocalTransactionState,
     Message,
+    Patience,
+    SendStatus,
     TransactionListener,
     TransactionSendResult,
 )
@@ -120,6 +122,61 @@ def test_stop_iteration_of_a_local_transaction_is_unknown() -> None:
     assert result.local_transaction_state is LocalTransactionState.UNKNOWN
     assert isinstance(result.local_error, StopIteration)
     assert not gateway.ops
+
+
+def test_half_message_is_sent_once_there_is_a_thread_for_its_local_transaction() -> None:
+    """Those that waited for a thread after it would be checked back, and rolled back, before they had begun."""
+    lock, under_way, most = threading.Lock(), list[str](), list[int]()
+
+    class Counting(TransactionListener):
+        def execute_local_transaction(self, message: Message, _: Any) -> LocalTransactionState | None:
+            with lock:
+                most.append(len(gateway.halves) - len(under_way))
+                under_way.append(message.transaction_id)
+            return LocalTransactionState.COMMIT
+
+        def check_local_transaction(self, check: Any) -> LocalTransactionState | None:
+            raise NotImplementedError
+
+    async def run(url: str) -> list[TransactionSendResult]:
+        async with AsyncTransactionProducer("orders", url, Counting(), threads=2) as producer:
+            return await asyncio.gather(*(producer.send_in_transaction(Message("t", b"1")) for _ in range(40)))
+
+    with StubGateway() as gateway:
+        results = asyncio.run(run(gateway.url))
+    assert all(result.op_sent for result in results)
+    assert len(gateway.ops) == 40
+    assert max(most) <= 2
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_without_a_thread_in_time_nothing_is_sent(cancelled: bool) -> None:
+    """So it is while a local transaction goes on whose task has been cancelled."""
+    listener = Held()
+
+    async def run(url: str) -> TransactionSendResult:
+        patience = Patience(total_timeout_s=0.2)
+        async with AsyncTransactionProducer("orders", url, listener, threads=1) as holder:
+            producer = AsyncTransactionProducer("orders", url, listener, patience=patience)
+            producer._threads = holder._threads
+            first = asyncio.create_task(holder.send_in_transaction(Message("t", b"1")))
+            await asyncio.to_thread(listener.begun.wait, DEADLINE)
+            if cancelled:
+                first.cancel()
+            waiting = asyncio.create_task(holder.send_in_transaction(Message("t", b"1")))
+            result = await producer.send_in_transaction(Message("t", b"1"))
+            waiting.cancel()
+            assert len(gateway.halves) == 1
+            listener.go_on.set()
+            await asyncio.gather(first, waiting, return_exceptions=True)
+            assert (await holder.send_in_transaction(Message("t", b"1"))).op_sent  # the thread is free again
+            return result
+
+    with StubGateway() as gateway:
+        result = asyncio.run(run(gateway.url))
+    assert result.send_status is SendStatus.REJECTED
+    assert "no thread was free for its local transaction, for 0.2 s" in str(result.half_error)
+    assert len(gateway.halves) == 2
 
 
 def test_flush_and_close_wait_for_no_thread() -> None:

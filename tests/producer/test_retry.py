@@ -27,9 +27,7 @@ def after(attempts: Attempts, status: int, retry_after: str | None = None, now: 
 
 
 @given(PATIENCES, st.lists(TRIED, min_size=12, max_size=12))
-def test_tries_are_bounded_in_time(
-    patience: Patience, tried: list[tuple[float, tuple[int, int] | None]]
-) -> None:
+def test_tries_are_bounded_in_time(patience: Patience, tried: list[tuple[float, tuple[int, int] | None]]) -> None:
     """However the tries go: none begins too late, none is left out, a wait is as long as was asked."""
     now, attempts = 100.0, Attempts(patience, 100.0)
     for seconds, reply in tried:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from checkback.producer.base_producer import PATIENCE, BaseProducer, one
 from checkback.producer.calls import HALVES, MESSAGES, Call, Route, send_results
-from checkback.producer.daemon_threads import DaemonThreads
+from checkback.producer.daemon_threads import DaemonThreads, Outcome, ReservedThread
 from checkback.producer.deadlines import Deadlines, resolve
 from checkback.producer.listener import (
     AsyncTransactionListener,
@@ -39,8 +39,9 @@ class AsyncTransactionProducer(BaseProducer):
     """TransactionProducer for asyncio: the same arguments and results. Threads send together what its tasks have.
 
     ``listener``: an AsyncTransactionListener, which runs in the event loop, or a TransactionListener, whose local
-    transactions run in threads, ``threads`` at a time. A cancelled task hands over no op: the check-back resolves the
-    transaction. ``sleep`` waits between attempts of messages, ``pause`` between those of ops, in their thread.
+    transactions run in threads. ``threads`` bounds those under way: a transaction waits for its thread before its half
+    message is sent, within its deadline. A cancelled task hands over no op: the check-back resolves the transaction.
+    ``sleep`` waits between attempts of messages, ``pause`` between those of ops, in their thread.
     """
 
     def __init__(
@@ -122,6 +123,25 @@ class AsyncTransactionProducer(BaseProducer):
         if listener is None:
             raise no_listener()
         call = self._call(message)
+        if isinstance(listener, AsyncTransactionListener):
+            awaited = listener.execute_local_transaction
+
+            async def execute(stored: Message) -> Outcome[object]:
+                return Outcome(await awaited(stored, arg), None)
+
+            return await self._in_transaction(message, call, execute)
+        blocking = listener.execute_local_transaction
+        thread: ReservedThread[object] = ReservedThread(self._threads)
+        try:
+            if not await self._resolved(thread.free, call):
+                return not_stored(call.messages[0][0], self._no_thread())
+            return await self._in_transaction(message, call, lambda stored: thread.run(partial(blocking, stored, arg)))
+        finally:
+            thread.release()
+
+    async def _in_transaction(
+        self, message: Message, call: Call, execute: Callable[[Message], Awaitable[Outcome[object]]]
+    ) -> TransactionSendResult:
         ((transaction_id, _),) = call.messages
         # Step 1
         while self._senders.outstanding.full:
@@ -135,13 +155,8 @@ class AsyncTransactionProducer(BaseProducer):
         # Step 2
         local_error: Exception | None = None
         try:
-            stored = message.stored_at(*place, self._group, transaction_id)
-            if isinstance(listener, AsyncTransactionListener):
-                returned = await listener.execute_local_transaction(stored, arg)
-            else:
-                executed = await self._threads.run(partial(listener.execute_local_transaction, stored, arg))
-                returned = executed.value()
-            state = state_of(returned, transaction_id)
+            executed = await execute(message.stored_at(*place, self._group, transaction_id))
+            state = state_of(executed.value(), transaction_id)
         except Exception as error:  # noqa: BLE001 - as in RocketMQ: any error is resolved by the check-back
             state, local_error = failed(error, transaction_id, "execute_local_transaction"), error
         # Step 3
@@ -150,22 +165,16 @@ class AsyncTransactionProducer(BaseProducer):
     async def _post(self, route: Route, call: Call) -> None:
         """Make attempts until each message has its result."""
         loop = asyncio.get_running_loop()
-        deadlines = self._deadlines
-        if deadlines is None or deadlines.loop is not loop:
-            self._deadlines = deadlines = Deadlines(loop)
         while True:
             call.waiter = ended = loop.create_future()
             if not self._senders.add(route, call):
                 self._closed(call)
                 return
-            deadlines.add(ended, call.attempts.left(self._timer()))
             try:
-                answered = await ended
+                answered = await self._resolved(ended, call)
             except BaseException:  # cancelled: it is not sent any more, if it is not too late
                 self._senders.withdraw(route, call)
                 raise
-            finally:
-                deadlines.remove(ended)
             if not answered:
                 self._too_late(route, call)
                 return
@@ -173,6 +182,17 @@ class AsyncTransactionProducer(BaseProducer):
             if wait is None:
                 return
             await self._sleep(wait)
+
+    async def _resolved(self, future: asyncio.Future[bool], call: Call) -> bool:
+        """Wait for the future; False if the call's time is over before."""
+        deadlines, loop = self._deadlines, future.get_loop()
+        if deadlines is None or deadlines.loop is not loop:
+            self._deadlines = deadlines = Deadlines(loop)
+        deadlines.add(future, call.attempts.left(self._timer()))
+        try:
+            return await future
+        finally:
+            deadlines.remove(future)
 
 
 def _wake(calls: Sequence[Call]) -> None:

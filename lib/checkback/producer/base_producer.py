@@ -105,6 +105,10 @@ class BaseProducer:
         total_s = self._patience.total_timeout_s
         return GatewayError(f"too many ops wait to be sent, for {total_s:g} s", OPS.path, "send it later", refused=True)
 
+    def _no_thread(self) -> GatewayError:
+        what = f"no thread was free for its local transaction, for {self._patience.total_timeout_s:g} s"
+        return GatewayError(what, "threads", "send it later, or give the producer more", refused=True)
+
     def _closed(self, call: Call) -> None:
         """Give a call up because the producer is closed."""
         call.give_up(GatewayError("the producer is closed", "send", refused=not call.attempts.lost))

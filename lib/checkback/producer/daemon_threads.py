@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 from weakref import WeakSet
 
 from checkback.errors import SettingsError
+from checkback.producer.deadlines import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,8 +56,7 @@ class DaemonThreads:
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
-            with self._changed, suppress(StopIteration):
-                self._waiting.remove(next(one for one in self._waiting if one[0] is future))
+            self.withdraw(future)
             raise
 
     def submit(self, call: Callable[[], T]) -> Future[Outcome[T]]:
@@ -69,6 +69,12 @@ class DaemonThreads:
             self._waiting.append((future, copy_context().run, call))
             self._changed.notify()
         return future
+
+    def withdraw(self, future: Future[Outcome[T]]) -> None:
+        """Do not make the call, if it has not begun."""
+        if future.cancel():
+            with self._changed, suppress(StopIteration):
+                self._waiting.remove(next(one for one in self._waiting if one[0] is future))
 
     def _begin(self) -> None:
         """At first, and in the child of a fork, which has none of the threads."""
@@ -97,6 +103,34 @@ class DaemonThreads:
                 return self._waiting.popleft()
             self._threads -= 1
             return None
+
+
+class ReservedThread(Generic[T]):
+    """A thread that waits for its one call, so that no other call holds that up. To be released in the end.
+
+    ``free``: resolved with True, in the loop that has reserved it, once there is the thread.
+    """
+
+    def __init__(self, threads: DaemonThreads) -> None:
+        self.free: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._threads = threads
+        self._call: Future[Callable[[], T]] = Future()
+        self._made = threads.submit(self._make)
+
+    def _make(self) -> T:
+        with suppress(RuntimeError):  # the loop is closed
+            self.free.get_loop().call_soon_threadsafe(resolve, (self.free,), True)
+        return self._call.result()()
+
+    async def run(self, call: Callable[[], T]) -> Outcome[T]:
+        """Make the call in the thread, which goes on if this is cancelled."""
+        self._call.set_result(call)
+        return await asyncio.wrap_future(self._made)
+
+    def release(self) -> None:
+        """Let the thread go, unless it makes the call."""
+        self._call.cancel()
+        self._threads.withdraw(self._made)
 
 
 _ALL: WeakSet[DaemonThreads] = WeakSet()
