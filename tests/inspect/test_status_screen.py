@@ -5,15 +5,26 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from rich.console import Console
 
+from checkback.commands.status import _screen
 from checkback.inspect.engines.duckdb_engine import DuckDBEngine
 from checkback.inspect.status.progress import Progress
 from checkback.inspect.status.run_schedule import RunSchedule
 from checkback.inspect.status.screen import Line, as_json, check_rows, group_rows, lines
-from checkback.inspect.status.status import GROUP, ConsumerFacts, ReconcileFacts, Status, TableFacts, read_status
+from checkback.inspect.status.status import (
+    GROUP,
+    ConsumerFacts,
+    Lost,
+    ReconcileFacts,
+    Status,
+    TableFacts,
+    read_status,
+)
 from checkback.inspect.unpublished_messages import UnpublishedTopic
 from checkback.inspect.versions.view import View
 from checkback.messages.durations import span
@@ -206,6 +217,15 @@ def test_commits_that_came_after_another_decision_are_told_first(tmp_path: Path)
         "committed_at": iso(ms(later["store_timestamp"])),
     }
     assert "committed, not published" not in _said(status(DONE + timedelta(days=2)))
+
+
+def test_name_longer_than_its_column_is_apart_from_the_text() -> None:
+    out = Console(file=StringIO(), width=200)
+    out.print(_screen(replace(_STATUS, facts=replace(_LEDGER, lost=Lost(1)))))
+    assert isinstance(out.file, StringIO)
+    told = out.file.getvalue().splitlines()
+    assert told[0].startswith("committed, not published 1 in the last day")
+    assert any(line.startswith("reconcile   ") for line in told)
 
 
 def test_each_consumer_group_has_a_line_and_one_that_nobody_consumes_is_marked() -> None:

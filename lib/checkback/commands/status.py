@@ -142,7 +142,7 @@ def _screen(found: Status) -> RenderableType:
     from checkback.inspect.status import screen as status_screen
 
     parts = [
-        Text.assemble((f"{line.name:<12}", "bold"), (printable(line.text), "red" if line.bad else ""))
+        Text.assemble((f"{line.name:<11} ", "bold"), (printable(line.text), "red" if line.bad else ""))
         for line in status_screen.lines(found)
     ]
     if found.facts is None:
