@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from check.servers import request
 from checkback.check.client import CheckClient, Group
@@ -13,12 +16,20 @@ from checkback.producer import LocalTransactionState, Message, SendStatus, Trans
 from producer.gateways import OK, REFUSED, StubGateway
 
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import Iterator
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "producer.md"
 ROLLBACK = LocalTransactionState.ROLLBACK
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+
+@pytest.fixture(autouse=True)
+def _own_sigterm() -> Iterator[None]:
+    """The page's program has a handler of its own."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 def test_service_in_one_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

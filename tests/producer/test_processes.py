@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -63,6 +65,17 @@ threading.Thread(target=send, args=("thread",)).start()
     )
     assert out == ""
     assert {op["transaction_id"] for op in gateway.ops} == {"main", "thread"}
+
+
+@pytest.mark.slow
+def test_sigterm_with_the_pages_handler_sends_what_waits(gateway: StubGateway) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "producer.md").read_text()
+    handler = re.search(r"^signal\.signal\(.*", page, re.MULTILINE)
+    assert handler is not None
+    numbers = range(20)
+    send = "\n".join(f"send('{number}')" for number in numbers)
+    assert run(gateway.url, f"import signal\n{handler[0]}\n{send}\nos.kill(os.getpid(), signal.SIGTERM)") == ""
+    assert {op["transaction_id"] for op in gateway.ops} == set(map(str, numbers))
 
 
 @pytest.mark.slow

@@ -59,7 +59,8 @@ class SendResult:
     """RocketMQ's SendResult: of a message without a transaction.
 
     ``queue_id`` and ``queue_offset``: its place in `half`, None if it is not known to be stored. ``error``: why not;
-    with NO_ANSWER it may be stored all the same, and sending it again under the same transaction_id changes nothing.
+    with NO_ANSWER it may be stored all the same, and sending it again under the same transaction_id changes nothing
+    within ``gateway.remember`` (10 minutes), at one gateway.
     """
 
     send_status: SendStatus
