@@ -35,7 +35,7 @@ class SlowHistory(DeduplicationHistory):
         self.begun, self.end = threading.Event(), threading.Event()
         self.read = 0
 
-    def named(self, producer_group: str, transaction_id: str) -> RememberedHalf | None:
+    def named(self, producer_group: str, transaction_id: str) -> list[RememberedHalf]:
         self.begun.set()
         assert self.end.wait(PATIENCE_S)
         self.read += 1

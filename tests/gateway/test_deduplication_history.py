@@ -127,10 +127,9 @@ def test_decision_of_somebody_else_is_not_told(tmp_path: Path) -> None:
     history = DeduplicationHistory(str(tmp_path))
     assert history.ended([kept(0)]) == {(0, 0): TransactionEnd("COMMIT", decided_at=T0_MS)}
     assert history.ended([kept(0, "late")]) == {}
-    assert history.named("orders", "late") is None
+    assert history.named("orders", "late") == []
     assert history.find({(0, 0)})[0, 0].name == "orders/tx"
-    found = history.named("orders", "tx")
-    assert found is not None
+    (found,) = history.named("orders", "tx")
     assert (found.queue_offset, found.stored) == (0, T0_MS + 1000)
 
 
@@ -296,7 +295,7 @@ def test_times_beyond_pythons_stop_nothing(tmp_path: Path, year_us: int) -> None
     assert all(LEAST // 1000 <= half.stored <= MS_MAX for half in history.find({(0, n) for n in range(4)}).values())
     places = {(0, n): half.state for (_, n), half in history.find({(0, n) for n in range(4)}).items()}
     assert places == {(0, 0): None, (0, 1): "COMMIT", (0, 2): "COMMIT", (0, 3): "COMMIT"}
-    assert history.named("orders", "tx") is not None
+    assert history.named("orders", "tx")
 
 
 def test_recent_half_messages_are_the_last_ones(tmp_path: Path) -> None:
@@ -345,7 +344,7 @@ assert len(older.recent([0], datetime(2026, 3, 1, tzinfo=timezone.utc), 1000).na
 python = tracemalloc.get_traced_memory()[1]
 tracemalloc.reset_peak()
 assert len(older.find({(0, n) for n in range(96)})) == 96
-assert older.named("orders", "t-7") is not None
+assert older.named("orders", "t-7")
 print(pa.default_memory_pool().max_memory(), python, tracemalloc.get_traced_memory()[1])
 """
 
@@ -368,6 +367,5 @@ def test_rows_with_text_that_is_not_utf8_hold_up_nothing(tmp_path: Path) -> None
         (name_of("orders", "first"), "COMMIT"),
         (name_of("orders", "tx"), "ROLLBACK"),
     ]
-    named_half = history.named("orders", "tx")
-    assert named_half is not None
+    (named_half,) = history.named("orders", "tx")
     assert (named_half.queue_offset, history.check_times(named_half)) == (2, 0)

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import permutations
 from typing import TYPE_CHECKING
 
+import pytest
+
 from checkback.gateway.transaction_queries import WAITING_MAX, WAITING_SHARE
+from checkback.storage.schemas import arrow_schema
 from gateway.process import PATIENCE_S, half, op
 from gateway.services import SlowHistory, code, half_sent, op_sent, with_service
+from gateway.test_deduplication_history import T0, land
+from gateway.test_deduplication_history import half as landed_half
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from checkback.gateway.problems import Answer
@@ -40,6 +47,40 @@ def test_op_of_a_forgotten_half_message_does_not_wait_for_a_question(tmp_path: P
         assert (known["state"], known["queue_offset"]) == ("COMMIT", stored["queue_offset"])
 
     with_service(tmp_path, act)
+
+
+@pytest.mark.parametrize("remembered", [False, True])
+@pytest.mark.parametrize("states", permutations([None, "COMMIT", "ROLLBACK", "DISCARD"]))
+def test_of_several_half_messages_a_committed_one_is_answered(
+    tmp_path: Path, states: Sequence[str | None], remembered: bool
+) -> None:
+    """As after a resume, of one stored at two gateways, or of an id that is used again; without one, the newest."""
+
+    async def act(service: GatewayService, history: SlowHistory) -> None:
+        history.end.set()
+        if remembered:
+            (stored,) = await service.halves.take([half_sent(half("tx"), 1)], None)
+            assert isinstance(stored, dict)
+            await service.ops.take([op_sent(op(stored["queue_offset"], "tx", "ROLLBACK"), 1)], None)
+        decided = [landed_half(offset, second=offset) | {"queue_id": 7} for offset in range(4)]
+        land(tmp_path, "half", *decided[:2])
+        rows = [row | {"state": state} for row, state in zip(decided, states, strict=True) if state is not None]
+        names = arrow_schema("decisions").names
+        land(tmp_path, "decisions", *({name: (row | {"decided_at": T0}).get(name) for name in names} for row in rows))
+        for number in (2, 4):
+            if number == 4:
+                land(tmp_path, "half", *decided[2:])
+            answer = await ask(service, "tx")
+            assert isinstance(answer, dict)
+            found = (answer["queue_id"], answer["queue_offset"], answer["state"])
+            if "COMMIT" in states[:number]:
+                assert found == (7, states.index("COMMIT"), "COMMIT")
+            elif remembered:
+                assert found == (0, 0, "ROLLBACK")
+            else:
+                assert found == (7, number - 1, states[number - 1] or "PENDING")
+
+    with_service(tmp_path, act, remember="1h", remember_max=100)
 
 
 def test_questions_beyond_the_limit_are_refused(tmp_path: Path) -> None:

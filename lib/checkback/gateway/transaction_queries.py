@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from checkback.errors import CheckbackError
@@ -12,6 +13,8 @@ from checkback.gateway.deduplication.remembered_half import RememberedHalf, name
 from checkback.gateway.problems import Answer, Problem
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from checkback.gateway.authentication import BearerTokens, Groups
     from checkback.gateway.deduplication.cache import DeduplicationCache
     from checkback.gateway.health import HealthState
@@ -87,18 +90,30 @@ class TransactionQueries:
         return None
 
     def _described(self, known: RememberedHalf | None, group: str, transaction_id: str) -> _Described | None:
-        half = known or self._history.named(group, transaction_id)
-        if half is None:
+        """A half message that was committed, if there is one; else the newest.
+
+        One in memory that is pending is not compared with others: that takes a scan of `half`.
+        """
+        found = [] if known is None else self._ends([known])
+        if not {ended.state for _, ended in found} & {"COMMIT", "PENDING"}:
+            found += self._ends(self._history.named(group, transaction_id))
+        if not found:
             return None
-        place = (half.queue_id, half.queue_offset)
-        journaled = self._cache.ended_with(*place)  # before the table, in which it may be a moment later
-        ended = self._history.ended([half]).get(place)
-        if ended is None or ended.decided_at is None:
-            state = ended.state if ended else half.state or journaled or "PENDING"
-            ended = TransactionEnd(state, check_times=self._history.check_times(half))
+        half, ended = max(found, key=lambda one: (one[1].state == "COMMIT", one[0].stored))
+        if ended.decided_at is None:
+            ended = replace(ended, check_times=self._history.check_times(half))
         if ended.deliver_at is None or ended.state == "CANCEL":
             return half, ended, None
         return half, ended, self._history.delivered(half)
+
+    def _ends(self, halves: Sequence[RememberedHalf]) -> list[tuple[RememberedHalf, TransactionEnd]]:
+        places = [(half.queue_id, half.queue_offset) for half in halves]
+        journaled = [self._cache.ended_with(*place) for place in places]  # before the table, which may have it later
+        ended = self._history.ended(halves)
+        return [
+            (half, ended.get(place) or TransactionEnd(half.state or state or "PENDING"))
+            for half, place, state in zip(halves, places, journaled, strict=True)
+        ]
 
 
 _STOPPING = Problem("stopping", "the gateway is to end; ask again")

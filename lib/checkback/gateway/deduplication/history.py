@@ -9,7 +9,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from heapq import nsmallest
+from heapq import nlargest
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -60,7 +60,7 @@ _TABLES = ("half", "op", "decisions", "check_requests")
 LEFT = 2**32
 #: A file whose queue_id range is at most this wide is not read: all queues in the range are candidates.
 _CLOSE = 1000
-#: Half messages with one name that are examined to find the first accepted one.
+#: half messages of one name that a query looks at
 _OF_ONE_NAME = 100
 
 
@@ -306,19 +306,19 @@ class DeduplicationHistory:
         ]
         return max(times, default=0)
 
-    def named(self, producer_group: str, transaction_id: str) -> RememberedHalf | None:
-        """The first half message of a transaction: a full scan of `half`. Raises StorageError."""
+    def named(self, producer_group: str, transaction_id: str) -> list[RememberedHalf]:
+        """The half messages of a transaction, at most the last 100: a full scan of `half`. Raises StorageError."""
         wanted = (pc.field("transaction_id") == transaction_id) & (pc.field("producer_group") == producer_group)
-        first: list[RememberedHalf] = []
+        last: list[RememberedHalf] = []
         for file, source in _opened(self._files("half")):
             if self.closed:
                 break
             rows = read_rows(file.path, "half", _ABOUT, wanted & pc.field("queue_offset").is_valid(), source)
-            first = nsmallest(_OF_ONE_NAME, [*first, *map(_kept, rows.to_pylist())], key=_landing)
+            last = nlargest(_OF_ONE_NAME, [*last, *map(_kept, rows.to_pylist())], key=_landing)
         # One whose offset was seen before is rejected: another transaction is at that offset.
-        taken = self._first_at({(half.queue_id, half.queue_offset) for half in first})
+        taken = self._first_at({(half.queue_id, half.queue_offset) for half in last})
         name = name_of(producer_group, transaction_id)
-        return min((half for half in taken.values() if half.name == name), key=_landing, default=None)
+        return [half for half in taken.values() if half.name == name]
 
     def _flush(self) -> None:
         """Fsync what was read, even if another process wrote it: answers to producers rely on it."""
