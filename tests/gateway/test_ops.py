@@ -303,6 +303,30 @@ def test_op_against_the_decision_is_told_it(tmp_path: Path, decided: str, first:
         with_service(tmp_path, tell, remember="1h", remember_max=100)
 
 
+@pytest.mark.parametrize("ended", [None, "COMMIT", "ROLLBACK", "DISCARD", "CANCEL"])
+def test_half_message_that_is_sent_again_after_its_end_is_told_it(tmp_path: Path, ended: str | None) -> None:
+    """Else its local transaction would run, whose COMMIT cannot count. Of a batch the others are stored."""
+
+    async def act(service: GatewayService, _: SlowHistory) -> None:
+        (first,) = await service.halves.take([half_sent(half("t-1"), 1)], None)
+        if ended in ("COMMIT", "ROLLBACK"):
+            assert await sent(service, ended) == (None, False)
+        elif ended is not None:
+            land(tmp_path, "decisions", DISCARDED | {"state": ended})
+            await service.follow()
+        halves = [half_sent(half(name), 2) for name in ("t-1", "t-2")]
+        again, other = await service.halves.take(halves, None)
+        assert isinstance(other, dict)
+        if ended in ("ROLLBACK", "DISCARD"):
+            assert isinstance(again, Problem)
+            assert (again.code, again.more["first_state"]) == ("contradiction", ended)
+        else:
+            assert again == first
+        assert len(rows(tmp_path, "half")) == 2
+
+    with_service(tmp_path, act, remember="1h", remember_max=100)
+
+
 def _no_disk(prepared: Any) -> None:
     raise StorageError("no space", "op")
 

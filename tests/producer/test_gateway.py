@@ -155,13 +155,26 @@ def test_half_refused_runs_no_local_transaction(
 def test_op_that_contradicts_an_earlier_one_is_told(gateway: Gateway) -> None:
     """The same transaction sent again, with another end: the first one stands."""
     message = Message("payments", b"twice", transaction_id="order-2")
-    assert Sender("sync").send(gateway.url, lambda *_: ROLLBACK, message, token=TOKEN)[0].op_sent
+    assert Sender("sync").send(gateway.url, lambda *_: COMMIT, message, token=TOKEN)[0].op_sent
     sender = Sender("sync")
-    result, _ = sender.send(gateway.url, lambda *_: COMMIT, message, token=TOKEN)
+    result, _ = sender.send(gateway.url, lambda *_: ROLLBACK, message, token=TOKEN)
     assert result.send_status is SendStatus.SEND_OK
     ((transaction_id, state, error),) = sender.lost
-    assert (transaction_id, state, error.status) == ("order-2", COMMIT, 409)
-    assert [row["state"] for row in gateway.rows("op") if row["transaction_id"] == "order-2"] == ["ROLLBACK"]
+    assert (transaction_id, state, error.status) == ("order-2", ROLLBACK, 409)
+    assert [row["state"] for row in gateway.rows("op") if row["transaction_id"] == "order-2"] == ["COMMIT"]
+
+
+@pytest.mark.parametrize("kind", SENDERS)
+def test_transaction_that_was_rolled_back_is_not_run_again(gateway: Gateway, kind: str) -> None:
+    """Its COMMIT would not count: the local transaction would have committed, and nothing been published."""
+    message = Message("payments", b"again", transaction_id=f"order-{kind}")
+    assert Sender(kind).send(gateway.url, lambda *_: ROLLBACK, message, token=TOKEN)[0].op_sent
+    result, listener = Sender(kind).send(gateway.url, lambda *_: COMMIT, message, token=TOKEN)
+    assert result.send_status is SendStatus.REJECTED
+    assert result.half_error is not None
+    assert (result.half_error.status, result.half_error.code) == (409, "contradiction")
+    assert "the transaction has ended with ROLLBACK" in str(result.half_error)
+    assert not listener.calls
 
 
 def test_one_producer_many_threads(gateway: Gateway) -> None:

@@ -17,6 +17,7 @@ from checkback.gateway.health import now_ms, steady_ms
 from checkback.gateway.journal.group_commit import GroupCommit
 from checkback.gateway.journal.record import half_record
 from checkback.gateway.problems import Answer, Problem
+from checkback.gateway.received_ops import contradiction
 from checkback.gateway.tables import half_rows
 from checkback.messages.delay import too_late
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from checkback.messages.half import Half
     from checkback.settings import Gateway
 
+#: states against which no local transaction can commit any more
+_IN_VAIN = ("ROLLBACK", "DISCARD")
 #: memory of messages that are one record of the journal: other threads do not run while one is decoded
 _RECORD = 8 << 20
 #: Approximate memory overhead of a message besides its texts and body, and of each property.
@@ -181,9 +184,12 @@ class HalfMessageWriter:
             return _InFlight(block, rows[name], content)
         known = self._cache.named(name)
         if known is not None:
-            same = judge_half(known, content) is Verdict.REPEATED
             place = known.queue_id, known.queue_offset
-            return _stored(half.transaction_id, *place) if same else _other_content(*place)
+            if judge_half(known, content) is not Verdict.REPEATED:
+                return _other_content(*place)
+            if known.state in _IN_VAIN:
+                return contradiction(known.state, known.reason, known.decided_at)
+            return _stored(half.transaction_id, *place)
         in_flight: ReceivedHalves | None = self._cache.in_flight(name)
         if in_flight is not None:
             return _InFlight(in_flight, in_flight.rows[name], content)
