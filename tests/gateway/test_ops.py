@@ -295,7 +295,10 @@ def test_op_against_the_decision_is_told_it(tmp_path: Path, decided: str, first:
                 assert (answer.code, answer.more) == ("contradiction", said)
                 assert answer.detail.startswith(f"the transaction has ended with {decided}")
                 assert answer.detail.endswith("decided at 2026-03-01T00:00:00.000Z")
-        assert len(rows(tmp_path, "op")) == 1 + (first is not None)
+        stored = [row["state"] for row in rows(tmp_path, "op") if row["transaction_id"] == "t-1"]
+        contradicting = {"COMMIT", "ROLLBACK"} - {decided} if decided != "CANCEL" else set[str]()  # each is stored once
+        assert sorted(stored) == sorted(contradicting | ({first} if first is not None else set()))
+        assert len(rows(tmp_path, "op")) == 1 + len(stored)
 
     with_service(tmp_path, store, remember="1h", remember_max=100)
     if known == "restarted":

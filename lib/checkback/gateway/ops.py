@@ -108,7 +108,7 @@ class OpWriter:
                 if one.problem is not None:
                     answers[number] = one.problem
                 elif one is left[number]:
-                    answers[number] = ended(one.op, repeated=False)
+                    answers[number] = left[number].refused or ended(left[number].op, repeated=False)
                 else:
                     behind[number] = left[number]
             # They waited for another op of the same half message, which is committed by now.
@@ -184,12 +184,28 @@ class OpWriter:
         if verdict in (Verdict.REPEATED, Verdict.CONTRADICTION) and known is not None:
             self._cache.recalled([known], steady_ms())
         if verdict is not Verdict.NEW:
-            return judged(op, verdict, known)
+            contradicted = known if verdict is Verdict.CONTRADICTION else None
+            return judged(op, verdict) if contradicted is None else self._refuse(entry, contradicted, new)
         in_flight = self._in_flight.get(place)
         if in_flight is not None:
             return in_flight
         entry.half = known
         return self._begin(entry, new, groups)
+
+    def _refuse(self, entry: ReceivedOp, known: RememberedHalf, new: list[ReceivedOp]) -> Answer | ReceivedOp:
+        """Refuse an op that contradicts; the first against a decision is stored: `status` and `audit` count it.
+
+        Before a decision it must not be, as it could become the first; a CANCEL follows a COMMIT.
+        """
+        answer = contradiction(str(known.state), known.reason, known.decided_at)
+        stored = entry.op.state in known.op_states or entry.place in {one.place for one in new}
+        if known.decided_at is None or known.state == "CANCEL" or stored:
+            return answer
+        if self.commits.refusal(len(new) + 1, _SIZE, entry.groups) is not None:
+            return answer
+        entry.refused = answer
+        new.append(entry)
+        return entry
 
     def _admit_unverified(
         self, entry: ReceivedOp, new: list[ReceivedOp], groups: Groups
@@ -273,6 +289,8 @@ class OpWriter:
         self._health.worked()
 
     def _settle_entry(self, entry: ReceivedOp) -> None:
+        if entry.refused is not None:
+            return
         if entry.half is None:  # an unverified op may be another transaction's
             del self._unverified_in_flight[OpKey.of(entry.op)]
             return
@@ -307,6 +325,8 @@ class OpWriter:
             one.problem = problem
             if isinstance(one, ReceivedOps):
                 self._no_longer_in_flight(one)
+            elif one.refused is not None:
+                continue
             elif one.half is None:
                 self._unverified.discard(one.op, one.groups)
                 del self._unverified_in_flight[OpKey.of(one.op)]
@@ -318,4 +338,6 @@ def _decided(known: RememberedHalf, found: RememberedHalf | None) -> RememberedH
     """A cached half message, with its decision, if the tables have one."""
     if found is None or found.decided_at is None:
         return known
-    return replace(known, state=found.state, reason=found.reason, decided_at=found.decided_at)
+    return replace(
+        known, state=found.state, reason=found.reason, decided_at=found.decided_at, op_states=found.op_states
+    )

@@ -39,6 +39,8 @@ class ReceivedOp:
     half: RememberedHalf | None = None
     done: asyncio.Future[None] | None = None
     problem: Problem | None = None
+    #: It is stored, but the decision was another: its answer.
+    refused: Problem | None = None
 
 
 @dataclass(eq=False)
@@ -81,12 +83,10 @@ def ended(op: Op, repeated: bool) -> Answer:
     }
 
 
-def judged(op: Op, verdict: Verdict, known: RememberedHalf | None) -> Answer:
-    """What a verdict other than NEW says of the op; ``known``: its half message."""
+def judged(op: Op, verdict: Verdict) -> Answer:
+    """What a verdict other than NEW and CONTRADICTION says of the op."""
     if verdict is Verdict.REPEATED:
         return ended(op, repeated=True)
-    if verdict is Verdict.CONTRADICTION and known is not None:
-        return contradiction(str(known.state), known.reason, known.decided_at)
     return Problem(verdict.value, _DETAILS[verdict])
 
 

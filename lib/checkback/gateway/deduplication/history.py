@@ -68,7 +68,7 @@ _OF_ONE_NAME = 100
 class TransactionEnd:
     """How a transaction ended: ``state`` and, once `reconcile` has decided, when (ms), why, after how many checks.
 
-    ``deliver_at``: of a COMMIT that has scheduled the message (ms).
+    ``deliver_at``: of a COMMIT that has scheduled the message (ms). ``op_states``: of its own ops, if it is decided.
     """
 
     state: str
@@ -76,6 +76,7 @@ class TransactionEnd:
     check_times: int = 0
     decided_at: int | None = None
     deliver_at: int | None = None
+    op_states: frozenset[str] = frozenset()
 
 
 class DeduplicationHistory:
@@ -205,7 +206,13 @@ class DeduplicationHistory:
         ended = self.ended(found.values())
         self._flush()
         for place, end in ended.items():
-            found[place] = replace(found[place], state=end.state, reason=end.reason, decided_at=end.decided_at)
+            found[place] = replace(
+                found[place],
+                state=end.state,
+                reason=end.reason,
+                decided_at=end.decided_at,
+                op_states=end.op_states,
+            )
         return found
 
     def ended(self, halves: Collection[RememberedHalf]) -> dict[Place, TransactionEnd]:
@@ -231,6 +238,10 @@ class DeduplicationHistory:
                     )
         for place in cancelled.keys() & ended:
             ended[place] = dataclasses.replace(ended[place], state="CANCEL", decided_at=cancelled[place])
+        for op in ops:
+            place, who = (op["queue_id"], op["half_offset"]), (op["producer_group"], short(op["transaction_id"]))
+            if place in ended and first_op.misfit(*who, *whose(by_place[place])) is None:
+                ended[place] = dataclasses.replace(ended[place], op_states=ended[place].op_states | {op["state"]})
         # `rejected` cannot skip files: it is read only where an op has not decided yet.
         ops = [op for op in ops if (op["queue_id"], op["half_offset"]) not in ended]
         rejected = self._rejected([op["half_offset"] for op in ops]) if ops else RejectedOps(())

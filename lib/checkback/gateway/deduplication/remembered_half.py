@@ -32,7 +32,7 @@ class RememberedHalf(msgspec.Struct, gc=False):
     """The cache entry of a half message. ``state``: the decision's, else the first op's; None = none yet. Times in ms.
 
     ``fingerprint``: 0 = unknown, for one looked up by its offset. ``reason``, ``decided_at``: of the decision, if it
-    was looked up.
+    was looked up; ``op_states``: of the ops in the table then.
     """
 
     queue_id: int
@@ -45,6 +45,7 @@ class RememberedHalf(msgspec.Struct, gc=False):
     state: str | None = None
     reason: str | None = None
     decided_at: int | None = None
+    op_states: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
