@@ -52,13 +52,13 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     ),
     "messages of a topic that waits are published": (
         "reconcile/publish/unpublished.py",
-        "        return self.waiting.get(topic)\n",
-        "        return None\n",
+        '        return unfit(topic) or self.waiting.get(topic or "")\n',
+        "        return unfit(topic)\n",
     ),
     "unpublished is written again": (
         "reconcile/publish/batch_writers.py",
-        "        self._commit(unpublished.TABLE, self._parked)\n",
-        "        self._half.tables.commit(self._half.spark, unpublished.TABLE, self._parked)\n",
+        "        self._commit(unpublished.TABLE, self._unpublished)\n",
+        "        self._half.tables.commit(self._half.spark, unpublished.TABLE, self._unpublished)\n",
     ),
     "what a rebuild cannot publish is forgotten": (
         "reconcile/recovery/batch_recovery.py",

@@ -120,11 +120,11 @@ def test_groups_that_are_not_configured_are_one_label(application: _Application)
 
 
 def test_pending_and_decisions_are_told_by_group(application: _Application) -> None:
-    """By the hashes of both kinds that a checkpoint may name groups by; a delivery does not tell what is pending."""
-    new, old = (hash_ for hash_, name in names_by_hash(("orders",)).items())
+    """A delivery does not tell what is pending."""
+    (orders,) = names_by_hash(("orders",))
     records = np.zeros(3, QUEUED)
-    records["action"], records["group"] = Action.DISCARD, (new, old, 7)
-    groups = np.array([(0, 0, new, 2, 400_000), (0, 0, 7, 1, 300_000), (0, 1, old, 3, 200_000)], GROUP)
+    records["action"], records["group"] = Action.DISCARD, (orders, orders, 7)
+    groups = np.array([(0, 0, orders, 2, 400_000), (0, 0, 7, 1, 300_000), (0, 1, orders, 3, 200_000)], GROUP)
     told = np.array([(0, 0, 4, 0, 100_000, -1, 0), (0, 1, 3, 1, 200_000, -1, 0)], SEGMENT)
     application.observer.published(Actions(records, 5, groups), 1, told)
     application.observer.published(Actions(records[:0], 6), 2, np.array([(0, 1, 3, 0, 200_000, -1, 0)], SEGMENT))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
-from checkback.storage.schemas import arrow_schema
+from checkback.storage.log.compatibility import declared_schema
+from checkback.storage.schemas import FORMAT, FORMAT_PROPERTY, arrow_schema
 
 #: bytes that are no UTF-8, as long as "bad"; and what is shown in their place
 BAD, REPLACED = b"\xff\xfed", "\ufffd\ufffdd"
@@ -15,7 +16,10 @@ BAD, REPLACED = b"\xff\xfed", "\ufffd\ufffdd"
 
 def append_odd(root: str, name: str, rows: list[dict[str, Any]]) -> None:
     """Append rows to a table, as another writer, with BAD wherever a text is "bad"."""
-    write_deltalake(f"{root}/{name}", bad_texts(pa.Table.from_pylist(rows, arrow_schema(name))), mode="append")
+    configuration = {FORMAT_PROPERTY: FORMAT}
+    place, schema = f"{root}/{name}", declared_schema(name)
+    DeltaTable.create(place, schema, mode="ignore", configuration=configuration, raise_if_key_not_exists=False)
+    write_deltalake(place, bad_texts(pa.Table.from_pylist(rows, arrow_schema(name))), mode="append")
 
 
 def bad_texts(rows: pa.Table) -> pa.Table:

@@ -42,13 +42,14 @@ class Message:
 
     ``check_immunity_s``: how long the local transaction may take before the first check, in seconds (None: the server's
     transaction.timeout). ``ordering_key``: messages with the same one go to the same queue of the topic, in which
-    consumers with ``orderly`` keep the order (docs/producer.md). A transaction's op is sent behind: before a message of the same key that
-    must come after it, call the producer's ``flush``. Or ``real_queue_id`` names the queue. With neither, messages are
-    spread by their transaction id. ``transaction_id``: if empty, the producer generates a unique one (RocketMQ's
-    UNIQ_KEY); or an idempotency key, unique in the producer group, with which a message sent again after a crash lands
-    only once: within ``gateway.remember`` (10 minutes), at one gateway. At most one of ``delay_level`` (RocketMQ's, 1
-    to 18), ``delay`` (from COMMIT) and ``deliver_at`` (with a time zone) says when it is delivered, see docs/delay.md.
-    The limits are RocketMQ's, see docs/files.md. ``keys``: words with a space between them.
+    consumers with ``orderly`` keep the order (docs/producer.md). A transaction's op is sent behind: before a message of
+    the same key that must come after it, call the producer's ``flush``. Or ``real_queue_id`` names the queue. With
+    neither, messages are spread by their transaction id. ``transaction_id``: if empty, the producer generates a unique
+    one (RocketMQ's UNIQ_KEY); or an idempotency key, unique in the producer group, with which a message sent again
+    after a crash lands only once: within ``gateway.remember`` (10 minutes), at one gateway. At most one of
+    ``delay_level`` (RocketMQ's, 1 to 18), ``delay`` (from COMMIT) and ``deliver_at`` (with a time zone) says when it is
+    delivered, see docs/delay.md. The limits are RocketMQ's, see docs/files.md. ``keys``: words with a space between
+    them.
 
     ``queue_id`` and ``queue_offset``: the place at which its half message was acknowledged, and ``producer_group`` that
     of its producer: set in the message that ``execute_local_transaction`` is given, else None. The place is the half
