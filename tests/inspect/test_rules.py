@@ -96,7 +96,7 @@ def _after_jitter(offset: int) -> tuple[float, float]:
     """The last time that is too soon for a second check after the one at 400 s, and the first that is not."""
     t, pending = Transaction(0, offset), np.zeros(1, PENDING)
     pending["offset"], pending["transaction"] = offset, _HASHES[t.key["transaction_id"]]
-    for name in {"check_times", "asked"}.intersection(PENDING.names or ()):
+    for name in {"check_times", "requested"}.intersection(PENDING.names or ()):
         pending[name] = 1
     due = round(400_000 + 10_000 + int(jitter(pending, _JITTER)[0]))
     times = sorted(after for after in _AT if after >= 410)

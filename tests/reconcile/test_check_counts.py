@@ -55,5 +55,5 @@ def test_checks_that_count(
         frame(spark, pa.Table.from_pylist(rows, arrow_schema(name)))
         for name, rows in (("check_requests", requests), ("op", ops))
     )
-    found = checks_so_far(asked, told, undelivered_count, check_max).select("check_times", "asked").collect()
+    found = checks_so_far(asked, told, undelivered_count, check_max).select("check_times", "requested").collect()
     assert [tuple(row) for row in found] == ([] if expected is None else [(expected, len(requested))])

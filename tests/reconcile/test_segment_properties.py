@@ -93,7 +93,7 @@ class Model:
     def cancel(self, rows: list[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         """Before the batch's COMMITs: nothing is scheduled and cancelled in one batch."""
         before = dict(self.scheduled)
-        for offset, _, _, _, _, _, group, tx, _ in sorted(rows, key=lambda r: (r[4], r[3])):
+        for offset, _, _, _, _, _, group, tx, *_ in sorted(rows, key=lambda r: (r[4], r[3])):
             held = before.get(offset)
             if held is not None and group != held["group"]:
                 yield "REJECT_OP", offset, "WRONG_GROUP"
@@ -132,7 +132,7 @@ class Model:
         done += [self.commit(offset, held, now) for offset, held in zip(at_once, commits, strict=True)]
         still, self.waiting = [*self.waiting, *((now, row) for row in new_ops)], []
         for since, row in still:
-            offset, kind, _, _, _, _, group, tx, _ = row
+            offset, kind, _, _, _, _, group, tx, *_ = row
             owner = self.pending.get(offset) or decided.get(offset)
             if owner and group != owner["group"]:
                 done.append(("REJECT_OP", offset, "WRONG_GROUP"))

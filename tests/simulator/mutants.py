@@ -46,7 +46,7 @@ FAULTS: dict[str, tuple[str, str]] = {
     ),
     "received check not counted": ("    known = same &", "    known = ~same &"),
     "received check counted each time it is told": (
-        'known = same & (received["check"] > half["check_times"]) & (received["check"] <= half["asked"])\n',
+        'known = same & (received["check"] > half["check_times"]) & (received["check"] <= half["requested"])\n',
         'known, received = same, received.copy()\n    received["check"] = half["check_times"] + 1\n',
     ),
     "one check too many": (">= rules.check_max", "> rules.check_max"),
@@ -70,7 +70,7 @@ FAULTS: dict[str, tuple[str, str]] = {
     "never given up": ("// 1000 > rules.reserved", "// 1000 > 99 * rules.reserved"),
     "given up by the birth": ('checked - old["store"] // 1000', 'checked - old["born"]'),
     "given up without a last check": ('checked - old["store"] // 1000', 'now - old["store"] // 1000'),
-    "given up though hardly checked": ('(pending["asked"] >= rules.enough)', '(pending["asked"] >= 1)'),
+    "given up though hardly checked": ('(pending["requested"] >= rules.enough)', '(pending["requested"] >= 1)'),
     "hostile group's ops without bound": ('"group") >= WAITING_OF_GROUP', '"group") >= 99 * WAITING_OF_GROUP'),
     "hostile group's ops take another's place": (
         'occurrence(ops, "offset", "group") >= WAITING_OF_GROUP',
@@ -139,7 +139,7 @@ RESTORE_FAULTS: dict[str, tuple[str, str]] = {
     "pending half not seen": ('seen[places(halves["offset"], size)] = True', "pass"),
     "restored with the last op first": ("early[np.sort(", "early[::-1][np.sort("),
     "seen bits let go": ("int(taken.max()) + rules.reserved", "0 * len(halves)"),
-    "checks that did not count forgotten": ('"check_times", "asked", "delay")', '"check_times", "delay")'),
+    "checks that did not count forgotten": ('"check_times", "requested", "delay")', '"check_times", "delay")'),
     "decided one pending again": (
         'undecided = first_of_each(halves["offset"]) & (halves["known"] == Known.UNDECIDED)',
         'undecided = first_of_each(halves["offset"])',

@@ -317,7 +317,7 @@ def _halves(read: Mapping[str, DataFrame], since: int, rules: Rules) -> DataFram
                 .otherwise(_known(Known.UNDECIDED)),
                 "delay": F.when(is_scheduled, F.col("scheduled")).otherwise(F.col("delay")),
                 "check_times": F.coalesce("check_times", F.lit(0)),
-                "asked": F.coalesce("asked", F.lit(0)),
+                "requested": F.coalesce("requested", F.lit(0)),
                 "at": F.coalesce(F.when(F.col("decided"), F.col("decided_at")), "checked", F.lit(0)),
             }
         )
@@ -378,7 +378,7 @@ def _ops(read: Mapping[str, DataFrame]) -> DataFrame:
     alike = (F.col("kind") == Kind.CANCEL) == F.col("cancelled")
     ops = left.join(decided, on=[*same, F.col("group") == F.col("group_hash"), own, alike], how="left_anti")
     return ops.withColumns(
-        {"known": _known(Known.OP), "check_times": F.lit(0), "asked": F.lit(0), "at": F.lit(0).cast("bigint")}
+        {"known": _known(Known.OP), "check_times": F.lit(0), "requested": F.lit(0), "at": F.lit(0).cast("bigint")}
     )
 
 

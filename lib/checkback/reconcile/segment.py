@@ -302,7 +302,7 @@ def _count(segment: Segment, received: Records) -> Segment:
     at, received = at[has_half], received[has_half]
     half = segment.pending[at]
     same = np.logical_and.reduce([half[name] == received[name] for name in ("group", "transaction")])
-    known = same & (received["check"] > half["check_times"]) & (received["check"] <= half["asked"])
+    known = same & (received["check"] > half["check_times"]) & (received["check"] <= half["requested"])
     if not known.any():
         return segment
     pending = segment.pending.copy()
@@ -318,7 +318,7 @@ def _check_back(segment: Segment, now: int, rules: Rules, actions: list[Records]
         return segment
     exhausted = due & (pending["check_times"] >= rules.check_max)
     # Rule 7 requires checks, not age alone: no producer could answer while reconcile was down or the clock jumped.
-    expired = due & ~exhausted & (pending["asked"] >= rules.enough)
+    expired = due & ~exhausted & (pending["requested"] >= rules.enough)
     if expired.any():
         old = pending[expired]
         checked = old["due"] - next_check(old, 0, rules)
@@ -328,7 +328,7 @@ def _check_back(segment: Segment, now: int, rules: Rules, actions: list[Records]
             actions.append(actions_on_pending(Action.DISCARD, pending[gone], reason))
     check = due & ~exhausted & ~expired
     pending = pending.copy()
-    pending["asked"][check] += 1
+    pending["requested"][check] += 1
     counts = _counts_at_once(pending["check_times"][check] + 1, rules)
     pending["check_times"][check] += counts
     pending["due"][check] = next_check(pending[check], now, rules)
@@ -356,7 +356,7 @@ def next_check(pending: Records, checked: int | NDArray[Any], rules: Rules) -> N
 
 def jitter(pending: Records, most: int | NDArray[Any]) -> NDArray[Any]:
     """Pseudorandom jitter of 0 to ``most`` ms, deterministic for each check of a transaction."""
-    mixed = (pending["transaction"] ^ pending["offset"]).view(np.uint64) + pending["asked"].astype(np.uint64)
+    mixed = (pending["transaction"] ^ pending["offset"]).view(np.uint64) + pending["requested"].astype(np.uint64)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # SplitMix64's finalizer
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
     found: NDArray[Any] = (mixed ^ (mixed >> np.uint64(31))) % np.uint64(most + 1)

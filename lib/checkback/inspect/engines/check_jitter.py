@@ -25,7 +25,7 @@ def own_jitter(transaction_ids: pa.Array, offsets: pa.Array, asked: pa.Array, mo
     records = np.zeros(len(offsets), PENDING)
     records["transaction"] = _hashes(transaction_ids.to_pylist())
     records["offset"] = offsets.fill_null(0).to_numpy(zero_copy_only=False)
-    records["asked"] = asked.fill_null(0).to_numpy(zero_copy_only=False) + 1
+    records["requested"] = asked.fill_null(0).to_numpy(zero_copy_only=False) + 1
     limits = most.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     return pa.array(jitter(records, np.maximum(limits, 0)), pa.int64())
 

@@ -21,12 +21,13 @@ CHECKED = ["queue_id", "offset", "group", "transaction"]
 def checks_so_far(check_requests: DataFrame, op: DataFrame, count_undelivered: bool, check_max: int) -> DataFrame:
     """By half message: the checks that count, all checks, and the time of the last one.
 
-    Columns CHECKED, check_times INT, asked INT, checked BIGINT (ms). CHECKED includes `identity_columns`, because after
-    a restore of `half` from a backup an offset may be reused. With ``count_undelivered`` checks count when requested,
-    the last of ``check_max`` when sent; otherwise when a producer has received them (docs/protocol.md, rule 9).
+    Columns CHECKED, check_times INT, requested INT, checked BIGINT (ms). CHECKED includes `identity_columns`, because
+    after a restore of `half` from a backup an offset may be reused. With ``count_undelivered`` checks count when
+    requested, the last of ``check_max`` when sent; otherwise when a producer has received them (docs/protocol.md,
+    rule 9).
     """
     last = F.max(F.struct("requested_at", "check_times")).alias("last")
-    number = F.count("*").cast("int").alias("asked")
+    number = F.count("*").cast("int").alias("requested")
     group, transaction = identity_columns()
     whose = "queue_id", F.col("queue_offset").alias("offset"), group.alias("group"), transaction.alias("transaction")
     asked = check_requests.groupBy(*whose).agg(last, number)
@@ -38,7 +39,7 @@ def checks_so_far(check_requests: DataFrame, op: DataFrame, count_undelivered: b
         # check_max may have been greater when the last one was requested.
         times = F.when(not_sent, F.greatest(confirmed, F.lit(check_max - 1))).otherwise(newest)
     else:
-        times = F.least(confirmed, "asked")
+        times = F.least(confirmed, "requested")
     checked = F.unix_millis("last.requested_at").alias("checked")
     counts = asked.join(received, on=CHECKED, how="left")
-    return counts.select(*CHECKED, times.cast("int").alias("check_times"), "asked", checked)
+    return counts.select(*CHECKED, times.cast("int").alias("check_times"), "requested", checked)

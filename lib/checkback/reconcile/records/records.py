@@ -100,8 +100,8 @@ EVENT = np.dtype(
         ("check", "<i4"),
     ]
 )
-#: One pending half message. due: time of its next check. check_times: checks that count; asked: all checks.
-#: repeated: `half` holds a second row with this store.
+#: One pending half message. due: time of its next check. check_times: checks that count; requested: all
+#: check requests. repeated: `half` holds a second row with this store.
 PENDING = np.dtype(
     [
         ("offset", "<i8"),
@@ -111,7 +111,7 @@ PENDING = np.dtype(
         ("group", "<i8"),
         ("transaction", "<i8"),
         ("check_times", "<i4"),
-        ("asked", "<i4"),
+        ("requested", "<i4"),
         ("repeated", "u1"),
         ("delay", "<i8"),
     ]

@@ -28,14 +28,14 @@ class Known(IntEnum):
 
 
 #: One row of the tables: an event, and what the tables know of it. kind and source: for ops. For half messages,
-#: check_times: checks that count; asked: all; at: time of the last check, or of the decision (ms); 0 = none.
+#: check_times: checks that count; requested: all; at: time of the last check, or of the decision (ms); 0 = none.
 ROW = np.dtype(
     [
         EVENT.descr[0],
         ("known", "u1"),
         *EVENT.descr[1:],
         ("check_times", "<i4"),
-        ("asked", "<i4"),
+        ("requested", "<i4"),
         ("at", "<i8"),
     ]
 )
@@ -78,7 +78,7 @@ def _pending(halves: Records, rules: Rules) -> Records:
     undecided = first_of_each(halves["offset"]) & (halves["known"] == Known.UNDECIDED)
     taken = halves[undecided]
     pending = np.zeros(len(taken), PENDING)
-    for name in ("offset", "store", "group", "transaction", "check_times", "asked", "delay"):
+    for name in ("offset", "store", "group", "transaction", "check_times", "requested", "delay"):
         pending[name] = taken[name]
     pending["repeated"] = _repeated(halves)[undecided]
     pending["born"], first_check = births(taken, rules)
