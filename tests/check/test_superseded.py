@@ -107,7 +107,7 @@ def test_answers_to_requests_are_told_by_number_and_time() -> None:
         (2, 1, 5, "NO_ANSWER", True),
         (3, 1, 5, "UNKNOWN", True),
         (3, 2, 65, "SKIPPED", False),
-        (4, 1, 5, "COMMIT", None),  # a row of an older release
+        (4, 1, 5, "COMMIT", None),  # a row without `delivered`
         (9, 1, 65, "COMMIT", True),
     )
     found = answers_to(requests, rows)

@@ -27,6 +27,7 @@ from checkback.inspect.audit.report import ENDS
 from checkback.inspect.engines import duckdb_engine
 from checkback.settings import Settings, Storage
 from checkback.storage.tables import Tables
+from checkback.urls import masked
 from dashboard import incident
 from dashboard.hostile import HOSTILE, PAGES, PENDING, SCRIPT, TOKEN
 from dashboard.visitors import client, signed_in
@@ -332,13 +333,19 @@ def test_decisions_are_told_by_group_state_source_and_time(this_evening: tuple[P
 
 
 def test_the_secret_of_an_endpoint_is_shown_nowhere(evening: tuple[Path, datetime], tmp_path: Path) -> None:
-    """Neither of the settings' URL nor of one that an earlier release recorded."""
+    """Neither of the settings' URL nor of one that was recorded, masked, under other settings."""
     root = shutil.copytree(evening[0], tmp_path / "copy")
     url, at = "http://10.0.0.9/check?token=s3cret&bare", evening[1] - timedelta(seconds=30)
     half = Transaction(7, 0, evening[1] - timedelta(minutes=1))
-    answer = {"real_topic": "a", "check_times": 1, "endpoint": url, "outcome": "NO_ANSWER", "error": "status 500"}
+    answer = {
+        "real_topic": "a",
+        "check_times": 1,
+        "endpoint": masked(url),
+        "outcome": "NO_ANSWER",
+        "error": "status 500",
+    }
     answer |= {"latency_ms": 1, "answered_at": at, "batch_id": 1, "delivered": True}
-    tried = [{"endpoint": url.replace("10.0.0.9", "10.0.0.10"), "error": "status 500"}]
+    tried = [{"endpoint": masked(url).replace("10.0.0.9", "10.0.0.10"), "error": "status 500"}]
     tried.append({"endpoint": "http://10.0.0.9/check?token=****&****#2", "error": "status 501"})
     append(root, "half", [half.half()[1]])
     append(root, "check_answers", [half.key | answer | {"failed_tries": tried}])

@@ -56,8 +56,6 @@ def _rows(random: Random, t: Transaction) -> list[Row]:
         rows.append(t.op(said, source=source, store_timestamp=landed, producer_group=_group(random), **named))
         if random.random() < 0.3:
             rows.append(t.rejected_op(random.choice([Reason.WRONG_GROUP, Reason.NO_HALF])))
-    if random.random() < 0.1:
-        rows.append(t.op("UNDELIVERED", source="check"))
     for _ in range(_some(random, 2)):
         end = random.choice(("COMMIT", "COMMIT", "COMMIT", "ROLLBACK", "DISCARD"))
         when = random.choice([{}, {}, {}, {"decided_at": UNDER_WAY, "batch_id": 1}])
@@ -147,7 +145,7 @@ def _in_other_batch(told: _Told) -> bool:
 
 
 def _of_ops(told: _Told, states: set[str]) -> set[str]:
-    ops = [op for op in told.op if op["state"] != "UNDELIVERED"]
+    ops = told.op
     why = " ".join(row["reason"] for row in told.rejected if row["source"] == "op")
     if not told.half:
         recorded = "group" in why or "no half" in why or "half message" in why
@@ -204,18 +202,17 @@ def _of_content(told: _Told) -> set[str]:
 
 def _of_checks(told: _Told) -> set[str]:
     checks = sorted(told.check_requests, key=lambda row: (row["requested_at"], row["check_times"]))
-    undelivered = sum(op["state"] == "UNDELIVERED" for op in told.op)
     repeated = len(checks) - len({row["check_times"] for row in checks})
     found = {
         "check_over_limit": any(row["check_times"] > CHECK_MAX for row in checks),
-        "check_twice": repeated > undelivered,
+        "check_twice": repeated > 0,
         "check_too_close": any(b["requested_at"] - a["requested_at"] < _INTERVAL for a, b in pairwise(checks)),
         "discard_too_soon": any(row["state"] == "DISCARD" and row["check_times"] < CHECK_MAX for row in told.decisions),
     }
     if checks and told.decisions:
         most = max(row["check_times"] for row in told.decisions)
         # The last one may not have counted yet.
-        found["check_after_decision"] = max(row["check_times"] for row in checks) > most + 1 + undelivered
+        found["check_after_decision"] = max(row["check_times"] for row in checks) > most + 1
     if checks and told.half:
         immune: datetime = told.half[0]["born_timestamp"] + _IMMUNITY
         found["check_too_early"] = min(row["requested_at"] for row in checks) <= immune

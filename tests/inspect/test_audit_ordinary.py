@@ -113,7 +113,7 @@ def _copies(name: str, row: dict[str, Any]) -> pa.Table:
 
 
 _VALUES: dict[str, tuple[Any, ...]] = {
-    "state": ("COMMIT", "ROLLBACK", "DISCARD", "CANCEL", "DELIVERED", "UNDELIVERED", "commit"),
+    "state": ("COMMIT", "ROLLBACK", "DISCARD", "CANCEL", "DELIVERED", "commit"),
     "source": ("producer", "check", "operator", "checkback", "other"),
     "transaction_id": ("", "other"),
     "producer_group": ("", "pay"),

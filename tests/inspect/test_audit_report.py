@@ -58,7 +58,7 @@ def test_warnings_break_nothing() -> None:
 
 
 def test_what_cannot_be_judged_is_told() -> None:
-    """Tables of the release before have no rows in `batches` for their past, or none at all."""
+    """Where `batches` has lost its first rows, or all of them."""
     now = datetime.now(timezone.utc)
     assert conclusion(Report((), None, (), None, _DONE, past=True), now)[0] == (
         "batches before 2026-01-01T00:00:00.250Z have no row in `batches`: judged without their rules"

@@ -163,7 +163,7 @@ def test_rows_that_the_checkpoint_knows_of_are_missed(
 
 
 @pytest.mark.parametrize("first", [None, 2, 4])
-def test_release_before_left_no_rows(tmp_path: Path, first: int | None) -> None:
+def test_batches_before_the_first_row_are_not_judged(tmp_path: Path, first: int | None) -> None:
     """Nor did the first batches of a checkpoint that it has begun, or all but the one in progress."""
     write(None, Tables.of(_settings(tmp_path).storage), _story([] if first is None else range(first, 4)))
     checkpoint(tmp_path, done=_at(3), batch_id=3, rules=first)
@@ -174,7 +174,7 @@ def test_release_before_left_no_rows(tmp_path: Path, first: int | None) -> None:
 
 @pytest.mark.parametrize("checkpointed", [False, True])
 def test_batches_that_scheduled_have_had_a_row(tmp_path: Path, checkpointed: bool) -> None:
-    """The release before wrote no delayed messages. Without a checkpoint the newest batch may be in progress."""
+    """Without a checkpoint the newest batch may be in progress."""
     rows, due = _story([]), _at(5)
     for number in (1, 2):
         t = Transaction(1, number)

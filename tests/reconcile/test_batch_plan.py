@@ -28,7 +28,7 @@ def test_batch_that_another_process_has_planned_is_not_begun() -> None:
 
 def test_plan_is_recorded_with_a_commit() -> None:
     assert plan_recorded("q/decisions", plan_versions("q/decisions", 5, 1_000).get) == (5, 1_000)
-    assert plan_recorded("q/decisions", {"q/decisions": 5}.get) is None  # by an earlier build
+    assert plan_recorded("q/decisions", {"q/decisions": 5}.get) is None  # by Spark
 
 
 @pytest.fixture

@@ -111,7 +111,7 @@ def out_of_order(settings: Settings) -> set[tuple[str, int, int]]:
         accounted = audit_batches(FixedTables.take(engine), 1)
         fixed, batches = accounted.fixed, _Batches.take(accounted.fixed)
         found = {("op_passed_over", row["queue_id"], row["queue_offset"]) for row in _passed_over(fixed, batches)}
-        # The previous release's rules are not known: it may have read what is still pending.
+        # The rules of batches without a row are not known: they may have read what is still pending.
         spare = None if accounted.past else batches.spare()
         if spare is not None:
             found |= {("check_overdue", row["queue_id"], row["queue_offset"]) for row in _overdue(fixed, spare)}

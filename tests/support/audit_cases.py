@@ -125,11 +125,6 @@ CLEAN: dict[str, Story] = {
         *(t.half(), t.op(), t.rejected_op(Reason.TOO_MANY)),
     ],
     "own immunity of 0": lambda t: [t.half(check_immunity_s=0), t.check(1, timedelta(milliseconds=1))],
-    "check that reached nobody, and was taken back": lambda t: [
-        *(t.half(), t.check(), t.check(1, timedelta(seconds=70)), t.op("UNDELIVERED", source="check")),
-        *(t.check(2, timedelta(seconds=140)), t.op(), t.published(), t.decision(check_times=1)),
-        t.op("UNDELIVERED", source="check"),
-    ],
     "resumed: given up here, committed under its id elsewhere": lambda t: [
         *t.given_up(),
         *(

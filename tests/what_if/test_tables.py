@@ -84,7 +84,7 @@ def test_batch_in_progress_is_as_if_it_were_not_there(tables: Path) -> None:
 
 
 def test_what_an_unknown_batch_decided_is_left_out(tables: Path) -> None:
-    """As of the release before, which wrote no row in `batches`."""
+    """As where `batches` has lost rows."""
     row = {"queue_id": 0, "queue_offset": 9, "transaction_id": "t7", "producer_group": "g1", "real_topic": "payments"}
     append(tables, "half", [row | {"born_timestamp": time_of(0), "store_timestamp": time_of(0)}])
     append(tables, "check_requests", [row | {"check_times": 1, "requested_at": time_of(500), "batch_id": 77}])

@@ -36,8 +36,8 @@ _COUNTS = {
     "cancelled": ("decisions", "state = 'CANCEL'"),
     "checks": ("check_requests", "TRUE"),
 }
-#: null in rows of releases without delays, which have `committed`; rebuild's row of an interrupted batch has no counts
-_ADDED = ("scheduled", "delivered", "cancelled")
+#: null in a batch's row: none. Rebuild's row of an interrupted batch has no counts at all
+_DELAYS = ("scheduled", "delivered", "cancelled")
 _RULES = ("check_interval_ms", "check_max", "reserved_ms", "check_jitter_ms", "count_undelivered")
 
 
@@ -46,8 +46,7 @@ class BatchAudit:
     """The result of the comparison. ``found``: by name of a finding, with batches (batch_id, time) as samples.
 
     ``fixed``: the tables, without the rows of a batch in progress that only its rows reveal. ``past``: whether there
-    are rows of the previous release, whose batches have none in `batches`. ``first``: the first batch with a row,
-    (batch_id, time).
+    are rows of batches before the first row in `batches`. ``first``: the first batch with a row, (batch_id, time).
     """
 
     found: dict[str, BatchFault]
@@ -100,7 +99,7 @@ def _emptied(fixed: FixedTables) -> bool:
     if TABLE in fixed.versions:
         commits = CommitReader.of(fixed.tables.location(TABLE)) if fixed.tables.readable else None
         return commits is not None and commits.anything_after(0)
-    # The first start of a release with `batches` makes it, as it makes `deliveries`; with a checkpoint that may go on.
+    # The first start makes it, as it makes `deliveries`; with a checkpoint that may go on.
     return "deliveries" in fixed.versions and not fixed.logged
 
 
@@ -151,7 +150,7 @@ def _compared() -> str:
     """SQL of `compared`: of each batch batch_id, ms, told (rows in `batches`), each count as recorded and as found."""
     # If a count is unknown in one row, the sum is null.
     recorded = {
-        name: f"CASE WHEN committed IS NULL THEN {name} ELSE coalesce({name}, 0) END" if name in _ADDED else name
+        name: f"CASE WHEN committed IS NULL THEN {name} ELSE coalesce({name}, 0) END" if name in _DELAYS else name
         for name in _COUNTS
     }
     sums = ", ".join(
@@ -201,7 +200,7 @@ def _begun(fixed: FixedTables, compared: Rows) -> list[tuple[int, int]]:
 def _label(fixed: FixedTables, lost: Sequence[range]) -> str:
     """The finding of a row of `compared`; null: none.
 
-    past: previous release; unknown: counts or rules missing; lost: its id is among the ``lost``.
+    past: before the first row, see `_past`; unknown: counts or rules missing; lost: its id is among the ``lost``.
     """
     ids = " OR ".join(f"batch_id BETWEEN {some[0]} AND {some[-1]}" for some in lost if some) or "FALSE"
     under_way = " OR ".join(f"(batch_id = {one.batch_id} AND ms = {one.time})" for one in fixed.under_way) or "FALSE"
@@ -217,11 +216,12 @@ def _label(fixed: FixedTables, lost: Sequence[range]) -> str:
 
 
 def _past(fixed: FixedTables) -> str:
-    """Whether a batch without a row is one of the previous release, which wrote no `batches`, and no delayed messages.
+    """Whether a batch without a row came before the first row in `batches`, by what can be told: it is not judged.
 
-    Without a checkpoint one may be in progress, if the clock was set back, too.
+    One with delayed messages has had a row. Without a checkpoint one may be in progress, also if the clock was set
+    back.
     """
-    batches, delayed = fixed.whole.batches, " AND ".join(f"{name} = 0" for name in _ADDED)
+    batches, delayed = fixed.whole.batches, " AND ".join(f"{name} = 0" for name in _DELAYS)
     begun = "FALSE"
     if not fixed.logged:
         begun = "ms = (SELECT max(ms) FROM {compared})"

@@ -45,7 +45,7 @@ def timed(ever: RulesHistory) -> str:
 
     Rules 5 to 7 and 9 of docs/protocol.md, as implemented in `reconcile.segment`. Null = unknown.
     """
-    # The previous release may have counted checks differently: the jitter cannot be derived from them.
+    # Of checks by unknown rules the jitter cannot be derived.
     own = "CASE WHEN unknown_before = 0 THEN own_jitter(transaction_id, queue_offset, asked, jitter) ELSE 0 END"
     # If checks were ever not counted, a rebuild may have lost some: then only within one application.
     other = "coalesce(twin_application <> application, FALSE)" if ever.uncounted else "FALSE"

@@ -30,7 +30,6 @@ OVER, AGAIN = 1, 2
     _HALF,
     _OP,
     _ALIEN_OP,
-    _UNDELIVERED,
     _RECEIVED,
     _TOPIC,
     _DECISION,
@@ -43,7 +42,7 @@ OVER, AGAIN = 1, 2
     _CANCEL,
     _CANCELLED,
     _CANCEL_OP,
-) = range(16)
+) = range(15)
 #: The columns by kind of row; null if not applicable.
 #: begin, until: ms. Half: born, its own immunity (a duration); check: when it was requested, how long after it was due;
 #: discard (given up): from which landing on a half is too young for it, how long after it was due.
@@ -94,7 +93,7 @@ def facts(ever: RulesHistory, *, ignore_case: bool, absent: Collection[str] = ()
     published, unpublished, outstanding (of these: not noted as published), decisions, discarded (rows); the least and
     the greatest (_min, _max) half_content, half_owner, delay (as in an event), topic_content, unpublished_content,
     discarded_content, decision_owner (also of cancels and deliveries): all values, if there are at most two distinct
-    ones; ops, alien_ops, undelivered (rows), received (highest number), op_states, op_landed (us, first), alien_landed
+    ones; ops, alien_ops, received (highest number), op_states, op_landed (us, first), alien_landed
     (us, last); decision_states, decided_checks (max), decided_turn (first); checks (rows), repeated_checks, over_limit
     (rows), last_check, last_turn, first_check_at (ms), next_check_at (ms, by the last check), least_slack (ms); of
     discards: least_end_slack, too_young (ms: halves that landed then or later), lacking (checks), unreceived
@@ -176,13 +175,11 @@ def _sources(ignore_case: bool) -> list[_Source]:
     )
     # A message without a transaction is its own COMMIT.
     committed = _rows("{half} WHERE committed", _OP, begin="1", store=_STORE, number=str(1 << Source.PRODUCER))
-    # UNDELIVERED and DELIVERED report the delivery of a check, not the transaction's state (UNDELIVERED, written by a
-    # previous release: no endpoint received it). Alien ops have another group or transaction id than the first half
-    # message at the offset.
+    # DELIVERED says that a check counts, not the transaction's state. Alien ops have another group or transaction id
+    # than the first half message at the offset.
     ops = _rows(
         "ops",
-        f"""CASE WHEN state = 'UNDELIVERED' THEN {_UNDELIVERED}
-            WHEN state = 'DELIVERED' AND source = 'check' THEN {_RECEIVED}
+        f"""CASE WHEN state = 'DELIVERED' AND source = 'check' THEN {_RECEIVED}
             WHEN own AND state = 'CANCEL' AND source = 'operator' THEN {_CANCEL_OP}
             WHEN own THEN {_OP} ELSE {_ALIEN_OP} END""",
         ("queue_id", "half_offset"),
@@ -221,7 +218,7 @@ def _sources(ignore_case: bool) -> list[_Source]:
     return [
         _Source("half", (_HALF,), half),
         _Source("half", (_OP,), committed),
-        _Source("op", (_UNDELIVERED, _RECEIVED, _CANCEL_OP, _OP, _ALIEN_OP), ops),
+        _Source("op", (_RECEIVED, _CANCEL_OP, _OP, _ALIEN_OP), ops),
         _Source("deliveries", (_DELIVERY,), deliveries),
         _Source("decisions", (_CANCEL, _DECISION), decisions),
         _Source("discarded", (_CANCELLED, _DISCARDED), discarded),
@@ -355,7 +352,6 @@ _AGGREGATES = {
     **_span("half_owner", "who", _HALF),
     "ops": _count(_OP, _ALIEN_OP),
     "alien_ops": _count(_ALIEN_OP),
-    "undelivered": _count(_UNDELIVERED),
     "received": _fold("max", "number", _RECEIVED),
     "op_states": _bits(_OP),
     "op_landed": _fold("min", "store", _OP),

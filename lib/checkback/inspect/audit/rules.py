@@ -179,7 +179,7 @@ _DECIDING = {
 def _checking(known: RulesInForce) -> dict[str, str]:
     # By number, not by time, as the clock may be set back: a decision records how many checks counted before it. The
     # last one may have been requested, and not have counted yet.
-    too_many = "FALSE" if known.uncounted else "coalesce(last_check > decided_checks + 1 + undelivered, FALSE)"
+    too_many = "FALSE" if known.uncounted else "coalesce(last_check > decided_checks + 1, FALSE)"
     return {
         "message_checked": f"checks > 0 AND {_ALONE}",
         "check_without_half": "checks > 0 AND NOT halves > 0",
@@ -187,7 +187,7 @@ def _checking(known: RulesInForce) -> dict[str, str]:
         "check_after_decision": f"{too_many} OR last_turn >= decided_turn",
         "check_too_early": f"first_check_at <= born + {_immunity(known)}",
         "check_too_close": "least_slack < 0",
-        "check_twice": "repeated_checks > undelivered",
+        "check_twice": "repeated_checks > 0",
     }
 
 
@@ -214,7 +214,7 @@ def _immunity(known: RulesInForce) -> str:
             most.append(f"CASE WHEN {then} THEN {epoch.reserved} END")
     if known.epochs and known.past:
         unknown.append(f"{known.epochs[0].begin} > {begin}")
-    # A half's own immunity is at most transaction.reserved; the previous release had no such limit.
+    # A half's own immunity is at most transaction.reserved.
     return f"""CASE WHEN own_immunity IS NOT NULL THEN least(own_immunity, {", ".join(most)})
         WHEN NOT ({" OR ".join(unknown)}) THEN least({", ".join(timeouts)}) END"""
 
@@ -245,5 +245,5 @@ def _outlived(known: RulesInForce, before: int) -> str:
     if reserved == UNKNOWN:
         return "FALSE"
     waited = f"next_check_at - {known.longest} - {_LANDED_MS}"
-    often = f"checks >= {known.enough} AND undelivered = 0"
+    often = f"checks >= {known.enough}"
     return f"coalesce(next_check_at < {before} AND {often} AND {waited} > {reserved}, FALSE)"
