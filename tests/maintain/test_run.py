@@ -29,7 +29,7 @@ from checkback.reconcile.checkpoint_owner import claim
 from checkback.storage.lock import exclusive_lock
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.parquet.parquet_files import FileWriter
-from checkback.storage.schemas import arrow_schema
+from checkback.storage.schemas import arrow_schema, properties_of
 from checkback.storage.tables import Tables
 from gateway.process import Gateway, half
 from maintain.fixtures import DAY_MS, QUEUES, Sender, append, files_of, maintained, rows_of, settings_of
@@ -303,9 +303,11 @@ def test_second_run_at_the_same_time_says_so_and_ends(tmp_path: Path) -> None:
 def test_table_that_somebody_has_altered_is_left_alone(tmp_path: Path) -> None:
     from deltalake import write_deltalake
 
-    for number in range(5):
-        rows = pa.table({"queue_id": [number], "body": [b""]})
-        write_deltalake(str(tmp_path / "half"), rows, mode="append", partition_by=["queue_id"])
+    place, rows = str(tmp_path / "half"), [pa.table({"queue_id": [number], "body": [b""]}) for number in range(5)]
+    options = {"configuration": properties_of("half"), "raise_if_key_not_exists": False}
+    DeltaTable.create(place, rows[0].schema, partition_by=["queue_id"], **options)  # type: ignore[arg-type]
+    for some in rows:
+        write_deltalake(place, some, mode="append")
     done = maintained(settings_of(tmp_path))["half"]
     assert done.skipped is not None
     assert (done.files_after, done.removed_files) == (5, 0)
