@@ -102,7 +102,7 @@ def test_command_prints_tables_and_json(recorded: Settings, tmp_path: Path, caps
     text = capsys.readouterr().out
     assert text.startswith("transaction.check_max 6 -> 1; ")
     assert "comes to what happened for 154 of 154 transactions" in text
-    assert main([*arguments, "--json"]) == 0
+    assert main([*arguments, "-o", "json"]) == 0
     *transactions, last = map(json.loads, capsys.readouterr().out.splitlines())
     assert {row["transaction"]["now"] for row in transactions} == {"DISCARD"}
     total = last["what_if"]["total"]
