@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 _START = "import os, signal, sys\nfrom checkback.cli import main\n"
-_END = "sys.exit(main(['pending', '--set', 'storage.root=.']))\n"
+_END = "sys.exit(main(['tx', 'list', '--set', 'storage.root=.']))\n"
 
 
 def _ended(code: str) -> tuple[int, str, str]:

@@ -303,7 +303,7 @@ def test_what_a_reset_brings_again_is_not_resumed(dead: Published, capfd: pytest
     with consumer(listener):
         listener.wait({6})
         wait_until(buried(6))
-    printed(capfd, "reconsume", "credits", "--all", *SIGNED, "--yes")
+    printed(capfd, "group", "reconsume", "credits", "--all", *SIGNED, "--yes")
     again = Listener(lambda _: True)
     with consumer(again):
         again.wait({1, 3, 5, 7})

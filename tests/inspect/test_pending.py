@@ -146,8 +146,8 @@ def test_pending_tells_of_each_how_often_and_why(spark: SparkSession, settings: 
     told = {offset: (row["check_times"], row.get("op_waiting"), row["why"]) for offset, row in rows.items()}
     assert told == {
         0: (2, None, "no endpoint answers: connection refused; breaker open since 2026-01-01 23:50"),
-        # Its check was taken back. It was held back itself not yet, but its endpoints are the same.
-        1: (0, None, "no endpoint answers: connection refused; breaker open since 2026-01-01 23:50"),
+        # It was held back itself not yet, but its endpoints are the same.
+        1: (1, None, "no endpoint answers: connection refused; breaker open since 2026-01-01 23:50"),
         10: (2, None, "answered UNKNOWN"),
         30: (1, None, "no endpoint is set for the group"),
         22: (0, "ROLLBACK", "ROLLBACK has landed, not yet read by reconcile: the next batch decides"),
