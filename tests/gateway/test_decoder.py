@@ -110,6 +110,18 @@ def test_ops_are_the_same(body: bytes) -> None:
     assert decoder.ops_of_body(body, NOW) == slowly("ops", body)
 
 
+@pytest.mark.parametrize("value", [2**63, 2**64, -(2**63) - 1, 10**30])
+@pytest.mark.parametrize("field", ["delay", "delay_level", "deliver_at", "check_immunity_s", "real_queue_id"])
+def test_integer_of_over_64_bits_is_refused_alone_and_beside_another(field: str, value: int) -> None:
+    """In a batch with a message that is not valid each one is decoded on its own."""
+    alone = decoder.half_of_body(json.dumps({**GOOD_HALF, field: value}).encode(), NOW)
+    beside = json.dumps({"messages": [{**GOOD_HALF, field: value}, {}]}).encode()
+    found = decoder.halves_of_body(beside, NOW)
+    assert isinstance(alone, Problem)
+    assert not isinstance(found, Problem)
+    assert found[0] == alone
+
+
 @pytest.mark.parametrize(
     "change", [{}, {"properties": {"r\u00e9gion": "eu"}, "tags": "t", "keys": "k"}, {"delay": "30s"}]
 )

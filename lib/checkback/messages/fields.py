@@ -169,7 +169,7 @@ def _why_no_integer(_: str, value: object, stated: inspect.IntType) -> str | Non
     if type(value) is not int:  # neither true nor 1.0
         return f"{quoted(value)} is not an integer"
     if stated.ge is not None and value < stated.ge:
-        return f"{quoted(value)} is negative"
+        return f"{quoted(value)} is negative" if stated.ge == 0 else f"{quoted(value)} is under {stated.ge}"
     return f"{quoted(value)} is over {stated.le}" if stated.le is not None and value > stated.le else None
 
 

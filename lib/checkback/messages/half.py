@@ -11,7 +11,16 @@ from msgspec import Meta, Struct
 from checkback.messages import delay
 from checkback.messages.columns import Born, BornOrNow, Group, Offset, QueueId, Topic, TransactionId
 from checkback.messages.fields import Rejected, fields_of, message_of
-from checkback.messages.limits import BODY_MAX, INT_MAX, LONG_MAX, MS_MAX, ORDERING_KEY_MAX, PROPERTIES_MAX, QUEUES
+from checkback.messages.limits import (
+    BODY_MAX,
+    INT_MAX,
+    LONG_MAX,
+    LONG_MIN,
+    MS_MAX,
+    ORDERING_KEY_MAX,
+    PROPERTIES_MAX,
+    QUEUES,
+)
 from checkback.messages.names import refuse_group, refuse_topic
 
 if TYPE_CHECKING:
@@ -38,6 +47,7 @@ _SMALL = PROPERTIES_MAX // 5
 _NOTHING: dict[str, str] = {}
 
 
+# Each integer has bounds: without them msgspec takes one of any size, of which orjson makes a float.
 class HalfMessage(Struct, gc=False, forbid_unknown_fields=True):
     """A half message: delivered once its transaction is committed."""
 
@@ -68,15 +78,15 @@ class HalfMessage(Struct, gc=False, forbid_unknown_fields=True):
     properties: Annotated[dict[str, str] | None, Meta(description="at most 32 KiB with tags and keys")] = None
     born_timestamp: BornOrNow = None
     check_immunity_s: Annotated[
-        Annotated[int, Meta(le=INT_MAX)] | None,
+        Annotated[int, Meta(ge=LONG_MIN, le=INT_MAX)] | None,
         Meta(description="seconds without checks; null or negative = transaction.timeout"),
     ] = None
     delay_level: Annotated[
-        int | None,
+        Annotated[int, Meta(ge=LONG_MIN, le=LONG_MAX)] | None,
         Meta(description="RocketMQ's level, 1 to 18 (more is 18); at most one of delay_level, delay, deliver_at"),
     ] = None
     delay: Annotated[
-        Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": MS_MAX})]
+        Annotated[int, Meta(ge=LONG_MIN, le=LONG_MAX, extra_json_schema={"minimum": 0, "maximum": MS_MAX})]
         | Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9]{1,9}(ms|s|m|h|d)$"})]
         | None,
         Meta(description="from COMMIT to delivery: ms, or text such as 30s; at most delay.max"),

@@ -2,6 +2,7 @@
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
+LONG_MIN = -LONG_MAX - 1
 MS_MAX = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z: a time in every engine
 TRANSACTION_ID_MAX = 1024
 GROUP_MAX = 120  # TopicValidator.GROUP_MAX_LENGTH: %RETRY%<group>_<topic> must stay a topic
