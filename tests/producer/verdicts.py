@@ -145,7 +145,7 @@ def _faults(part: Part, tx: Transaction, rules: Rules) -> Iterator[str]:
     decision = tx.decisions[0]
     yield from _delivery(part, tx, decision)
     yield from _checks(part, tx, decision, rules)
-    yield from _ops(part, tx, rules)
+    yield from _ops(part, tx, decision, rules)
     yield from _explained(part, tx, decision, rules)
     yield from _told(part, tx, decision)
 
@@ -224,11 +224,18 @@ def _answers(
             yield f"check {row['check_times']} was answered {row['outcome']} by {row['endpoint']}, {row['error']}"
 
 
-def _ops(part: Part, tx: Transaction, rules: Rules) -> Iterator[str]:
-    """The producer's first op, one for each answer that decides, and one that tells of the last check."""
-    own = [op["state"] for op in tx.ops if op["source"] == "producer"]
-    if own != list(part.behaviour.own[:1]):
-        yield f"the producer's ops are {own}"
+def _ops(part: Part, tx: Transaction, decision: Row, rules: Rules) -> Iterator[str]:
+    """The producer's first op, one for each answer that decides, and one that tells of the last check.
+
+    The first op against a decision that the gateway knew is kept as well, though it is answered 409.
+    """
+    own = [op for op in tx.ops if op["source"] == "producer"]
+    refused = [
+        op for op in own[1:] if op["state"] != decision["state"] and op["store_timestamp"] >= decision["decided_at"]
+    ]
+    counted = [op["state"] for op in own if op not in refused]
+    if counted != list(part.behaviour.own[:1]) or len(refused) > 1:
+        yield f"the producer's ops are {[op['state'] for op in own]}"
     told = [row["outcome"] for row in tx.answers if row["outcome"] in DECISIVE]
     last = [row["outcome"] for row in tx.answers if row["check_times"] == rules.check_max]
     told += [DELIVERED for outcome in last if outcome not in (*DECISIVE, SKIPPED)]
