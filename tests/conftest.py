@@ -37,7 +37,7 @@ _SERVERS = {"azure_port", "postgres_url", "adls", "postgresql"}
 _LONG = (
     *("application/test_delay.py", "application/test_object_store.py", "application/test_rebuild.py"),
     *("reconcile/test_batch_rules.py", "reconcile/test_group_hash.py"),
-    *("crash/test_points.py", "inspect/test_engines.py"),
+    *("crash/test_points.py", "query/test_engines.py"),
 )
 _APART = (
     *("cluster/test_cluster.py", "crash/test_kill.py", "crash_consumer/test_rounds.py", "spark/test_connect.py"),

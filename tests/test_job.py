@@ -12,10 +12,10 @@ import pytest
 from checkback.application.run import reconcile
 from checkback.consumer import PushConsumer
 from checkback.errors import CheckbackError
-from checkback.inspect import pending
-from checkback.inspect.answers import Answers
 from checkback.landing.file_query import land
 from checkback.messages.half import CONSUMED
+from checkback.query import pending
+from checkback.query.answers import Answers
 from checkback.reconcile.start.scheduled_run import nothing_to_do
 from checkback.settings import Settings
 from checkback.storage.schemas import SCHEMAS

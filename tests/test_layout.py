@@ -22,10 +22,10 @@ LIGHT = [
     "storage.log.commit_reader",
     "errors",
     "filter.message_selector",
-    "inspect.versions.as_of",
-    "inspect.status.screen",
-    "inspect.engines.version_at",
-    "inspect.status.diagnosis",
+    "query.versions.as_of",
+    "query.status.screen",
+    "query.engines.version_at",
+    "query.status.diagnosis",
     "messages.half",
     "messages.op",
     "storage.own_failure",
@@ -133,9 +133,9 @@ def test_make_tells_in_one_line_what_to_install(variables: list[str], told: str)
     assert told in lines[0]
 
 
-def test_no_function_of_inspect_has_the_name_of_a_module_of_it() -> None:
-    """Which of the two `checkback.inspect.name` is would depend on what was imported before."""
-    from checkback import inspect
+def test_no_function_of_query_has_the_name_of_a_module_of_it() -> None:
+    """Which of the two `checkback.query.name` is would depend on what was imported before."""
+    from checkback import query
 
-    modules = {path.stem for path in (ROOT / "lib/checkback/inspect").iterdir()}
-    assert modules.isdisjoint(inspect.__all__)
+    modules = {path.stem for path in (ROOT / "lib/checkback/query").iterdir()}
+    assert modules.isdisjoint(query.__all__)

@@ -19,14 +19,14 @@ from application.test_rebuild import breaking
 from checkback.application.rebuild import rebuild
 from checkback.application.run import reconcile
 from checkback.errors import CheckbackError
-from checkback.inspect.answers import Answers
-from checkback.inspect.engines.spark_engine import SparkEngine
+from checkback.query.answers import Answers
+from checkback.query.engines.spark_engine import SparkEngine
 from checkback.settings import Settings
 from checkback.storage.schemas import SCHEMAS, arrow_schema
 from checkback.storage.tables import Tables
 from support.ended import assert_ended
-from support.inspect_times import append
 from support.lines import land_lines
+from support.query_times import append
 from support.rows import records_of
 from support.scripted import made
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 #: packages that read the tables with Spark
-_PACKAGES = ("application", "check", "inspect", "landing", "reconcile", "storage")
+_PACKAGES = ("application", "check", "landing", "query", "reconcile", "storage")
 _NAME = re.compile("_?[a-z][a-z0-9_]*")
 
 

@@ -11,9 +11,9 @@ import pytest
 from checkback.application.rebuild import rebuild
 from checkback.application.run import reconcile, tick
 from checkback.errors import CheckbackError, FencedError
-from checkback.inspect.answers import Answers
 from checkback.landing.file_query import land
 from checkback.maintain.run import maintain
+from checkback.query.answers import Answers
 from checkback.reconcile.start.scheduled_run import nothing_to_do
 from checkback.settings import Settings, Storage
 from checkback.storage.lock import exclusive_lock

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from checkback.application.rebuild import rebuild
 from checkback.application.run import reconcile
-from checkback.inspect.answers import Answers, records
+from checkback.query.answers import Answers, records
 from checkback.settings import Settings
 from checkback.storage.schemas import SCHEMAS, arrow_schema
 from checkback.storage.tables import Tables

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from benchmarks.processes import lake
 from benchmarks.report import say
 from checkback.errors import CheckbackError
-from checkback.inspect.answers import Answers
+from checkback.query.answers import Answers
 
 if TYPE_CHECKING:
     from benchmarks.processes import Lakehouse

@@ -25,7 +25,7 @@ from checkback.consumer.message_rows import Unread
 from checkback.consumer.position import QUEUES, BatchKey, MessageKey, Position
 from checkback.consumer.retry import Retry
 from checkback.errors import SettingsError, StorageError
-from checkback.inspect.status.screen import _consumers
+from checkback.query.status.screen import _consumers
 from checkback.settings import Storage
 from checkback.storage.tables import Tables
 from consumer.published import START, Published

@@ -25,7 +25,7 @@ from checkback.storage.tables import Tables
 from checkback.storage.timestamps import ms_of, time_of
 from consumer.published import Published
 from docs.blocks import pages
-from support.inspect_times import made_at
+from support.query_times import made_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,7 +21,7 @@ from checkback.consumer.position import Position
 from checkback.consumer.push_consumer import PushConsumer
 from checkback.consumer.reconsume import Buried, judge
 from checkback.filter import MessageSelector
-from checkback.inspect.status.screen import _consumers
+from checkback.query.status.screen import _consumers
 from consumer.heard import Heard, until
 from consumer.published import START
 

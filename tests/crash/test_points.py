@@ -14,7 +14,7 @@ from checkback.application.rebuild import rebuild
 from checkback.application.run import reconcile
 from checkback.check.query import CheckBatches
 from checkback.errors import CheckbackError, StateError
-from checkback.inspect.answers import Answers
+from checkback.query.answers import Answers
 from checkback.reconcile.publish.publisher import Publisher
 from checkback.settings import Settings
 from checkback.storage.spark_writer import SparkTable, SparkWriter

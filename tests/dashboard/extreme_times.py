@@ -10,7 +10,7 @@ from deltalake import write_deltalake
 
 from checkback.storage.schemas import arrow_schema
 from dashboard import incident
-from support.inspect_times import table
+from support.query_times import table
 from support.stories import Transaction, batch
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from checkback.messages.half import Half
 from checkback.messages.op import Op
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.schemas import SCHEMAS
-from support.inspect_times import append
+from support.query_times import append
 from support.stories import Transaction
 
 if TYPE_CHECKING:

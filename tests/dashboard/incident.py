@@ -19,7 +19,7 @@ from checkback.consumer.position import QUEUES, Position
 from checkback.settings import Storage
 from checkback.storage.schemas import SCHEMAS
 from checkback.storage.tables import Tables
-from support.inspect_times import append, made_at, table
+from support.query_times import append, made_at, table
 from support.stories import BATCH_TIME, Row, Transaction, batch, batch_of, checkpoint, ms
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from checkback.storage.tables import Tables
 from dashboard.hostile import HOSTILE, TOKEN, message
 from dashboard.visitors import SAME, as_sent, client, form_of, signed_in
 from operate.fixtures import Lakehouse
-from support.inspect_times import append
+from support.query_times import append
 
 if TYPE_CHECKING:
     from datetime import datetime

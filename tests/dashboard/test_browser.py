@@ -24,7 +24,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 from checkback.dashboard.access import Access
 from checkback.dashboard.app import create_app
 from checkback.dashboard.pages import Pages
-from checkback.inspect.status.diagnosis import clock
+from checkback.query.status.diagnosis import clock
 from checkback.settings import Settings
 from checkback.storage.log.delta_log import DeltaLog
 from dashboard import incident

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from dashboard import incident
 from dashboard.visitors import SAME, form_of, signed_in
-from support.inspect_times import append
+from support.query_times import append
 from support.stories import Transaction
 
 if TYPE_CHECKING:

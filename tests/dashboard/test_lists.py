@@ -12,7 +12,7 @@ import pytest
 from dashboard import incident
 from dashboard.hostile import HOSTILE
 from dashboard.visitors import SAME, client, signed_in
-from support.inspect_times import append
+from support.query_times import append
 from support.stories import Transaction
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from dashboard.extreme_times import build
 from dashboard.test_extreme_times import PAGES
 from dashboard.visitors import client
 from gateway.process import Gateway
-from support.inspect_times import append
 from support.other_types import KINDS, rewrite
+from support.query_times import append
 from support.stories import Transaction
 
 if TYPE_CHECKING:

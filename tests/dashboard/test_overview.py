@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from checkback.inspect.engines import duckdb_engine
+from checkback.query.engines import duckdb_engine
 from checkback.settings import Settings
 from dashboard import incident
 from dashboard.visitors import client
-from support.inspect_times import append
+from support.query_times import append
 from support.stories import Transaction
 
 if TYPE_CHECKING:

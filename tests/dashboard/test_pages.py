@@ -23,15 +23,15 @@ from checkback.dashboard import audits
 from checkback.dashboard.access import COOKIE, Access
 from checkback.dashboard.app import HEADERS, create_app
 from checkback.dashboard.pages import Pages
-from checkback.inspect.audit.report import ENDS
-from checkback.inspect.engines import duckdb_engine
+from checkback.query.audit.report import ENDS
+from checkback.query.engines import duckdb_engine
 from checkback.settings import Settings, Storage
 from checkback.storage.tables import Tables
 from checkback.urls import masked
 from dashboard import incident
 from dashboard.hostile import HOSTILE, PAGES, PENDING, SCRIPT, TOKEN
 from dashboard.visitors import client, signed_in
-from support.inspect_times import append, made_at
+from support.query_times import append, made_at
 from support.stories import Transaction, batch, ms
 
 if TYPE_CHECKING:

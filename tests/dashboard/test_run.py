@@ -20,8 +20,8 @@ from checkback.dashboard.app import create_app
 from checkback.dashboard.pages import Pages
 from checkback.dashboard.run import MAX_CONNECTIONS, TIMEOUT_S, config_of
 from checkback.errors import StorageError
-from checkback.inspect.answers import Answers
-from checkback.inspect.engines.duckdb_engine import DuckDBEngine
+from checkback.query.answers import Answers
+from checkback.query.engines.duckdb_engine import DuckDBEngine
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
 from dashboard.hostile import TOKEN

@@ -69,7 +69,7 @@ def parse(arguments: list[str]) -> tuple[str, dict[str, Any]]:
             raise AssertionError(f"there is no command {' '.join([*names, *rest[:1]])}")
         names.append(rest[0])
         command, rest = command.commands[rest[0]], rest[1:]
-    now = patch("checkback.inspect.versions.as_of._now", return_value=evening)
+    now = patch("checkback.query.versions.as_of._now", return_value=evening)
     with now, patch.dict(os.environ, USER="alice"):
         return " ".join(names), command.make_context(" ".join(names), list(rest)).params
 

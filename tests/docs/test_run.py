@@ -325,7 +325,7 @@ def test_answers(call: Call, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     named = about[0] if about and call.arguments[1] == "describe" else "order-4711"
     lake.half(12, named, keys=named)
     evening = datetime.combine(datetime.now(timezone.utc), time.max, timezone.utc)
-    with patch("checkback.inspect.versions.as_of._now", return_value=evening):
+    with patch("checkback.query.versions.as_of._now", return_value=evening):
         assert main([*arguments, "--set", f"storage.root={tmp_path}"]) == 0
     assert capsys.readouterr().out or "json" in arguments
 

@@ -10,7 +10,7 @@ import pytest
 from checkback.settings import Settings
 from docs.blocks import ROOT, Block, blocks
 from operate.fixtures import Lakehouse
-from support.inspect_times import append, table
+from support.query_times import append, table
 from support.stories import batch
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import pytest
 from checkback.consumer.group.group_state import GroupState, MessageQueue, QueueState
 from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.position import Position
-from checkback.inspect.status.diagnosis import clock
+from checkback.query.status.diagnosis import clock
 from checkback.settings import Storage
 from checkback.storage.tables import Tables
 from checkback.what_if.records import RECORDED
@@ -130,8 +130,8 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Outputs:
 
 @pytest.mark.spark
 def test_pending_tells_who_is_stuck_since_when_and_why(outputs: Outputs) -> None:
-    (stuck,) = (text for text in outputs("pending", "inspect.groups") if text.startswith("text/plain"))
-    assert "text/html" in outputs("pending", "inspect.groups")
+    (stuck,) = (text for text in outputs("pending", "query.groups") if text.startswith("text/plain"))
+    assert "text/html" in outputs("pending", "query.groups")
     rows = {line.split()[0]: line for line in stuck.splitlines()[1:]}
     assert set(rows) == {"shipping", "invoices"}
     assert f"no endpoint answers: connection refused, since {_at(outage.DOWN_SINCE)}" in rows["shipping"]
@@ -147,7 +147,7 @@ def test_pending_tells_how_far_consumers_are(outputs: Outputs) -> None:
 
 @pytest.mark.spark
 def test_pending_tells_what_is_scheduled(outputs: Outputs) -> None:
-    (shown,) = (text for text in outputs("pending", "inspect.scheduled") if text.startswith("text/plain"))
+    (shown,) = (text for text in outputs("pending", "query.scheduled") if text.startswith("text/plain"))
     _, row = shown.splitlines()
     assert "payments-330" in row
     assert f"{outage.DELIVER_AT:%Y-%m-%d %H:%M:%S}" in row
@@ -183,7 +183,7 @@ def test_incident_tells_when_who_why_and_what_harm(outputs: Outputs) -> None:
     (then,) = (text for text in outputs("incident", "outage.last") if text.startswith("text/plain"))
     assert f"no endpoint answers: connection refused, since {_at(outage.BEGAN, seen=outage.OVER)}" in then
     assert "shipping" not in then
-    (damage,) = (text for text in outputs("incident", "inspect.damage") if text.startswith("text/plain"))
+    (damage,) = (text for text in outputs("incident", "query.damage") if text.startswith("text/plain"))
     assert "DISCARD" in damage.splitlines()[1]
 
 

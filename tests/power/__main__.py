@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from random import Random
 
-from checkback.inspect.audit.run import audit
+from checkback.query.audit.run import audit
 from checkback.settings import Settings
 from checkback.spark.session import running_session
 from examples.producer import ExampleProducer

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from checkback.inspect.answers import Answers
+from checkback.query.answers import Answers
 from checkback.reconcile.recovery.batch_recovery import finish
 from checkback.reconcile.recovery.interrupted_batch import find
 from checkback.settings import Settings

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from checkback.commands.reconcile import _nothing_to_do
-from checkback.inspect.status.progress import progress
+from checkback.query.status.progress import progress
 from checkback.reconcile.start import scheduled_run
 from checkback.settings import Settings
 from checkback.storage.log.delta_log import DeltaLog

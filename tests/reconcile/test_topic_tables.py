@@ -18,9 +18,9 @@ from checkback.consumer.batch_log import BatchLog
 from checkback.consumer.position import QUEUES, Position
 from checkback.consumer.topic_reader import TopicReader
 from checkback.errors import FencedError, StateError, StorageError
-from checkback.inspect import lineage, unpublished
-from checkback.inspect.unpublished_messages import count_unpublished
-from checkback.inspect.versions.view import View
+from checkback.query import lineage, unpublished
+from checkback.query.unpublished_messages import count_unpublished
+from checkback.query.versions.view import View
 from checkback.reconcile.publish import topic_tables
 from checkback.reconcile.publish import unpublished as unpublished_rules
 from checkback.reconcile.publish.batches import NOT_KNOWN

@@ -16,9 +16,9 @@ import pytest
 from checkback.application.rebuild import rebuild
 from checkback.application.run import reconcile
 from checkback.errors import CheckbackError, FencedError, StateError, StorageError
-from checkback.inspect import pending
-from checkback.inspect.audit.run import audit
 from checkback.maintain.spark_maintenance import maintain_by_spark
+from checkback.query import pending
+from checkback.query.audit.run import audit
 from checkback.reconcile.checkpoint_owner import claim
 from checkback.reconcile.publish.publisher import Publisher
 from checkback.reconcile.start.start_facts import facts

@@ -1,6 +1,6 @@
 """Whether batches obeyed what they had read, and checked what was due: a property of our code, not of a user's data.
 
-By the tables' versions, as `checkback.inspect.audit.order`. A version was certainly read before a batch if it is below
+By the tables' versions, as `checkback.query.audit.order`. A version was certainly read before a batch if it is below
 the one that the batch begins with: of that it may read some.
 """
 
@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from checkback.inspect.audit import order
-from checkback.inspect.audit.batch_reads import BatchReads
-from checkback.inspect.audit.batches import audit_batches
-from checkback.inspect.audit.facts import COMMITS, DISCARD, ROLLBACKS
-from checkback.inspect.engines.duckdb_engine import DuckDBEngine
-from checkback.inspect.engines.question import Question
-from checkback.inspect.versions.batches import UNKNOWN
-from checkback.inspect.versions.table_versions import FixedTables
-from checkback.inspect.versions.whole_batches import OF_BATCH
+from checkback.query.audit import order
+from checkback.query.audit.batch_reads import BatchReads
+from checkback.query.audit.batches import audit_batches
+from checkback.query.audit.facts import COMMITS, DISCARD, ROLLBACKS
+from checkback.query.engines.duckdb_engine import DuckDBEngine
+from checkback.query.engines.question import Question
+from checkback.query.versions.batches import UNKNOWN
+from checkback.query.versions.table_versions import FixedTables
+from checkback.query.versions.whole_batches import OF_BATCH
 from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from checkback.messages.fields import Rejected
 from checkback.messages.half import parse_half
 from checkback.messages.op import parse_ops
-from support.inspect_times import append
+from support.query_times import append
 
 if TYPE_CHECKING:
     from os import PathLike

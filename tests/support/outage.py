@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from checkback.storage.log.commit_reader import CommitReader
-from support.inspect_times import append, made_at, table
+from support.query_times import append, made_at, table
 from support.stories import Row, Transaction, checkpoint, ms
 
 #: not long ago: Delta refuses to look back further than it keeps the files of old versions
@@ -120,17 +120,17 @@ def make(root: Path) -> None:
 
 def main(file: str) -> None:
     """The picture of the orders' outage."""
-    from checkback import inspect
-    from checkback.inspect import plots
+    from checkback import query
+    from checkback.query import plots
     from checkback.spark.session import running_session
 
     with tempfile.TemporaryDirectory() as folder:
         make(Path(folder))
-        settings = inspect.notebook_settings(overrides=[f"storage.root={json.dumps(folder)}", *SETTINGS])
+        settings = query.notebook_settings(overrides=[f"storage.root={json.dumps(folder)}", *SETTINGS])
         with running_session(settings) as spark:
-            outage = inspect.worst_outage(spark, settings, NOW)
-            over_time = inspect.pending_over_time(spark, settings, NOW, since=outage.since, every=outage.every)
-            checks = inspect.check_outcomes(spark, settings, NOW, since=outage.since, every=outage.every)
+            outage = query.worst_outage(spark, settings, NOW)
+            over_time = query.pending_over_time(spark, settings, NOW, since=outage.since, every=outage.every)
+            checks = query.check_outcomes(spark, settings, NOW, since=outage.since, every=outage.every)
             picture = plots.incident(outage.around(over_time), outage.around(checks), outage.every, outage)
             picture.savefig(file, dpi=110)
     print(f"{file}: {Path(file).stat().st_size // 1000} kB\n{outage}")

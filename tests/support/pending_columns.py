@@ -1,4 +1,4 @@
-"""The columns of `inspect.pending`, as its docstring promises them."""
+"""The columns of `query.pending`, as its docstring promises them."""
 
 COLUMNS = (
     "queue_id",

@@ -1,6 +1,6 @@
 """The rows that local tables hold now, read with delta-rs: 2 ms, where a Spark job takes 200.
 
-For tests that look at what was written. That Spark reads the tables is tested in tests/storage and tests/inspect.
+For tests that look at what was written. That Spark reads the tables is tested in tests/storage and tests/query.
 """
 
 from __future__ import annotations

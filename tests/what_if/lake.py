@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from checkback.reconcile.records.records import NOT_STATED, Kind, Reason, Source
 from checkback.what_if.records import Answered, Row, State
-from support.inspect_times import append, table
+from support.query_times import append, table
 
 if TYPE_CHECKING:
     from pathlib import Path

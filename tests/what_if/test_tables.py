@@ -19,7 +19,7 @@ from checkback.what_if.recorded_segment import Recorded
 from checkback.what_if.records import NEVER, RECORDED, State
 from checkback.what_if.run import replay
 from checkback.what_if.timeline import Cadence
-from support.inspect_times import append, table
+from support.query_times import append, table
 from what_if.lake import write
 from what_if.test_replay import LATE, LATE_TIMES
 

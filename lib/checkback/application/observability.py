@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 def _seed(spark: SparkSession, settings: Settings, pending: PendingCount) -> None:
     """Initialise ``pending`` from the state store: batches report only the segments that they touch."""
-    from checkback.inspect.state_store import state_segments
+    from checkback.query.state_store import state_segments
 
     try:
         told = state_segments(spark, settings).toArrow()

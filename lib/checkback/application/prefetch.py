@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from checkback.application.run import reconcile
 from checkback.errors import CheckbackError
-from checkback.inspect import pending
+from checkback.query import pending
 from checkback.settings import Settings
 from checkback.spark import jars
 from checkback.spark.class_data_archive import OPTIONS, SILENT, archive_of

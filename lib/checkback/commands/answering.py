@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from checkback.commands.printing import Column, Row
-    from checkback.inspect.answers import Answers
+    from checkback.query.answers import Answers
     from checkback.settings import Settings
 
 #: producer groups that are named where one is unknown
@@ -32,7 +32,7 @@ def answering(settings: Settings, command: str) -> Iterator[Answers]:
 
     It also says if they are slow because of many small files.
     """
-    from checkback.inspect.answers import Answers, SparkNeededError
+    from checkback.query.answers import Answers, SparkNeededError
 
     try:
         answers = Answers(settings, say=say)
@@ -75,7 +75,7 @@ def with_keys(answers: Answers, rows: pa.Table, as_of: str | None, most: int) ->
     """The rows with a column keys: those of the half messages of the first ``most`` rows; only these are looked up."""
     import pyarrow as pa
 
-    from checkback.inspect.message_keys import NAME
+    from checkback.query.message_keys import NAME
 
     keys = answers.keys(rows.select(NAME).slice(0, most).to_pylist(), as_of)
     return rows.append_column("keys", pa.array(keys + [None] * (rows.num_rows - len(keys)), pa.string()))
@@ -93,7 +93,7 @@ def print_answer(
 
     ``nothing``: the sentence if there are none; ``shape``: what makes rows of the table of these.
     """
-    from checkback.inspect.json_lines import csv_lines, json_lines, json_rows
+    from checkback.query.json_lines import csv_lines, json_lines, json_rows
 
     if output is not Output.TABLE:
         print_lines(json_lines(rows) if output is Output.JSON else csv_lines(rows))

@@ -13,7 +13,7 @@ from checkback.commands.options import ANSWERS, Answer, Output, app, command
 from checkback.commands.printing import console, print_table
 
 if TYPE_CHECKING:
-    from checkback.inspect.audit.run import Report
+    from checkback.query.audit.run import Report
 
 
 @command(app, panel=ANSWERS)
@@ -31,7 +31,7 @@ def audit(options: Answer) -> None:
 
 
 def _print(report: Report, output: Output) -> None:
-    from checkback.inspect.audit import report as reports
+    from checkback.query.audit import report as reports
 
     if output is Output.JSON:
         print(json.dumps(reports.as_json(report), indent=2))

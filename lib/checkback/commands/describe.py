@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from checkback.commands.printing import Row
-    from checkback.inspect.answers import Answers
+    from checkback.query.answers import Answers
 
 #: events of a transaction, or transactions, in the table for people; -o json shows all
 SHOWN = 500
@@ -94,8 +94,8 @@ class _Search:
 
         An id may look like a place: it comes first.
         """
-        from checkback.inspect.transaction_lineage import UNREADABLE
         from checkback.messages.half import parse_place
+        from checkback.query.transaction_lineage import UNREADABLE
 
         if self.wanted is not None:
             events = self.answers.lineage(self.wanted, self.as_of, group=group)

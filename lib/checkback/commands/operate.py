@@ -77,8 +77,8 @@ def resume(
     queue_offset: QueueOffset = None,
 ) -> None:
     """Make a discarded message, or all, new half messages, whose producers are checked back again."""
-    from checkback.inspect.versions.as_of import parse_as_of
     from checkback.operate.request import resume_request
+    from checkback.query.versions.as_of import parse_as_of
 
     begin = parse_as_of(since)
     asked = resume_request(

@@ -171,7 +171,7 @@ def _options_of(options: Any) -> list[inspect.Parameter]:
 
 def _time(option: typer.CallbackParam, value: str | None) -> str | None:
     """The text of an option, which must be a time. Raises SettingsError, which names the option as it was given."""
-    from checkback.inspect.versions.as_of import parse_as_of
+    from checkback.query.versions.as_of import parse_as_of
 
     parse_as_of(value, name=option.opts[0])
     return value

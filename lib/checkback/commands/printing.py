@@ -77,7 +77,7 @@ def table_of(titles: Iterable[str]) -> Table:
 def print_table(titles: Sequence[str], rows: Iterable[Sequence[Any]], output: Output = Output.TABLE) -> None:
     """Print a table, or it as CSV; without a header if all titles are empty."""
     if output is Output.CSV:
-        from checkback.inspect.json_lines import csv_table
+        from checkback.query.json_lines import csv_table
 
         print_lines(csv_table(titles, rows))
         return
@@ -96,7 +96,7 @@ def console() -> Console:
 
 def print_objects(objects: Iterable[Row], output: Output, names: Sequence[str] = (), flush: bool = False) -> None:
     """Print each as an object of JSON, or as a line of CSV below one with the names (default: the first one's)."""
-    from checkback.inspect.json_lines import csv_objects
+    from checkback.query.json_lines import csv_objects
 
     lines = csv_objects(objects, names) if output is Output.CSV else map(json.dumps, objects)
     for line in lines:

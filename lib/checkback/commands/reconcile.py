@@ -60,7 +60,7 @@ def _nothing_to_do(settings: Settings) -> bool:
 
 def _is_small(settings: Settings) -> bool:
     """True if the backlog is small; false if it is unknown."""
-    from checkback.inspect.status.status import read_status
+    from checkback.query.status.status import read_status
     from checkback.storage.tables import Tables
 
     try:

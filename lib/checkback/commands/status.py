@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from checkback.inspect.status.status import ConsumerFacts, Status
+    from checkback.query.status.status import ConsumerFacts, Status
     from checkback.settings import Settings
 
 #: Refresh interval in seconds.
@@ -81,7 +81,7 @@ def _looks(
     ``failed`` receives the error of a look after the first, which does not end the others, as of a store that
     throttles; ``early`` what is known before the tables are read.
     """
-    from checkback.inspect.status.status import read_status
+    from checkback.query.status.status import read_status
 
     consumers = _consumers_reader(settings)
     with ThreadPoolExecutor(1) as pool:  # beside the tables: each takes requests that follow one another
@@ -125,8 +125,8 @@ def _consumers_reader(settings: Settings) -> Callable[[], tuple[ConsumerFacts, .
 
 
 def _print(out: Console, found: Status, output: Output, watch: bool) -> None:
-    from checkback.inspect.json_lines import csv_of
-    from checkback.inspect.status import screen as status_screen
+    from checkback.query.json_lines import csv_of
+    from checkback.query.status import screen as status_screen
 
     if output is Output.CSV:
         print_lines(csv_of(status_screen.as_json(found)))
@@ -139,7 +139,7 @@ def _print(out: Console, found: Status, output: Output, watch: bool) -> None:
 
 
 def _screen(found: Status) -> RenderableType:
-    from checkback.inspect.status import screen as status_screen
+    from checkback.query.status import screen as status_screen
 
     parts = [
         Text.assemble((f"{line.name:<11} ", "bold"), (printable(line.text), "red" if line.bad else ""))

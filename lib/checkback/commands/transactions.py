@@ -132,7 +132,7 @@ def _above(state: State, rows: pa.Table) -> Iterator[str]:
     if state is State.DISCARDED:
         yield from _totals(rows)
     if state is State.UNPUBLISHED:
-        from checkback.inspect.unpublished_messages import retry_of
+        from checkback.query.unpublished_messages import retry_of
 
         retries = dict.fromkeys(filter(None, map(retry_of, rows.column("real_topic").to_pylist())))
         yield from (f"Mend the table of the topic, or move it away: it is {retry}." for retry in retries)
@@ -174,7 +174,7 @@ def decisions(
     as_of: AsOf = None,
 ) -> None:
     """Show how many transactions of each group were decided in each interval, and how."""
-    from checkback.inspect.status.screen import STATES
+    from checkback.query.status.screen import STATES
 
     with answering(options.settings(), "tx-decisions") as answers:
         rows = answers.decisions(as_of, since=since, every=parse_duration(every), group=group)
@@ -185,7 +185,7 @@ def decisions(
 
 def _by_interval(rows: Iterable[Row]) -> Iterable[Row]:
     """A row for each interval and group, with the decisions by state."""
-    from checkback.inspect.status.screen import STATES
+    from checkback.query.status.screen import STATES
 
     found: dict[tuple[str, str], dict[str, object]] = {}
     for row in rows:

@@ -26,7 +26,7 @@ def what_if(
 ) -> None:
     """Show about what would have been otherwise under the rules given by --set, as transaction.timeout=30s."""
     loaded = options.load_for_tables()
-    from checkback.inspect.versions.as_of import parse_as_of
+    from checkback.query.versions.as_of import parse_as_of
     from checkback.what_if import report
     from checkback.what_if.run import changes_of, replay
 

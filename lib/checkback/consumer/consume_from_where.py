@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from checkback.consumer.position import Position
 from checkback.errors import SettingsError
-from checkback.inspect.versions.as_of import parse_as_of
+from checkback.query.versions.as_of import parse_as_of
 from checkback.storage.timestamps import aware, ms_of
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Literal
 from pyspark.sql import functions as F
 
 from checkback.errors import SettingsError, StorageError
-from checkback.inspect.engines.spark_engine import SparkEngine, whole_columns
-from checkback.inspect.versions.view import moment_column
-from checkback.inspect.versions.whole_batches import Cut, read_batches
 from checkback.messages.names import is_topic
+from checkback.query.engines.spark_engine import SparkEngine, whole_columns
+from checkback.query.versions.view import moment_column
+from checkback.query.versions.whole_batches import Cut, read_batches
 from checkback.storage.schemas import TOPIC_PREFIX
 from checkback.storage.tables import Tables
 from checkback.storage.timestamps import aware, ms_of, time_of
@@ -47,7 +47,7 @@ def read(
     small Spark job. ``none`` = whatever the table has whenever
     the DataFrame is evaluated, messages of a batch in progress included.
 
-    To join topics take `checkback.inspect.snapshot`: of two calls the second may see a batch more. Raises StorageError
+    To join topics take `checkback.query.snapshot`: of two calls the second may see a batch more. Raises StorageError
     if the topic has no table, SettingsError for another isolation.
     """
     if isolation not in ("batch", "none"):

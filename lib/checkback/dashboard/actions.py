@@ -14,14 +14,14 @@ from checkback.dashboard.fate import fate_of, fate_of_letter
 from checkback.dashboard.pages import ROWS, link, of_field
 from checkback.dashboard.pages import time as shown_time
 from checkback.errors import CheckbackError, SettingsError, printable
-from checkback.inspect.answers import records
-from checkback.inspect.no_answer import hint, no_answer
 from checkback.messages.durations import span
 from checkback.operate.action import act, look
 from checkback.operate.operations import CANCEL
 from checkback.operate.preview import follows, outcome_text, transaction_card
 from checkback.operate.request import Request as Operation
 from checkback.operate.tables import open_tables
+from checkback.query.answers import records
+from checkback.query.no_answer import hint, no_answer
 from checkback.storage.queue_owners import QueueOwner, log_of_half, refuse_foreign
 from checkback.storage.tables import Tables
 

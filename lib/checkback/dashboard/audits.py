@@ -7,7 +7,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from checkback.dashboard.pages import BusyError, given, wants_json
-from checkback.inspect.audit import report as audit_report
+from checkback.query.audit import report as audit_report
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -9,14 +9,14 @@ from checkback.consumer import dead_letter_requests
 from checkback.consumer.dead_letters import TABLE
 from checkback.consumer.reconsume import AGAIN
 from checkback.errors import CheckbackError
-from checkback.inspect.answers import records
 from checkback.operate.tables import FileStore
+from checkback.query.answers import records
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from checkback.consumer.reconsume import Judged
-    from checkback.inspect.answers import Answers, AsOf
+    from checkback.query.answers import Answers, AsOf
     from checkback.storage.tables import Tables
 
 #: `half` was restored to an older version: what was resumed may be resumed again

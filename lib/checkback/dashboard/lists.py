@@ -15,12 +15,12 @@ from checkback.dashboard import charts
 from checkback.dashboard.actions import dead_letters
 from checkback.dashboard.pages import ROWS, given, mended, page_of
 from checkback.errors import SettingsError, StorageError
-from checkback.inspect.answers import Answers, records
-from checkback.inspect.no_answer import hint
-from checkback.inspect.plot_intervals import interval_for
-from checkback.inspect.status.screen import STATES
-from checkback.inspect.versions.as_of import parse_as_of
 from checkback.messages.durations import parse_duration
+from checkback.query.answers import Answers, records
+from checkback.query.no_answer import hint
+from checkback.query.plot_intervals import interval_for
+from checkback.query.status.screen import STATES
+from checkback.query.versions.as_of import parse_as_of
 from checkback.storage.schemas import TOPIC_PREFIX
 from checkback.storage.timestamps import time_of
 from checkback.urls import masked_each
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from checkback.dashboard.pages import Pages
-    from checkback.inspect.answers import AsOf
+    from checkback.query.answers import AsOf
 
 #: whose op may have decided; checkback: no op came (docs/tables.md)
 SOURCES = ("producer", "check", "operator", "checkback")

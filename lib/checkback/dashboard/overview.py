@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from checkback.consumer.group.lag_reader import LagReader
 from checkback.consumer.group.lag_screen import facts_of
 from checkback.dashboard import charts
-from checkback.inspect.answers import records
-from checkback.inspect.status.screen import as_json, check_rows, lines
-from checkback.inspect.status.status import TableFacts
+from checkback.query.answers import records
+from checkback.query.status.screen import as_json, check_rows, lines
+from checkback.query.status.status import TableFacts
 from checkback.storage.timestamps import time_of
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse
 
 from checkback.errors import CheckbackError, SettingsError, StorageError, printable
-from checkback.inspect.answers import Answers, records
-from checkback.inspect.versions.as_of import parse_as_of
 from checkback.messages.durations import span
 from checkback.messages.limits import TRANSACTION_ID_MAX
+from checkback.query.answers import Answers, records
+from checkback.query.versions.as_of import parse_as_of
 from checkback.storage.timestamps import time_of
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from checkback.dashboard.charts import positions
 from checkback.dashboard.fate import dead_letters_of, fate_of
 from checkback.dashboard.pages import ROWS, given, link, mended, page_of
 from checkback.errors import SettingsError
-from checkback.inspect.answers import records
 from checkback.messages.half import parse_place
 from checkback.messages.limits import INT_MAX, LONG_MAX
+from checkback.query.answers import records
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

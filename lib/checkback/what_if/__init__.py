@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from checkback.inspect.notebook import Rows
-    from checkback.inspect.plots import Plot
+    from checkback.query.notebook import Rows
+    from checkback.query.plots import Plot
     from checkback.settings import Settings
     from checkback.what_if.run import WhatIf
 
@@ -40,7 +40,7 @@ def changes_table(found: WhatIf) -> Rows:
 def _table(rows: list[tuple[str, ...]], columns: tuple[str, ...]) -> Rows:
     import pandas as pd
 
-    from checkback.inspect.notebook import Rows
+    from checkback.query.notebook import Rows
 
     return Rows(pd.DataFrame(rows, columns=list(columns)))
 
@@ -53,10 +53,10 @@ def what_if(
 ) -> WhatIf:
     """What would have been otherwise with these settings, as {"transaction.timeout": "30s"}; for notebooks.
 
-    ``since``: only half messages that landed then or later, given as for `inspect`'s as_of. With ``spark`` it
+    ``since``: only half messages that landed then or later, given as for `query`'s as_of. With ``spark`` it
     reads the tables, as those in a catalog need. Raises SettingsError, StorageError.
     """
-    from checkback.inspect.versions.as_of import parse_as_of
+    from checkback.query.versions.as_of import parse_as_of
     from checkback.what_if.run import parse_changes, replay
 
     return replay(settings, parse_changes(changes), parse_as_of(since, name="since"), spark=spark)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.ticker import FuncFormatter
 
-from checkback.inspect.plot_intervals import in_words
-from checkback.inspect.plots import STATES, Plot
+from checkback.query.plot_intervals import in_words
+from checkback.query.plots import STATES, Plot
 from checkback.what_if.figures import bucket_end
 from checkback.what_if.records import State
 from checkback.what_if.report import changes_in_words

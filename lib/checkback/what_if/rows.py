@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkback.inspect.engines.check_jitter import xxhash64
 from checkback.messages.limits import MS_MAX
+from checkback.query.engines.check_jitter import xxhash64
 from checkback.reconcile.records.records import NOT_STATED, Kind, Reason, Source
 from checkback.what_if.batch_history import NO_TURN, milliseconds
 from checkback.what_if.records import RECORDED, Answered, Row, State

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from checkback.errors import SettingsError
-from checkback.inspect.engines.duckdb_engine import DuckDBEngine
+from checkback.query.engines.duckdb_engine import DuckDBEngine
 from checkback.reconcile.batch_rules import rules_of
 from checkback.settings.layers import OVERRIDE
 from checkback.settings.loading import load
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from checkback.inspect.engines.engine import Engine
+    from checkback.query.engines.engine import Engine
     from checkback.reconcile.segment import Rules
     from checkback.settings import Settings
     from checkback.settings.loading import Loaded
@@ -141,7 +141,7 @@ def replay(
 def _engine(tables: Tables, spark: SparkSession | None) -> Any:
     if spark is None:
         return DuckDBEngine(tables)
-    from checkback.inspect.engines.spark_engine import SparkEngine
+    from checkback.query.engines.spark_engine import SparkEngine
 
     return nullcontext(SparkEngine(spark, tables))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from checkback.consumer.group.group_lag import TopicLag
-from checkback.inspect.status.status import ConsumerFacts
 from checkback.messages.durations import span
+from checkback.query.status.status import ConsumerFacts
 from checkback.storage.timestamps import iso
 
 if TYPE_CHECKING:

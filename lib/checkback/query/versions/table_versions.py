@@ -1,0 +1,243 @@
+"""All tables at fixed versions, such that every batch is either completely included or completely left out.
+
+A batch commits its tables side by side, not atomically: one in progress may be in some tables and not in others. And
+batches go on while an audit opens one table after the other. Therefore, in this order:
+
+1. Read the last completed batch (``commits`` of the checkpoint), and the batches with a row in `batches`, which is
+   written last. Everything that these and earlier batches wrote is visible.
+2. Fix the versions of the tables that batches write, then those of `half` and `op`, so that these contain everything
+   that the others refer to.
+3. Read the batches that got a row since, and those begun since (``offsets`` of the checkpoint). Their rows, by batch
+   id and batch time, are left out. No other batch can have written: a batch is in ``offsets`` before it begins.
+
+Without a checkpoint only its rows reveal a batch in progress: its id follows the last one in `batches`, or is 0 after a
+rebuild (`audit.batches`). Batch ids alone are not enough, as another checkpoint restarts them; nor are times, as clocks
+are set back.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow.compute as pc
+
+from checkback.query.engines.engine import tables_in
+from checkback.query.versions.published_notes import NAME as NOTES
+from checkback.query.versions.published_notes import no_notes
+from checkback.query.versions.unread_topics import TOLD_BY, with_untold
+from checkback.query.versions.whole_batches import BatchTable, batch_time, read_batches
+from checkback.reconcile.batch_rules import FOLDER
+from checkback.storage.checkpoints.checkpoint import Batch, batches_since, last_done, numbers, read_checkpoint
+from checkback.storage.own_failure import own_failure
+from checkback.storage.parquet.column_span import Span
+from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from checkback.query.engines.engine import Engine, Rows
+    from checkback.query.engines.question import Question
+    from checkback.storage.tables import Tables
+
+#: written by landing, and therefore fixed last
+_SOURCES = ("half", "op")
+#: index of `half` among the sources of the query
+_HALF = 0
+#: the columns that name a transaction, of the tables that have many
+_KEYS = {
+    **dict.fromkeys(("half", "decisions", "deliveries", "discarded", "check_requests"), ("queue_id", "queue_offset")),
+    "op": ("queue_id", "half_offset"),
+    **dict.fromkeys((TOPIC_PREFIX, "unpublished"), ("half_queue_id", "half_queue_offset")),
+}
+#: the greatest offset
+_MOST = (1 << 63) - 1
+#: the name of all topics' rows in a question; with ALL in front: with the rows of batches in progress
+TOPICS = "topics"
+ALL = "all_"
+
+
+class Recorded(NamedTuple):
+    """Completed batches of an application, from ``first`` to ``last``, each of which has had a row in `batches`."""
+
+    application: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class FixedTables:
+    """Tables as of the batch ``done`` (None = unknown, or none). ``under_way``: batches in progress, left out.
+
+    ``versions``: of the existing tables, by name. ``whole``: the batches with a row in `batches` before the versions
+    were fixed. ``logged``: whether a checkpoint tells which batches have begun. ``recorded``: by the checkpoint, those
+    that have left a row in `batches`. ``part``: only transactions whose offset is at least the first and below the
+    second; None = all. ``only``: of these, rows (queue_id, queue_offset). ``notes``: of what was published late.
+    ``unread``: topics' tables that cannot be read, with the reason: see `unread_topics`.
+    """
+
+    engine: Engine
+    versions: Mapping[str, int]
+    done: Batch | None
+    under_way: tuple[Batch, ...]
+    whole: BatchTable
+    logged: bool
+    recorded: Recorded | None = None
+    part: tuple[int | None, int | None] = (None, None)
+    only: Rows | None = None
+    notes: pa.Table | None = None
+    unread: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def take(cls, engine: Engine) -> FixedTables:
+        """The tables as they are now. Raises StorageError if the checkpoint, or one of no topic, cannot be read."""
+        place, spark = engine.tables.checkpoint("reconcile"), engine.session
+        checkpoint, done = read_checkpoint(spark, place), last_done(spark, place)
+        whole = read_batches(engine)
+        outputs = [*(name for name in SCHEMAS if name not in _SOURCES), *engine.topics()]
+        found, unread = engine.look(outputs, _SOURCES), {}
+
+        def newest(name: str) -> tuple[str, int | None]:
+            if name in found:
+                return name, found[name]
+            try:
+                return name, engine.newest(name)
+            except Exception as error:  # Spark's own, in a catalog
+                if not name.startswith(TOPIC_PREFIX):
+                    raise
+                unread[name] = own_failure(error)
+                return name, None
+
+        with ThreadPoolExecutor(max_workers=4) as pool:
+            newest_of = list(pool.map(newest, outputs))
+            newest_of += list(pool.map(newest, _SOURCES))
+        begun = batches_since(spark, place, done)
+        since = read_batches(engine).others(whole.applications, whole.batches)
+        fixed = cls(
+            engine=engine,
+            versions={name: version for name, version in newest_of if version is not None},
+            done=next((batch for batch in begun if batch.batch_id == done), None),
+            # A batch has its row before `commits` tells of it.
+            under_way=tuple(batch for batch in begun if batch.batch_id > done and not whole.has(batch)),
+            whole=whole,
+            logged=checkpoint is not None or bool(begun),
+            recorded=None if checkpoint is None else _recorded(spark, place, checkpoint.query_id, done),
+            unread=unread,
+        )
+        return fixed.without((int(batch["batch_id"]), int(batch["time"])) for batch in since)
+
+    def parts(self, brief: bool = False) -> list[FixedTables]:
+        """The transactions in parts by their offsets, as large as the engine wishes; ``brief``: see its offset_cuts."""
+        rows = self.only if self.only is not None else self.read("half") if "half" in self.versions else None
+        cuts = [] if rows is None else self.engine.offset_cuts(rows, brief)
+        first, end = self.part
+        return [replace(self, part=part) for part in zip([first, *cuts], [*cuts, end], strict=True)]
+
+    def of(self, transactions: pa.Table) -> FixedTables:
+        """Only these of the part's transactions: queue_id, queue_offset. The next such tables take their place."""
+        found = pc.min_max(transactions.column("queue_offset"), skip_nulls=False).as_py()
+        least, most = found["min"], found["max"]
+        part = self.part if least is None else (least, most + 1 if most < _MOST else None)
+        return replace(self, only=self.engine.keep("transactions", transactions), part=part)
+
+    def without(self, batches: Iterable[tuple[int, int]]) -> FixedTables:
+        """The tables without the rows of these batches, (id, time), either."""
+        known = {(batch.batch_id, batch.time) for batch in self.under_way}
+        more = (Batch(*batch) for batch in batches if batch not in known)
+        return replace(self, under_way=(*self.under_way, *more))
+
+    def without_topics(self, unread: Mapping[str, str]) -> FixedTables:
+        """The tables without these topics' either, which cannot be read; by name, with the reason."""
+        versions = {name: version for name, version in self.versions.items() if name not in unread}
+        return replace(self, versions=versions, unread={**self.unread, **unread})
+
+    @property
+    def tables(self) -> Tables:
+        """Where the tables are."""
+        return self.engine.tables
+
+    @property
+    def ignores_case(self) -> bool:
+        """Whether the name of a topic's table may differ from the topic in case."""
+        return bool(self.tables.catalog)
+
+    @property
+    def topics(self) -> list[str]:
+        """Names of the topics' tables."""
+        return [name for name in self.versions if name not in SCHEMAS]
+
+    def ask(self, question: Question, more: Mapping[str, Rows] | None = None) -> Rows:
+        """The rows of a question: a table without the rows of batches in progress; with them its name begins `all_`.
+
+        `topics` is the rows of all topics, with ``topic``, the name as the table spells it; of those that cannot be
+        read, what the other tables tell. ``more`` are other tables.
+        """
+        text, others = question.text, more or {}
+        read = {name: self.read(name) for name in tables_in(text) - others.keys()}
+        return self.engine.query(text, {**read, **others}, question.values)
+
+    def read(self, name: str) -> Any:
+        """A table, `topics`, or the notes, as `ask` names it; empty if there is no such table."""
+        if name == NOTES:
+            return self.engine.keep(name, no_notes() if self.notes is None else self.notes)
+        plain = name.removeprefix(ALL)
+        kind = TOPIC_PREFIX if plain == TOPICS else plain
+        where = within = None
+        if plain == name:
+            where, within = self._condition(kind), self._within(kind)
+        version = self.versions.get(plain)
+        if plain == TOPICS:
+            rows = self.engine.read_topics({name: self.versions[name] for name in self.topics}, where, within)
+            if self.unread:
+                read = {table: self.read(f"{ALL}{table}" if plain != name else table) for table in TOLD_BY}
+                read[NOTES] = self.read(NOTES)
+                rows = with_untold(self.engine, rows, self.unread, read)
+        elif version is None:
+            rows = self.engine.empty(plain)
+        else:
+            rows = self.engine.read(plain, version, where, within=within)
+        if self.only is None or plain != name or kind not in _KEYS:
+            return rows
+        return self.engine.among(rows, _KEYS[kind], self.only)
+
+    def _condition(self, kind: str) -> str | None:
+        """Which rows of a table are read."""
+        within = self._within(kind)
+        conditions = [self._done_rows(batch_time(kind)), None if within is None else within.condition]
+        return " AND ".join(condition for condition in conditions if condition is not None) or None
+
+    def _within(self, kind: str) -> Span | None:
+        """Which rows of a table are those of the part; None: all."""
+        _, offset = _KEYS.get(kind, (None, None))
+        return None if offset is None or self.part == (None, None) else Span(offset, *self.part)
+
+    def _done_rows(self, time: str | None) -> str | None:
+        if time is None or not self.under_way:
+            return None
+        of_batch = (f"(batch_id = {batch.batch_id} AND unix_millis({time}) = {batch.time})" for batch in self.under_way)
+        return f"NOT coalesce({' OR '.join(of_batch)}, FALSE)"
+
+    def half_read_until(self) -> int | None:
+        """The landing time (ms) up to which the batch ``done`` has read `half`; None if unknown.
+
+        Everything that was there when it began, unless reconcile lags behind.
+        """
+        if self.done is None or "half" not in self.versions:
+            return None
+        first_unread = self.done.unread(_HALF)
+        if first_unread > self.versions["half"]:
+            return self.done.time
+        versions = self.engine.versions("half")
+        if versions is None or not versions.oldest <= first_unread <= versions.newest:
+            return None
+        return min(versions.made_at(first_unread), self.done.time)
+
+
+def _recorded(spark: SparkSession | None, place: str, application: str, done: int) -> Recorded | None:
+    """The checkpoint keeps the rules of its batches from the first on."""
+    first = min(numbers(spark, f"{place}/{FOLDER}"), default=None)
+    return None if first is None or first > done else Recorded(application, first, done)

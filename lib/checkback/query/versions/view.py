@@ -1,0 +1,170 @@
+"""The tables as they are now, or as they were at a point in time, on Spark or DuckDB (`engine`).
+
+A batch commits its tables side by side. Those tables are therefore shown as of the last batch that was complete by then
+(`whole_batches`), the others at the last version committed by then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from checkback.errors import SettingsError
+from checkback.query.engines.engine import tables_in
+from checkback.query.engines.version_at import cleaned_up, version_at
+from checkback.query.versions.as_of import parse_as_of
+from checkback.query.versions.whole_batches import Cut, batch_time, read_batches
+from checkback.storage.schemas import TOPIC_PREFIX
+from checkback.storage.timestamps import ms_of, time_of, us_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pyspark.sql import Column, SparkSession
+
+    from checkback.query.engines.engine import Engine, Rows
+    from checkback.query.engines.question import Question
+    from checkback.settings import Settings
+    from checkback.storage.tables import Tables
+
+#: see `_in_turns`
+_TURNS = {"decisions": 1, "deliveries": 2}
+
+
+@dataclass(frozen=True)
+class View:
+    """Tables at a point in time. ``opened``: when the view was.
+
+    ``at`` None = now: each table as of the first look at it; on Spark, as of each read.
+    """
+
+    engine: Engine
+    at: datetime | None = None
+    opened: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
+    _versions: dict[str, int | None] = field(default_factory=dict, repr=False, compare=False)
+    _cuts: list[Cut | None] = field(default_factory=list, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, spark: SparkSession, settings: Settings, as_of: datetime | str | None = None) -> View:
+        """The view on Spark. Raises SettingsError if there are no tables, or ``as_of`` is not a time."""
+        from checkback.query.engines.spark_engine import SparkEngine
+        from checkback.storage.tables import Tables
+
+        return cls.on(SparkEngine(spark, Tables.of(settings.storage)), as_of)
+
+    @classmethod
+    def on(cls, engine: Engine, as_of: datetime | str | None = None) -> View:
+        """The view on an engine. Raises SettingsError if there are no tables, or ``as_of`` is not a time."""
+        moment = parse_as_of(as_of)
+        if not engine.exists("half"):
+            place = engine.tables.location("half")
+            raise SettingsError("there is no such table", place, "run `checkback reconcile` first")
+        return cls(engine, moment)
+
+    @property
+    def tables(self) -> Tables:
+        """Where the tables are."""
+        return self.engine.tables
+
+    @property
+    def moment(self) -> datetime:
+        """The point in time; without one, when the view was opened."""
+        return self.opened if self.at is None else self.at
+
+    def ask(self, question: Question, more: Mapping[str, Rows] | None = None) -> Rows:
+        """The rows of a question, of its tables and ``more``. Its value ``:now`` is the `moment`, us."""
+        values = {"now": us_of(self.moment), **question.values}
+        since = self.since(question.since)
+        if since is not None:
+            values["since"] = us_of(since)
+        text = question.text
+        read = {**(more or {})}
+        self.look(*(tables_in(text) - read.keys()))
+        read |= {name: self.read(name) for name in tables_in(text) - read.keys()}
+        return self.engine.query(text, read, values)
+
+    def since(self, since: datetime | str | None) -> datetime | None:
+        """A time since when; "1h ago" and "15:00" are seen from the `moment`. Raises SettingsError if it is no time."""
+        return parse_as_of(since, self.moment, "since")
+
+    def read(self, name: str, *, file: bool = False) -> Any:
+        """A table; empty if there was none. Columns that it did not have yet are null. ``file``: see `Engine.read`.
+
+        Raises SettingsError if its versions of that time were cleaned up, StorageError if its log is corrupt.
+        """
+        if self.at is None and self.engine.session is not None and self.engine.exists(name):
+            return self.engine.read(name, file=file)  # the newest by then: Delta limits time travel
+        version = self.version(name)
+        if version is None:
+            return self.engine.empty(name, file=file)
+        cut = self._cut(name)
+        return self.engine.read(name, version, None if cut is None else cut.condition(name), file=file)
+
+    def version(self, name: str) -> int | None:
+        """The version that is read: current at ``at``, without it the newest; None: there was no table.
+
+        Also the newest if the rows themselves tell, by their batches, which of them existed.
+        """
+        self.look(name)
+        if name not in self._versions:
+            self._versions[name] = self._found(name)
+        return self._versions[name]
+
+    def look(self, *names: str) -> None:
+        """Determine the versions of tables that will be read, side by side: one by one takes their latencies' sum."""
+        new = [name for name in dict.fromkeys(names) if name not in self._versions]
+        if not new:
+            return
+        for name in new:
+            self._cut(name)  # before the versions: a batch's row is committed after its other tables
+        found = self.engine.look(*_in_turns(new))
+        self._versions.update({name: found[name] for name in new if name in found and self._newest_is_read(name)})
+
+    def topics(self) -> list[str]:
+        """Names of the topics' tables that exist now; some may not have existed at ``at``."""
+        return self.engine.topics()
+
+    def _cut(self, name: str) -> Cut | None:
+        """The rows of a table as of ``at``; None: its version determines them, or no batch has a row in `batches`."""
+        if self.at is None or batch_time(name) is None:
+            return None
+        if not self._cuts:
+            self._cuts.append(Cut.at(read_batches(self.engine), ms_of(self.at)))
+        return self._cuts[0]
+
+    def _newest_is_read(self, name: str) -> bool:
+        """True if rows that did not exist at ``at`` are left out by their batches."""
+        cut = self._cut(name)
+        return self.at is None or cut is not None
+
+    def _found(self, name: str) -> int | None:
+        if self.at is None or self._newest_is_read(name):
+            return self.engine.newest(name)
+        versions = self.engine.versions(name)
+        if versions is None:
+            return None
+        version = version_at(versions.oldest, versions.newest, versions.made_at, ms_of(self.at))
+        if version is None and versions.oldest > 0:
+            since = time_of(versions.made_at(versions.oldest))
+            raise cleaned_up(self.tables.location(name), since)
+        return version
+
+
+def _in_turns(names: Iterable[str]) -> list[list[str]]:
+    """The tables in the order in which they are looked at: what says that something is over comes after it.
+
+    A message that a batch decides, delivers or publishes meanwhile is then not shown as still pending, scheduled or
+    unpublished.
+    """
+    turns: list[list[str]] = [[], [], []]
+    for name in names:
+        turns[2 if name.startswith(TOPIC_PREFIX) else _TURNS.get(name, 0)].append(name)
+    return [turn for turn in turns if turn]
+
+
+def moment_column(at: datetime) -> Column:
+    """A point in time as a column of Spark."""
+    from pyspark.sql import functions as F
+
+    return F.timestamp_micros(F.lit(us_of(at)))
