@@ -43,7 +43,7 @@ layer and the fix; exit code 2.
 
 *fixed*: the checkpoint depends on it. `reconcile` refuses to start with another value; `checkback rebuild` creates a
 checkpoint with the new one ([checkpoint.md](checkpoint.md)). `land` refuses another `kafka.queue_base` for a topic that
-has landed ([kafka.md](kafka.md)).
+has landed ([landing.md](landing.md#kafka)).
 """
 _PRODUCERS = """Each key of `producers` is a producer group, with these settings below it. Its name has
 letters, digits, `_`, `-`.

@@ -1,4 +1,4 @@
-"""Records of a broker that wants TLS and SASL (docs/kafka.md)."""
+"""Records of a broker that wants TLS and SASL (docs/landing.md)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _secured(lake: Lakehouse, certificate: Path, monkeypatch: pytest.MonkeyPatch, password: str) -> Settings:
-    """The settings of docs/kafka.md for TLS and SASL."""
+    """The settings of docs/landing.md for TLS and SASL."""
     login = "org.apache.kafka.common.security.scram.ScramLoginModule"
     monkeypatch.setenv("KAFKA_JAAS", f'{login} required username="{USER}" password="{password}";')
     options = {

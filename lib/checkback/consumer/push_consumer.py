@@ -123,7 +123,7 @@ class PushConsumer:
         if self._threads:
             raise SettingsError("the consumer is running", topic, "call subscribe before start()")
         if not is_topic(topic):
-            raise SettingsError("is not a topic's name", topic, "see docs/files.md for what a name may be")
+            raise SettingsError("is not a topic's name", topic, "see docs/landing.md for what a name may be")
         self._selectors[topic] = MessageSelector.by_tag(selector) if isinstance(selector, str) else selector
         return self
 

@@ -101,7 +101,7 @@ class Brokers:
         except Py4JJavaError as error:
             cause = _cause(error)
             why = _masked(str(cause.getMessage() or cause.getClass().getSimpleName()), self._options)
-            _log.warning("%s: its %s cannot be read: %s; it must be delete: see docs/kafka.md", topic, _POLICY, why)
+            _log.warning("%s: its %s cannot be read: %s; it must be delete: see docs/landing.md", topic, _POLICY, why)
             return
         policy = "" if entry is None else str(entry.value())
         if "compact" in policy.split(","):
