@@ -42,8 +42,8 @@ numbers of base 60: `010` and `2:28` are text. A duration is a whole number with
 layer and the fix; exit code 2.
 
 *fixed*: the checkpoint depends on it. `reconcile` refuses to start with another value; `checkback rebuild` creates a
-checkpoint with the new one ([checkpoint.md](checkpoint.md)). `land` refuses another `kafka.queue_base` for a topic that
-has landed ([landing.md](landing.md#kafka)).
+checkpoint with the new one ([runbook.md](runbook.md#rebuild)). `land` refuses another `kafka.queue_base` for a topic
+that has landed ([landing.md](landing.md#kafka)).
 """
 _PRODUCERS = """Each key of `producers` is a producer group, with these settings below it. Its name has
 letters, digits, `_`, `-`.

@@ -55,7 +55,7 @@ The property `checkback.format` is the format of the table. A release refuses a 
 use the release that made it. A copy that was made with SQL (`CREATE TABLE ... AS SELECT`) lacks the property: set it
 with `ALTER TABLE ... SET TBLPROPERTIES`.
 
-Compaction, vacuum and log cleanup are covered in [maintain.md](maintain.md).
+Compaction, vacuum and log cleanup are covered in [runbook.md](runbook.md#maintenance).
 
 | table | written by | read by |
 |---|---|---|
@@ -91,8 +91,8 @@ ABOUT = {
         "`reconcile`, `rebuild` (for an interrupted batch)",
         "consumers, `audit`, `tx describe`, `rebuild`",
         "The audit reports `commit_not_published`, and a `rebuild` requires `--leave-out` or `--publish-again`, "
-        "because their decision is COMMIT ([checkpoint.md](checkpoint.md)). For a shorter retention, copy the messages "
-        "into a table of your own.",
+        "because their decision is COMMIT ([runbook.md](runbook.md#rebuild)). For a shorter retention, copy the "
+        "messages into a table of your own.",
     ),
     "decisions": _About(
         "the outcome of a transaction. Without a row it is pending. A scheduled message that was cancelled has two: "
@@ -139,7 +139,7 @@ ABOUT = {
         "that is not in `rejected` (`op_not_rejected`, `half_not_rejected`), and a `rebuild` rejects them again.",
     ),
     "operations": _About(
-        "an operator action ([operate.md](operate.md)).",
+        "an operator action ([runbook.md](runbook.md#resolve-resume-cancel)).",
         "`tx resolve`, `tx cancel`, `tx resume`, `group` (changes)",
         "`tx resolve`, `tx resume`, `tx describe`",
         _APPEND_ONLY,
@@ -148,7 +148,7 @@ ABOUT = {
         "a committed message that could not be written to its topic table, and why. A retry that succeeds adds it "
         "to the topic table with the retry's batch_id; the row stays here, and the table's log notes that it is "
         "published. A row that is not noted, and in no topic table, still waits "
-        "([operations.md](operations.md#checkbackunpublished)); one that is noted, and in none, was lost there.",
+        "([runbook.md](runbook.md#checkbackunpublished)); one that is noted, and in none, was lost there.",
         "`reconcile`, `rebuild`",
         "`reconcile`, `rebuild`, `status`, `audit`, `tx describe`",
         "Rows that have been published to their topic table may be deleted once the batch that published them is "

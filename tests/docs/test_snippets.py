@@ -275,13 +275,13 @@ def test_block_knows_its_place_and_mark() -> None:
 
 def test_metrics_of_the_page_are_those_that_are_served() -> None:
     served = {family.name for family in Metrics(Lag({}), PendingCount(), ()).registry.collect()}
-    page = next(page for page in pages() if page.name == "docs/operations.md")
+    page = next(page for page in pages() if page.name == "docs/runbook.md")
     told = {code.partition("{")[0].removesuffix("_total") for code in page.code if code.startswith("checkback_")}
     assert told - {"checkback_gateway_*", "checkback_consumer_*"} == served
 
 
 def test_event_of_the_page_is_one_that_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    block = next(block for block in blocks("json") if block.page == "docs/operations.md")
+    block = next(block for block in blocks("json") if block.page == "docs/runbook.md")
     with caplog.at_level("INFO", "checkback.events"):
         Observer().published(Actions(np.zeros(1, QUEUED), 5), 0, np.zeros(0, SEGMENT))
     assert list(json.loads(block.text)) == list(json.loads(JsonFormatter().format(caplog.records[0])))

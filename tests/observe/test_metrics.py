@@ -217,7 +217,7 @@ def test_alarms_ask_for_what_is_there_and_are_explained(application: _Applicatio
     alarms = yaml.safe_load((_CONF / "prometheus/alarms.yml").read_text())
     rules = [rule for group in alarms["groups"] for rule in group["rules"]]
     served = _served(application)
-    told = (_CONF.parent / "docs/operations.md").read_text()
+    told = (_CONF.parent / "docs/runbook.md").read_text()
     for rule in rules:
         assert _asked(rule["expr"]) <= served, rule["alert"]
         assert rule["annotations"]["summary"]

@@ -19,7 +19,7 @@ _HELD = 500
 
 
 def json_line(text: str, logger: str) -> str:
-    """A line of text as an event `message` with level warning (docs/operations.md); a JSON object stays as it is."""
+    """A line of text as an event `message` with level warning (docs/runbook.md); a JSON object stays as it is."""
     with contextlib.suppress(ValueError):
         if isinstance(json.loads(text), dict):
             return text
