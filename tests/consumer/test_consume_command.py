@@ -16,7 +16,7 @@ import pytest
 from checkback.cli import main
 from checkback.consumer.browse import Browser
 from checkback.errors import StorageError
-from checkback.storage.files.log_files import commit_file
+from checkback.storage.files.table_files import commit_file
 from checkback.storage.tables import Tables
 from checkback.storage.timestamps import iso
 from consumer.published import START, Published

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from checkback.errors import CheckbackError
 from checkback.landing.batch import Landing
 from checkback.landing.run import Landed
-from checkback.storage.checkpoints.batch_plan import plan_versions
+from checkback.storage.checkpoints.checkpoint import plan_versions
 from checkback.storage.queue_owners import QueueOwner, Queues
 from checkback.storage.tables import Tables
 from landing.fixtures import Lakehouse, half, op

@@ -11,7 +11,7 @@ import pytest
 
 from checkback.maintain.table_folder import entries_of_log
 from checkback.storage.files import table_files
-from checkback.storage.files.log_files import LOG
+from checkback.storage.files.table_files import LOG
 
 if TYPE_CHECKING:
     from checkback.storage.files.table_files import FileEntry

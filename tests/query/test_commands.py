@@ -21,7 +21,7 @@ from checkback.cli import main
 from checkback.commands import status
 from checkback.commands.transactions import COLUMNS, State
 from checkback.settings import Settings
-from checkback.storage.files.log_files import commit_file
+from checkback.storage.files.table_files import commit_file
 from checkback.storage.tables import Tables
 from support.stories import Transaction, checkpoint, in_batches, write
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from checkback.storage.parquet.column_span import Span
+from checkback.storage.log.snapshot_files import Span
 
 #: least, greatest, nulls; None = not known
 _FILES = [(0, 9, 0), (10, 19, 0), (20, 29, 0), (20, 29, 1), (None, None, 5), (None, None, None), (10, 19, None)]

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from checkback.errors import StorageError
-from checkback.storage.files import local_copies, table_files
-from checkback.storage.files.local_copies import LocalCopies
-from checkback.storage.parquet.column_span import Span
+from checkback.storage.files import table_files, whole_objects
+from checkback.storage.files.whole_objects import LocalCopies
+from checkback.storage.log.snapshot_files import Span
 from checkback.storage.schemas import arrow_schema
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def test_each_file_is_copied_once(log: DeltaLog, tmp_path: Path) -> None:
     assert {copy: Path(copy).stat().st_mtime_ns for copy in every or ()} == written
 
 
-@pytest.mark.parametrize(("module", "name"), [(local_copies, "_MOST"), (table_files, "WHOLE")])
+@pytest.mark.parametrize(("module", "name"), [(whole_objects, "_MOST"), (table_files, "WHOLE")])
 def test_large_ones_are_not_copied(
     log: DeltaLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str
 ) -> None:

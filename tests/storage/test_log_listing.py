@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from checkback.errors import StorageError
-from checkback.storage.files.log_files import commit_file
+from checkback.storage.files.table_files import commit_file
 from checkback.storage.log import snapshot_files
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.log.optimistic_transaction import update

@@ -19,13 +19,12 @@ from checkback.errors import FencedError, SettingsError, StateError, StorageErro
 from checkback.settings import Settings, Storage, flatten
 from checkback.storage.checkpoints.seen_commits import SeenCommits, replaced
 from checkback.storage.files import filesystem, object_store, table_files
-from checkback.storage.files.log_files import commit_file, versions
 from checkback.storage.files.object_store import ObjectReader, ObjectWriter, canonical, options_of
+from checkback.storage.files.table_files import commit_file, versions
 from checkback.storage.log import commit_reader
 from checkback.storage.log.commit_reader import CommitReader
 from checkback.storage.log.delta_log import AlteredError, DeltaLog
-from checkback.storage.log.log_tail import LogTail
-from checkback.storage.log.transaction_versions import TransactionVersions
+from checkback.storage.log.log_tail import LogTail, TransactionVersions
 from checkback.storage.parquet import parquet_reader
 from checkback.storage.parquet.parquet_reader import read_rows, row_batches
 from checkback.storage.schemas import SCHEMAS, arrow_schema
@@ -93,7 +92,7 @@ def test_files_are_replaced_once(tables: Tables) -> None:
 
 def test_log_is_read_from_its_checkpoint(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
     """And its commit files one by one, and the checksum that saves Spark a job is there."""
-    monkeypatch.setattr("checkback.storage.log.log_checkpoints._INTERVAL", 5)
+    monkeypatch.setattr("checkback.storage.log.delta_log._INTERVAL", 5)
     log = _log(tables)
     for version in range(1, 8):
         log.commit(_files(tables, version), "app", version)

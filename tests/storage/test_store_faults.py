@@ -19,7 +19,7 @@ from checkback.gateway.tables import Appender, OutcomeUnknownError
 from checkback.settings import Storage
 from checkback.storage.files import table_files
 from checkback.storage.files.lease import Lease
-from checkback.storage.log import log_checkpoints, snapshot_files
+from checkback.storage.log import delta_log, snapshot_files
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.log.log_tail import LogTail
 from checkback.storage.log.torn_commits import last_checkpoint
@@ -313,7 +313,7 @@ def test_commits_do_not_wait_for_a_checkpoint(told: tuple[Tables, int]) -> None:
     _commit(tables, 45, None)
     assert time.monotonic() - began < 20, "of a request that is held, delta-rs gives up after 30 s"
     release(port)
-    log_checkpoints.BESIDE.submit(bool).result()  # after the checkpoint
+    delta_log.BESIDE.submit(bool).result()  # after the checkpoint
     assert last_checkpoint(tables.location("op")) >= 19
     _commit(tables, 46, None)
     assert _found(tables, "op") == [*range(47)]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from checkback.storage.log import delta_log
 from checkback.storage.log.delta_log import DeltaLog
-from checkback.storage.log.transaction_versions import TransactionVersions
+from checkback.storage.log.log_tail import TransactionVersions
 from checkback.storage.queue_owners import versions_of
 
 if TYPE_CHECKING:

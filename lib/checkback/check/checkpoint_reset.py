@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from checkback.check.query import NAME
 from checkback.storage.checkpoints.checkpoint import UnreadableCheckpointError
-from checkback.storage.checkpoints.checkpoint_facts import fit
-from checkback.storage.checkpoints.checkpoint_fit import misfit
+from checkback.storage.checkpoints.checkpoint_fit import fit, misfit
 from checkback.storage.crash_recovery import torn_query
 from checkback.storage.files import filesystem
 

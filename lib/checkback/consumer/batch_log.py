@@ -19,8 +19,8 @@ from checkback.consumer.position import BatchKey
 from checkback.errors import StorageError
 from checkback.storage.files import table_files
 from checkback.storage.files.lease import boot_time
-from checkback.storage.files.log_files import LOG, commit_file
 from checkback.storage.files.object_store import is_registered
+from checkback.storage.files.table_files import LOG, commit_file
 from checkback.storage.followed_log import FollowedLog
 from checkback.storage.log.commit_reader import actions_of_kind
 from checkback.storage.log.delta_errors import unreadable

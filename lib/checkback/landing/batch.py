@@ -19,8 +19,8 @@ from checkback.errors import FencedError, StateError
 from checkback.landing.chunked_reader import FAULT
 from checkback.landing.duplicates import COPIES_MAX, SURPLUS, find_repeats, split_copies, summarize, summarize_ops
 from checkback.landing.parser import DIGEST, DIGEST_OF, RAW_MAX, SCHEMAS, Kind, Reader, parser
-from checkback.storage.checkpoints.batch_plan import plan_versions
-from checkback.storage.checkpoints.checkpoint_facts import recorded_plan
+from checkback.storage.checkpoints.checkpoint import plan_versions
+from checkback.storage.checkpoints.checkpoint_fit import recorded_plan
 from checkback.storage.log.optimistic_transaction import fenced
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class Landing:
                 take(lines, left, app, batch_id)
 
     def _has(self, parsed: DataFrame, name: str, app: str, batch_id: int) -> bool:
-        """Has an earlier attempt committed to the table? Raises StateError if that had another plan (`batch_plan`)."""
+        """Has an earlier attempt committed to the table? Raises StateError if that had another plan (`checkpoint`)."""
         app = f"{app}/{name}"
         if self.tables.readable:
             if not self.tables.log(name).has(app, batch_id):

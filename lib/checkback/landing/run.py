@@ -11,8 +11,7 @@ from checkback.landing.batch import ANEW, Landing
 from checkback.landing.made_with import made_with
 from checkback.spark.shutdown import stop_on_signal
 from checkback.storage.checkpoints.checkpoint import UnreadableCheckpointError
-from checkback.storage.checkpoints.checkpoint_facts import fit
-from checkback.storage.checkpoints.checkpoint_fit import misfit
+from checkback.storage.checkpoints.checkpoint_fit import fit, misfit
 from checkback.storage.checkpoints.seen_commits import SeenCommits
 from checkback.storage.crash_recovery import torn_query
 from checkback.storage.files.paths import for_spark

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 from checkback.errors import StorageError
 from checkback.maintain.retention import Log
 from checkback.storage.files import table_files
-from checkback.storage.files.log_files import COMMIT, LOG
 from checkback.storage.files.object_store import is_registered
+from checkback.storage.files.table_files import COMMIT, LOG
 from checkback.storage.log.commit_reader import read_actions
 from checkback.storage.own_failure import reading
 

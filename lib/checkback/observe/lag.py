@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from checkback.storage.files import table_files
-from checkback.storage.files.log_files import commit_file
+from checkback.storage.files.table_files import commit_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -49,7 +49,7 @@ NO_RENAME = "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFi
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 #: A file is created without a look, two requests, whether a folder has its name (hadoop-aws, "Maximizing Performance").
 #: `create` ignores the overwrite flag, too: Spark itself looks before it writes an entry of a checkpoint's log. No
-#: setting makes S3A write it on condition; what a second process may do is told from `batch_plan`.
+#: setting makes S3A write it on condition; what a second process may do is told from `checkpoint`.
 _FEW_REQUESTS = {"fs.s3a.performance.flags": "create,mkdir"}
 #: credentials in Hadoop's and in delta-rs's names; from the environment S3A reads them itself
 _S3_CREDENTIALS = {

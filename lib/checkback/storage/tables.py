@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from checkback.errors import NO_SPACE, NO_SPACE_FIX, StorageError, reason
 from checkback.storage import external_tables
-from checkback.storage.catalog_names import TOPIC_PROPERTY, is_plain, whose_folder
-from checkback.storage.catalog_topics import topics_of
+from checkback.storage.catalog_names import TOPIC_PROPERTY, is_plain, topics_of, whose_folder
 from checkback.storage.files import filesystem, table_files
 from checkback.storage.files.object_store import concurrently, is_registered, options_of, register
 from checkback.storage.files.paths import for_spark, local_path

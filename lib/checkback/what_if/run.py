@@ -14,7 +14,7 @@ from checkback.query.engines.duckdb_engine import DuckDBEngine
 from checkback.reconcile.batch_rules import rules_of
 from checkback.settings.layers import OVERRIDE
 from checkback.settings.loading import load
-from checkback.storage.parquet.column_span import Span
+from checkback.storage.log.snapshot_files import Span
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
 from checkback.storage.timestamps import ms_of, time_of

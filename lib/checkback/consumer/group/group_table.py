@@ -21,7 +21,7 @@ from checkback.consumer.group.group_state import GroupState
 from checkback.errors import StorageError
 from checkback.storage.files import table_files
 from checkback.storage.files.lease import boot_time
-from checkback.storage.files.log_files import commit_file
+from checkback.storage.files.table_files import commit_file
 from checkback.storage.log.commit_reader import read_actions
 from checkback.storage.log.delta_errors import DELTA_ERRORS
 from checkback.storage.log.delta_log import DeltaLog

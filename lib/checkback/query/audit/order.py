@@ -16,7 +16,7 @@ from checkback.query.audit.batches import rules, rules_values
 from checkback.query.audit.facts import COMMITS, ROLLBACKS, STATE_BITS
 from checkback.query.audit.rules import MARGIN
 from checkback.query.engines.question import Question
-from checkback.storage.parquet.column_span import Span
+from checkback.storage.log.snapshot_files import Span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -19,9 +19,8 @@ from checkback.query.engines.duckdb_database import Database
 from checkback.query.engines.engine import PARAMETER, Rows
 from checkback.query.engines.valid_copies import ValidCopies
 from checkback.storage.files import table_files
-from checkback.storage.files.local_copies import LocalCopies
 from checkback.storage.files.object_store import concurrently, is_registered
-from checkback.storage.files.whole_objects import WholeObjects
+from checkback.storage.files.whole_objects import LocalCopies, WholeObjects
 from checkback.storage.log import log_store
 from checkback.storage.log.commit_reader import Added, CommitReader, added_by
 from checkback.storage.log.delta_log import DeltaLog
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from checkback.query.engines.engine import Value, Versions
-    from checkback.storage.parquet.column_span import Span
+    from checkback.storage.log.snapshot_files import Span
     from checkback.storage.tables import Tables
 
 _Result = TypeVar("_Result")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from checkback.storage.log.commit_reader import Added
-    from checkback.storage.parquet.column_span import Span
+    from checkback.storage.log.snapshot_files import Span
     from checkback.storage.tables import Tables
 
 #: a table's rows, or a question's: Spark's DataFrame; DuckDB's name of a view, or a relation

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from checkback.query.engines.engine import Value, Versions
-    from checkback.storage.parquet.column_span import Span
+    from checkback.storage.log.snapshot_files import Span
     from checkback.storage.tables import Tables
 
 _ALL = 10_000_000

@@ -30,8 +30,8 @@ from checkback.query.versions.unread_topics import TOLD_BY, with_untold
 from checkback.query.versions.whole_batches import BatchTable, batch_time, read_batches
 from checkback.reconcile.batch_rules import FOLDER
 from checkback.storage.checkpoints.checkpoint import Batch, batches_since, last_done, numbers, read_checkpoint
+from checkback.storage.log.snapshot_files import Span
 from checkback.storage.own_failure import own_failure
-from checkback.storage.parquet.column_span import Span
 from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from checkback.reconcile.publish.tasks import (
     surveyor,
 )
 from checkback.storage.arrow_streams import of_stream
-from checkback.storage.checkpoints.batch_plan import plan_versions
-from checkback.storage.checkpoints.checkpoint_facts import refuse_newer
+from checkback.storage.checkpoints.checkpoint import plan_versions
+from checkback.storage.checkpoints.checkpoint_fit import refuse_newer
 from checkback.storage.dataframes import without_codegen
 from checkback.storage.parquet.parquet_files import FILES_SCHEMA, files_of
 from checkback.storage.schemas import TOPIC_PREFIX

@@ -31,8 +31,7 @@ from checkback.reconcile.records.actions import Actions
 from checkback.reconcile.records.records import Action
 from checkback.reconcile.start.preconditions import REPLACED_FIX
 from checkback.spark.connect import query_id
-from checkback.storage.checkpoints.batch_plan import plan_versions, refuse_other_plan
-from checkback.storage.checkpoints.checkpoint import read_batch
+from checkback.storage.checkpoints.checkpoint import plan_versions, read_batch, refuse_other_plan
 from checkback.storage.checkpoints.seen_commits import SeenCommits
 from checkback.storage.dataframes import is_connect
 from checkback.storage.offset_ranges import MAX_RANGES, within

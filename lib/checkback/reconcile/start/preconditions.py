@@ -133,7 +133,7 @@ def _refuse_misfit(facts: StartFacts, newest: Batch) -> None:
 
 
 def _refuse_other_plan(facts: StartFacts) -> None:
-    """See `batch_plan`."""
+    """See `checkpoint`."""
     for batch_id, found in facts.decisions.planned.items():
         if batch_id in facts.times and found != {facts.times[batch_id]}:
             raise StateError(

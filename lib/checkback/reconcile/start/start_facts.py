@@ -17,7 +17,7 @@ from checkback.storage.checkpoints.checkpoint import (
     read_batch,
     read_checkpoint,
 )
-from checkback.storage.checkpoints.checkpoint_facts import logs, positions_of, recorded_plan
+from checkback.storage.checkpoints.checkpoint_fit import logs, positions_of, recorded_plan
 from checkback.storage.checkpoints.seen_commits import replaced
 from checkback.storage.files import filesystem
 from checkback.storage.own_failure import own_failure

@@ -1,9 +1,14 @@
-"""Read-only access to a query's checkpoint: query id, offset log (batches begun), commit log (batches done).
+"""A query's checkpoint, read only: query id, offset log (batches begun), commit log (batches done).
 
 Spark writes ``offsets/N`` before batch N begins and ``commits/N`` when it is done
 (https://spark.apache.org/docs/latest/streaming/, fault tolerance). An offset log entry has a line with the version, one
 of metadata, and one for each source (org.apache.spark.sql.execution.streaming.checkpointing: StreamMetadata,
 OffsetSeqLog); a source's line is Delta's (DeltaSourceOffset).
+
+An entry is the batch's plan, identified by its time. Spark looks whether there is an entry, then writes it, and in an
+object store the one replaces the other: a process that was stopped in between, or whose request was long under way,
+replaces the entry of its successor. What was written by the first plan must not be completed by the second. Each commit
+of a batch therefore records the time of its plan (`plan_versions`).
 """
 
 from __future__ import annotations
@@ -12,11 +17,14 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from checkback.errors import StorageError
+from checkback.errors import FencedError, StorageError
 from checkback.storage.files import filesystem
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import SparkSession
+
 
 #: Spark stores its value in the checkpoint
 PARTITIONS = "spark.sql.shuffle.partitions"
@@ -182,3 +190,31 @@ def read_batch(spark: SparkSession | None, place: str, number: int) -> Batch:
 def numbers(spark: SparkSession | None, folder: str) -> list[int]:
     """The batch ids in `offsets` or `commits`, in any order. ``spark`` as in `read_batch`. Raises StorageError."""
     return [int(name) for name in filesystem.names(spark, folder) if name.isdecimal()]
+
+
+def plan_versions(app: str, batch_id: int, time: int) -> dict[str, int]:
+    """The versions of applications (Delta's transaction identifiers) that record a plan with a commit of ``app``.
+
+    ``time``: ms.
+    """
+    return {f"{app}/planned": batch_id, f"{app}/planned_at": time}
+
+
+def plan_recorded(app: str, look_up: Callable[[str], int | None]) -> tuple[int, int] | None:
+    """The batch id and time (ms) that ``app``'s last commit with a plan recorded; None = none did.
+
+    ``look_up``: the version of an application.
+    """
+    batch_id, time = (look_up(name) for name in plan_versions(app, 0, 0))
+    return None if batch_id is None or time is None else (batch_id, time)
+
+
+def refuse_other_plan(entry: Batch, batch_time: int, place: str) -> None:
+    """Check that the batch in progress is the one in the offset log. ``batch_time``: ms; 0 = it touches no segment.
+
+    Raises FencedError.
+    """
+    if batch_time not in (0, entry.time):
+        raise FencedError(
+            f"another process has planned batch {entry.batch_id}, too, while this one did", place, "let only one work"
+        )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from checkback.errors import StorageError
-from checkback.storage.files.log_files import LOG, commit_file, versions
+from checkback.storage.files.table_files import LOG, commit_file, versions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

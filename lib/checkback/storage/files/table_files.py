@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from checkback.storage.files.object_store import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from datetime import datetime
+
 
 #: bytes of a Parquet file up to which it is read whole: its parts would be a request each
 WHOLE = 8 << 20
@@ -263,3 +265,20 @@ def sink(root: str, path: str) -> Any:
             if not os.path.isdir(folder):
                 raise
     return f"{root}/{path}"
+
+
+#: the log's folder in the table's
+LOG = "_delta_log"
+COMMIT = re.compile(r"([0-9]{20})\.json")
+
+
+def commit_file(place: str, version: int) -> str:
+    """The commit file of a version of the table in ``place``, a folder or a URI."""
+    return f"{place}/{LOG}/{version:020}.json"
+
+
+def versions(place: str, first: int = 0) -> list[int]:
+    """The versions from ``first`` on with a commit file, in any order. Raises OSError."""
+    log = f"{place}/{LOG}"
+    there = names_after(log, f"{first:020}") if first > 0 else names(log)
+    return [int(match[1]) for match in map(COMMIT.fullmatch, there) if match]

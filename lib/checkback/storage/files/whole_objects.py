@@ -1,4 +1,4 @@
-"""Data files in an object store, read whole and kept: pyarrow's file system for the dataset of a table.
+"""Data files in an object store, read whole: kept in memory for pyarrow's dataset of a table, or copied to a folder.
 
 With delta-rs' own, a file takes a request for its end and one for the columns of each row group, one after the other,
 whenever a question reads it; many questions read a table several times. The bodies that come along take less time.
@@ -7,6 +7,7 @@ Arrow opens a few files at a time, so those that follow are fetched ahead: as ma
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -16,10 +17,11 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import PyFileSystem
 
 from checkback.storage.files import table_files
-from checkback.storage.files.object_store import AT_ONCE, options_of
+from checkback.storage.files.object_store import AT_ONCE, concurrently, options_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
 
 #: bytes that are kept, of all files together
 _KEPT = 128 << 20
@@ -110,3 +112,37 @@ class _Handler(DeltaStorageHandler):
 
 def _content(path: str) -> pa.Buffer:
     return pa.py_buffer(table_files.read(path))
+
+
+#: bytes of all copies together
+_MOST = 1 << 30
+
+
+class LocalCopies:
+    """The copies in a folder, which belongs to them. A data file never changes."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._copies: dict[str, str] = {}
+        self._places: dict[str, int] = {}
+        self._bytes = 0
+
+    def of(self, sizes: Mapping[str, int]) -> list[str] | None:
+        """The copies of files, ``sizes``: in bytes; None if one is large, or they are too many. Raises OSError."""
+        new = [path for path in sizes if path not in self._copies]
+        more = sum(sizes[path] for path in new)
+        if self._bytes + more > _MOST or any(sizes[path] > table_files.WHOLE for path in new):
+            return None
+        for path, copy in zip(new, concurrently(new[0] if new else "", self._copy, new), strict=True):
+            self._copies[path] = copy
+        self._bytes += more
+        return [self._copies[path] for path in sizes]
+
+    def _copy(self, path: str) -> str:
+        place, name = path.rsplit("/", 1)
+        folder = f"{self._folder}/{self._places.setdefault(place, len(self._places))}"
+        os.makedirs(folder, exist_ok=True)
+        copy = f"{folder}/{name}"
+        with open(copy, "wb") as file:
+            file.write(table_files.read(path))
+        return copy

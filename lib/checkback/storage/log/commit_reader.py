@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from checkback.storage.files import table_files
-from checkback.storage.files.log_files import COMMIT, LOG, commit_file, versions
 from checkback.storage.files.object_store import concurrently
+from checkback.storage.files.table_files import COMMIT, LOG, commit_file, versions
 from checkback.storage.log.delta_errors import commit_unreadable, unreadable
 from checkback.storage.log.torn_commits import refuse_torn
 from checkback.storage.own_failure import reading

@@ -9,11 +9,14 @@ stores it is written on condition that there is none (If-None-Match), which Spar
 
 from __future__ import annotations
 
+import functools
+import inspect
 import re
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from threading import RLock
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable
@@ -23,26 +26,87 @@ from checkback.errors import StorageError
 from checkback.storage.files import table_files
 from checkback.storage.files.fsync import LogFlush
 from checkback.storage.files.lease import boot_time
-from checkback.storage.files.log_files import LOG, commit_file
 from checkback.storage.files.object_store import is_registered, options_of
 from checkback.storage.files.paths import for_spark
+from checkback.storage.files.table_files import LOG, commit_file
 from checkback.storage.log import compatibility
 from checkback.storage.log.checksum import write_checksum
 from checkback.storage.log.compatibility import declared_schema
 from checkback.storage.log.delta_errors import DELTA_ERRORS, FORGETS, forgotten, storage_error, unreadable
-from checkback.storage.log.log_checkpoints import LogCheckpoints
 from checkback.storage.log.log_tail import LogTail
 from checkback.storage.log.optimistic_transaction import OptimisticTransaction, alters, fenced, update
 from checkback.storage.log.snapshot_files import DataFile, SnapshotFiles, data_files, open_listed, open_table
-from checkback.storage.log.synchronized import synchronized
 from checkback.storage.log.torn_commits import last_checkpoint, recover_log, refuse_torn
 from checkback.storage.own_failure import reading
 from checkback.storage.schemas import FORMAT_PROPERTY, SOURCES, TOPIC_PREFIX, properties_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from concurrent.futures import Future
 
     from checkback.storage.parquet.parquet_files import ParquetFile
+
+
+#: commits between checkpoints if the table does not set delta.checkpointInterval
+_INTERVAL = 100
+#: Writes them in object stores, some thirty requests one after the other: commits do not wait for them.
+BESIDE = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+
+
+class LogCheckpoints:
+    """Those of one log. ``properties``: the table's."""
+
+    def __init__(self, place: str, properties: Mapping[str, str | None]) -> None:
+        self._place = place
+        interval = properties.get("delta.checkpointInterval") or ""
+        self._interval = int(interval) if interval.isdecimal() and int(interval) else _INTERVAL
+        self._beside: Future[DeltaTable | None] | None = None
+
+    def due(self, before: int, version: int) -> int | None:
+        """The version of which a checkpoint is due after the commits from ``before`` to ``version``; None = of none."""
+        due = (version + 1) // self._interval * self._interval - 1
+        return due if due > before else None
+
+    def begin(self, due: int) -> None:
+        """Have a checkpoint of version ``due`` written beside commits, unless one is being written."""
+        self._beside = self._beside or BESIDE.submit(_checkpointed, self._place, due)
+
+    def written(self) -> DeltaTable | None:
+        """The table as it reads from the checkpoint of `begin`, once; None as long as that is not written."""
+        if self._beside is None or not self._beside.done():
+            return None
+        beside, self._beside = self._beside, None
+        return None if beside.exception() else beside.result()
+
+
+def _checkpointed(place: str, due: int) -> DeltaTable | None:
+    """The table, with a checkpoint of version ``due`` or a later one; None if that cannot be written."""
+    with suppress(StorageError, *DELTA_ERRORS):  # best effort: the table is valid without it
+        if last_checkpoint(place) < due:
+            open_table(place).create_checkpoint()
+        return open_table(place)
+    return None
+
+
+_C = TypeVar("_C", bound=type)
+
+
+def synchronized(cls: _C) -> _C:
+    """Each public method holds ``self._lock``, an RLock. Properties, static and class methods do not."""
+    for name, method in list(vars(cls).items()):
+        if inspect.isfunction(method) and not name.startswith("_"):
+            setattr(cls, name, _locked(method))
+    return cls
+
+
+def _locked(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def locked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with self._lock:
+            return method(self, *args, **kwargs)
+
+    return locked
+
 
 #: files that make a folder a table's log
 _OF_LOG = re.compile(r"[0-9]{20}\.(?:json|checkpoint\..*)")

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from checkback.errors import NO_SPACE, NO_SPACE_FIX, StorageError
 from checkback.storage.files import table_files
 from checkback.storage.files.fsync import flush_file, flush_folder
-from checkback.storage.files.log_files import commit_file
 from checkback.storage.files.object_store import create, is_registered
 from checkback.storage.files.paths import NO_LINKS, NO_LINKS_FIX, lacks_links
+from checkback.storage.files.table_files import commit_file
 from checkback.storage.log.delta_errors import unreadable
 
 if TYPE_CHECKING:

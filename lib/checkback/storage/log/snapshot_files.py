@@ -14,8 +14,8 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from checkback.errors import StorageError
 from checkback.storage.files import table_files
-from checkback.storage.files.log_files import commit_file, versions
 from checkback.storage.files.object_store import is_registered, options_of
+from checkback.storage.files.table_files import commit_file, versions
 from checkback.storage.log import compatibility
 from checkback.storage.log.delta_errors import unreadable
 from checkback.storage.own_failure import reading
@@ -25,9 +25,37 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
     from contextlib import AbstractContextManager
 
-    from checkback.storage.files.local_copies import LocalCopies
-    from checkback.storage.files.whole_objects import WholeObjects
-    from checkback.storage.parquet.column_span import Span
+    from checkback.storage.files.whole_objects import LocalCopies, WholeObjects
+
+
+@dataclass(frozen=True)
+class Span:
+    """Values of an integer column: at least ``first`` and below ``end`` (None = any); without ``first`` also null."""
+
+    column: str
+    first: int | None
+    end: int | None
+
+    @property
+    def condition(self) -> str:
+        """SQL. Plain comparisons: their statistics allow file skipping."""
+        if self.first is None:
+            return f"({self.column} < {self.end} OR {self.column} IS NULL)"
+        return f"{self.column} >= {self.first}" + ("" if self.end is None else f" AND {self.column} < {self.end}")
+
+    def files(self, actions: pa.Table) -> pa.Table:
+        """Those of a table's add actions, flattened, whose files may contain such a value, as far as is known."""
+        for bound, which, outside in ((self.first, "max", pc.less), (self.end, "min", pc.greater_equal)):
+            if bound is None or f"{which}.{self.column}" not in actions.schema.names:
+                continue
+            skipped = outside(actions.column(f"{which}.{self.column}"), bound)
+            if self.first is None:
+                if f"null_count.{self.column}" not in actions.schema.names:
+                    continue
+                skipped = pc.and_kleene(skipped, pc.equal(actions.column(f"null_count.{self.column}"), 0))
+            actions = actions.filter(pc.invert(skipped.fill_null(False)))
+        return actions
+
 
 #: characters that DuckDB takes for a pattern in a path
 _PATTERN = re.compile(r"[*?\[\]{}]")

@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 from checkback.errors import StorageError
 from checkback.storage.files import table_files
 from checkback.storage.files.fsync import BEHIND, flush_folder
-from checkback.storage.files.log_files import COMMIT, LOG, commit_file
 from checkback.storage.files.object_store import is_registered
+from checkback.storage.files.table_files import COMMIT, LOG, commit_file
 from checkback.storage.own_failure import is_damage
 
 if TYPE_CHECKING:
