@@ -2,8 +2,8 @@
 
 What an append must know of a log besides the table's metadata: the newest version, and what each application has
 committed. delta-rs also knows the files, for which it lists the log and reads each commit: in an object store ten
-requests for each append. Here it is two, side by side, that say that nothing is new, and one that commits. It also looks
-up applications one by one and rereads the log for each: 100,000 of them take minutes.
+requests for each append. Here it is two, side by side, that say that nothing is new, and one that commits. delta-rs
+also looks up applications one by one and rereads the log for each: 100,000 of them take minutes.
 """
 
 from __future__ import annotations
