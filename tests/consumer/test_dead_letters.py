@@ -186,17 +186,17 @@ def test_what_comes_behind_a_message_that_is_held_is_not_given_up_with_it(
         failed = any(message.half_queue_offset == 0 for message in messages)
         return ConsumeResult.RECONSUME_LATER if failed else ConsumeResult.SUCCESS
 
-    options: dict[str, Any] = {"orderly": True, "batch": 3, "suspend": 0.02}
+    options: dict[str, Any] = {"orderly": True, "max_batch_size": 3, "suspend": 0.02}
     if sql:
         options["positions"] = SqlPositions(create_engine(f"sqlite:///{tmp_path}/positions.db"))
         options["positions"].create_table()
-    start(lake, running, listen, **options, max_reconsume_times=1_000_000)
+    start(lake, running, listener_batch=listen, **options, max_reconsume_times=1_000_000)
     until(lambda: len(calls) >= 3)
     running.pop().shutdown()
     lake.publish({"pay": [lake.messages(2)]})
     lake.compact("topics/pay")  # all are read at once
     before = len(calls)
-    start(lake, running, listen, **options, max_reconsume_times=before)
+    start(lake, running, listener_batch=listen, **options, max_reconsume_times=before)
     until(lambda: any((1, 0) in call for call in calls[before:]))
     assert all(len(call) == 1 for call in calls[before:] if call[0][0] == 0)
     until(lambda: [letter["half_queue_offset"] for letter in dead_letters(lake)] == [0])
@@ -217,11 +217,11 @@ def test_in_order_a_batch_that_fails_is_tried_again_message_by_message(
         failed = not bad.is_set() and any(message.half_queue_offset == 5 for message in messages)
         return ConsumeResult.RECONSUME_LATER if failed else ConsumeResult.SUCCESS
 
-    options: dict[str, Any] = {"orderly": True, "batch": 10, "suspend": 0.02}
+    options: dict[str, Any] = {"orderly": True, "max_batch_size": 10, "suspend": 0.02}
     options["max_reconsume_times"] = limit
     if sql:
         options["positions"] = SqlPositions(create_engine(f"sqlite:///{tmp_path}/positions.db"))
-    consumer = start(lake, running, listen, **options)
+    consumer = start(lake, running, listener_batch=listen, **options)
     if limit is None:
         until(lambda: calls[-1:] == [[(5, 4)]])
         bad.set()

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from consumer.published import Published
 
 QUEUE = MessageQueue("pay", 0)
-OPTIONS = ConsumerOptions(2, None, False, 3, None, 1.0, 10.0, 1.0)
+OPTIONS = ConsumerOptions(2, 32, False, 3, None, 1.0, 10.0, 1.0)
 
 
 def with_two_runs(lake: Published) -> ProcessQueue:

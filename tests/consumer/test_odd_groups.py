@@ -51,8 +51,8 @@ def test_the_clock_set_back_beneath_a_consumer_holds_up_nothing(
     [
         {"threads": 0},
         {"threads": True},
-        {"batch": 0},
-        {"batch": -1},
+        {"max_batch_size": 0},
+        {"max_batch_size": -1},
         {"session": 0},
         {"session": -1.0},
         {"session": float("nan")},
@@ -84,7 +84,7 @@ def test_max_reconsume_times_is_sixteen_by_minus_one(lake: Published, running: l
 @pytest.mark.parametrize("limit", [None, -1, 0, 3])
 def test_in_order_only_a_limit_that_is_given_counts(limit: int | None) -> None:
     """RocketMQ's is Integer.MAX_VALUE."""
-    of = {orderly: ConsumerOptions(1, None, orderly, limit, None, 1.0, 10.0, 1.0) for orderly in (False, True)}
+    of = {orderly: ConsumerOptions(1, 32, orderly, limit, None, 1.0, 10.0, 1.0) for orderly in (False, True)}
     found = of[False].most_retries, of[True].most_retries
     assert found == ((limit, limit) if limit is not None and limit >= 0 else (16, 2**31 - 1))
 

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 FAST: dict[str, Any] = {"session": 2.0, "commit_interval": 0.05, "retry_levels": [0.01], "threads": 4}
 
 
-def start(lake: Published, running: list[PushConsumer], listener: Callable[..., Any], **options: Any) -> PushConsumer:
+def start(
+    lake: Published, running: list[PushConsumer], listener: Callable[..., Any] | None = None, **options: Any
+) -> PushConsumer:
     """A running consumer of the topic pay, in the group g."""
     selector = options.pop("selector", "*")
     consumer = PushConsumer("g", lake.tables.root, listener, **FAST | options).subscribe("pay", selector)
@@ -172,7 +174,7 @@ def test_batches_are_lists(lake: Published, running: list[PushConsumer]) -> None
             done.set()
         return ConsumeResult.SUCCESS
 
-    start(lake, running, listen, batch=4, threads=1)
+    start(lake, running, listener_batch=listen, max_batch_size=4, threads=1)
     assert done.wait(10)
     assert [len(call) for call in calls] == [4, 4, 2]
 
@@ -273,7 +275,7 @@ def test_a_listener_of_the_other_kind_is_refused(lake: Published, listener: Call
     with pytest.raises(SettingsError, match=told):
         PushConsumer("g", lake.tables.root, listener)
     with pytest.raises(SettingsError, match=told):
-        PushConsumer("g", lake.tables.root).register_listener(listener)
+        PushConsumer("g", lake.tables.root, listener_batch=listener)
     AsyncPushConsumer("g", lake.tables.root, listener)
     plains: list[Callable[..., Any]] = [Heard().__call__, Heard(), lambda _: ConsumeResult.SUCCESS]
     for plain in plains:
@@ -284,8 +286,6 @@ def test_a_listener_of_the_other_kind_is_refused(lake: Published, listener: Call
 
 def test_what_is_set_too_late_is_refused(lake: Published, running: list[PushConsumer]) -> None:
     consumer = start(lake, running, Heard())
-    with pytest.raises(SettingsError, match=r"running; call register_listener before start\(\)"):
-        consumer.register_listener(Heard())
     with pytest.raises(SettingsError, match=r"running; call subscribe before start\(\)"):
         consumer.subscribe("orders")
 
@@ -382,6 +382,25 @@ def test_two_members_share_the_queues_and_hand_them_over(lake: Published, runnin
     lake.publish({"pay": [lake.messages(64, range(64))]})
     first.wait(lambda heard: len(heard.messages) == 160)
     assert set((first.times + second.times).values()) == {1}
+
+
+def test_there_is_one_listener(lake: Published) -> None:
+    """Of one message or of a list: neither and both are a programmer's error."""
+    heard = Heard()
+    both: dict[str, Any] = {"listener": heard, "listener_batch": heard}
+    for options in ({}, both):
+        with pytest.raises(TypeError, match=r"give listener= .* or listener_batch="):
+            PushConsumer("g", lake.tables.root, **options)
+        with pytest.raises(TypeError, match=r"give listener= .* or listener_batch="):
+            AsyncPushConsumer("g", lake.tables.root, **options)
+
+
+def test_the_size_limit_of_lists_makes_no_lists(lake: Published, running: list[PushConsumer]) -> None:
+    lake.publish({"pay": [lake.messages(10)]})
+    heard = Heard()
+    start(lake, running, heard, max_batch_size=4)
+    heard.wait_for(*range(10))
+    assert set(heard.times.values()) == {1}
 
 
 def test_what_cannot_be_started(lake: Published) -> None:

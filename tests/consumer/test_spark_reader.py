@@ -19,7 +19,7 @@ from sqlalchemy import create_engine, text
 from checkback.consumer import MessageSelector, create_views, read, read_stream
 from checkback.consumer.spark_reader import options_since
 from checkback.errors import SettingsError, StorageError
-from checkback.producer import MessageApply, consumed
+from checkback.producer import MessageApply, idempotent
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
 from checkback.storage.timestamps import ms_of, time_of
@@ -173,7 +173,7 @@ def test_stream_since_a_time_into_a_database(
     MessageApply().create_table(engine)
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE credits (account TEXT, amount INTEGER)"))
-        with consumed(connection, "credits", "payments", 0, 3, since - timedelta(milliseconds=100)) as fresh:
+        with idempotent(connection, "credits", "payments", 0, 3, since - timedelta(milliseconds=100)) as fresh:
             assert fresh
     code = _page_code("toLocalIterator", lake=tmp_path)
     exec(code, {"spark": spark, "settings": settings, "engine": engine, "since": since})  # noqa: S102 - the page's own

@@ -112,12 +112,14 @@ def consume(root: str, folder: str, name: str, member: str, kind: Kind) -> None:
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("checkback.consumer").addHandler(_Deaths(journal))
     more = {"positions": positions(f"{folder}/applied.db")} if kind.exactly_once else {}
+    if kind.batch is None:
+        more["listener"] = Listener(journal)
+    else:
+        more |= {"listener_batch": Listener(journal), "max_batch_size": kind.batch}
     consumer = PushConsumer(
         GROUP,
         root,
-        Listener(journal),
         threads=kind.threads,
-        batch=kind.batch,
         orderly=kind.orderly,
         max_reconsume_times=MOST,
         retry_levels=LEVELS,

@@ -25,7 +25,7 @@ from checkback.consumer.group.group_state import GroupState, MessageQueue, Queue
 from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.notebook import consumers
 from checkback.consumer.position import QUEUES, Position
-from checkback.producer import LocalTransactionState, Message, MessageApply, TransactionProducer, check_app, consumed
+from checkback.producer import LocalTransactionState, Message, MessageApply, TransactionProducer, check_app, idempotent
 from checkback.settings import Settings, Storage
 from checkback.storage.tables import Tables
 from checkback.storage.timestamps import time_of
@@ -220,7 +220,7 @@ def test_consumer_applies_a_message_once() -> None:
     with engine.begin() as connection:
         connection.execute(sa.text("CREATE TABLE credits (sum INTEGER)"))
         connection.execute(sa.text("INSERT INTO credits VALUES (0)"))
-    names = {"engine": engine, "consumed": consumed, "text": sa.text, "rows": [Row, Row]}
+    names = {"engine": engine, "idempotent": idempotent, "text": sa.text, "rows": [Row, Row]}
     _run(_python("docs/producer.md", "The consumer"), names, **{"SET ...": "SET sum = sum + 42"})
     with engine.begin() as connection:
         assert connection.execute(sa.text("SELECT sum FROM credits")).scalar() == 42

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.landing.kafka_records import read_half, read_ops, readers
-from checkback.messages.fields import Rejected
+from checkback.messages.fields import MessageRejectedError
 from checkback.messages.half import parse_half
 from checkback.messages.limits import INT_MAX, LINE_MAX, LONG_MAX
 from checkback.messages.op import parse_ops
@@ -30,7 +30,7 @@ def test_half_lies_where_kafka_put_it(base: int, partition: int, offset: int, st
     queue_id = base + partition
     value = changed(half(offset), queue_id=queue_id).encode() if stated else UNPLACED
     if queue_id > INT_MAX:
-        with pytest.raises(Rejected, match="queue_id: "):
+        with pytest.raises(MessageRejectedError, match="queue_id: "):
             read_half(base, value, partition, offset, AT)
         return
     (message,) = read_half(base, value, partition, offset, AT)
@@ -49,7 +49,7 @@ def test_a_record_may_have_a_delay_and_no_transaction() -> None:
     ):
         (message,) = read_half(7, changed(UNPLACED.decode(), **more).encode(), 1, 3, AT)
         assert (message.delay_ms, message.committed) == (delay_ms, committed)
-    with pytest.raises(Rejected, match="delay: "):
+    with pytest.raises(MessageRejectedError, match="delay: "):
         read_half(7, changed(UNPLACED.decode(), delay="soon").encode(), 1, 3, AT)
 
 
@@ -62,7 +62,7 @@ def test_half_that_says_another_place_is_rejected(name: str, stated: object) -> 
     if type(stated) is int and stated == {"queue_id": 8, "queue_offset": 3}[name]:
         assert read_half(7, value.encode(), 1, 3, AT)
         return
-    with pytest.raises(Rejected, match=f"{name}: is not the record's, |not JSON"):
+    with pytest.raises(MessageRejectedError, match=f"{name}: is not the record's, |not JSON"):
         read_half(7, value.encode(), 1, 3, AT)
 
 
@@ -99,7 +99,7 @@ def test_op_may_name_its_half_as_kafka_or_as_the_table_does(base: int, partition
     ],
 )
 def test_op_that_names_no_half_is_rejected(names: dict[str, Any], reason: str) -> None:
-    with pytest.raises(Rejected) as caught:
+    with pytest.raises(MessageRejectedError) as caught:
         read_ops(5, changed(UNNAMED, **names).encode(), 0, 0, AT)
     assert caught.value.reason == reason
 
@@ -112,14 +112,16 @@ def test_birth_is_the_messages_own_else_the_records() -> None:
         assert read_half(0, value, 0, 0, AT)[0].born_timestamp == AT
     line = changed(op(0), leave=("born_timestamp",)).encode()
     assert read_ops(0, line, 0, 0, AT)[0].born_timestamp == AT
-    with pytest.raises(Rejected, match="born_timestamp: -1 is negative"):  # a record of Kafka may have no timestamp
+    with pytest.raises(
+        MessageRejectedError, match="born_timestamp: -1 is negative"
+    ):  # a record of Kafka may have no timestamp
         read_ops(0, line, 0, 0, -1)
 
 
 @pytest.mark.parametrize("value", [None, b"", b" \n", b"\xff", b"[]", b"x" * (LINE_MAX + 1)])
 def test_every_record_that_is_no_message_is_rejected(value: bytes | None) -> None:
     for reader in readers(0).values():
-        with pytest.raises(Rejected):
+        with pytest.raises(MessageRejectedError):
             reader.read(value, 0, 0, AT)
 
 
@@ -127,7 +129,9 @@ def test_every_record_that_is_no_message_is_rejected(value: bytes | None) -> Non
 def test_schema_registry_header_is_named(number: int, rest: bytes) -> None:
     """Of Avro and Protobuf: JSON comes without its header (`kafka_query.records`)."""
     for reader in readers(0).values():
-        with pytest.raises(Rejected, match=rf"\(schema id {number}\) and no JSON object behind it: Avro or Protobuf"):
+        with pytest.raises(
+            MessageRejectedError, match=rf"\(schema id {number}\) and no JSON object behind it: Avro or Protobuf"
+        ):
             reader.read(b"\0" + number.to_bytes(4, "big") + rest, 0, 0, AT)
 
 

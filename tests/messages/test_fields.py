@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkback.messages.fields import Rejected, is_blank
+from checkback.messages.fields import MessageRejectedError, is_blank
 from checkback.messages.half import Half, parse_half
 from checkback.messages.limits import LINE_MAX
 from checkback.messages.op import parse_ops
@@ -58,7 +58,8 @@ def test_blank_lines(text: bytes) -> None:
 
 
 def test_rejection_survives_pickling() -> None:
-    assert pickle.loads(pickle.dumps(Rejected("body: missing"))).reason == "body: missing"  # noqa: S301 - our own
+    error = MessageRejectedError("body: missing")
+    assert pickle.loads(pickle.dumps(error)).reason == "body: missing"  # noqa: S301 - our own
 
 
 NAMES = st.from_regex(r"[a-zA-Z0-9_-]{1,100}", fullmatch=True).map(lambda name: "x" + name)
@@ -103,13 +104,13 @@ def test_valid_half_survives_json_byte_for_byte(half: Half, ascii_only: bool) ->
 def rejection(parse: Callable[[bytes], object], text: bytes) -> str | None:
     try:
         parse(text)
-    except Rejected as error:
+    except MessageRejectedError as error:
         return error.reason
     return None
 
 
 def parse_both(text: bytes) -> None:
-    """Anything but a message or Rejected is an error of the test."""
+    """Anything but a message or MessageRejectedError is an error of the test."""
     for parse in (parse_half, parse_ops):
         reason = rejection(parse, text)
         if reason is not None:

@@ -20,7 +20,7 @@ from checkback.producer import (
     CheckServer,
     LocalTransactionState,
     Message,
-    Patience,
+    RetryPolicy,
     TransactionListener,
     TransactionProducer,
     TransactionSendResult,
@@ -33,7 +33,7 @@ PATIENCE_S = 120.0
 #: every third behaviour is played by an AsyncTransactionProducer
 _ASYNC_SHARE = 3
 #: a busy machine is no reason to give a message up
-_PATIENCE = Patience(timeout_s=20, total_timeout_s=60)
+_RETRY_POLICY = RetryPolicy(timeout_s=20, total_timeout_s=60)
 
 
 @dataclass
@@ -68,7 +68,7 @@ class Stage:
         with ThreadPoolExecutor(len(self.parts) + 1, thread_name_prefix="part") as pool, ExitStack() as stack:
             producers = {
                 group: stack.enter_context(
-                    TransactionProducer(group, self._url, Local(self), token=token, patience=_PATIENCE)
+                    TransactionProducer(group, self._url, Local(self), token=token, retry_policy=_RETRY_POLICY)
                 )
                 for group, token in self._tokens.items()
             }
@@ -106,7 +106,7 @@ class Stage:
 
     async def _play_async(self, pool: ThreadPoolExecutor) -> None:
         producers = {
-            group: AsyncTransactionProducer(group, self._url, AsyncLocal(self), token=token, patience=_PATIENCE)
+            group: AsyncTransactionProducer(group, self._url, AsyncLocal(self), token=token, retry_policy=_RETRY_POLICY)
             for group, token in self._tokens.items()
         }
 

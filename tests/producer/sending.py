@@ -14,7 +14,7 @@ from checkback.producer import (
     GatewayError,
     LocalTransactionState,
     Message,
-    Patience,
+    RetryPolicy,
     SendResult,
     TransactionListener,
     TransactionProducer,
@@ -31,7 +31,7 @@ MESSAGE = Message(
     real_queue_id=2,
 )
 BORN = 1_795_227_064.579
-#: attempts for which Patience has time: waits of 0, 0.2, 0.4, 0.8, 1.6 s, up to 0.4 s of jitter, and five of 2 s
+#: attempts for which RetryPolicy has time: waits of 0, 0.2, 0.4, 0.8, 1.6 s, up to 0.4 s of jitter, and five of 2 s
 TRIES = 11
 Returned = object
 Lost = list[tuple[str, LocalTransactionState, GatewayError]]
@@ -93,11 +93,11 @@ class Sender:
         *,
         group: str = "orders",
         token: str | None = None,
-        patience: Patience | None = None,
+        retry_policy: RetryPolicy | None = None,
     ) -> tuple[TransactionSendResult, Listener]:
         """(the result, the listener)."""
         listener = Listener(local)
-        options: dict[str, Any] = {"token": token, "clock": lambda: BORN, **self._time(patience or Patience())}
+        options: dict[str, Any] = {"token": token, "clock": lambda: BORN, **self._time(retry_policy or RetryPolicy())}
         options["on_op_error"] = lambda *lost: self.lost.append(lost)
         if self.kind == "sync":
             with TransactionProducer(group, url, listener, sleep=self.slept.append, **options) as producer:
@@ -116,14 +116,14 @@ class Sender:
         ) as producer:
             return await producer.send_in_transaction(message, arg)
 
-    def _time(self, patience: Patience) -> dict[str, Any]:
-        return {"patience": patience, "timer": lambda: sum(self.slept)}
+    def _time(self, retry_policy: RetryPolicy) -> dict[str, Any]:
+        return {"retry_policy": retry_policy, "timer": lambda: sum(self.slept)}
 
     def send_batch(self, url: str, messages: Sequence[Message], *, token: str | None = None) -> list[SendResult]:
         """The results of messages without a transaction, sent by a producer without a listener."""
         if self.kind == "sync":
             with TransactionProducer(
-                "orders", url, token=token, sleep=self.slept.append, **self._time(Patience())
+                "orders", url, token=token, sleep=self.slept.append, **self._time(RetryPolicy())
             ) as producer:
                 return producer.send_batch(messages) if len(messages) != 1 else [producer.send(messages[0])]
         return asyncio.run(self._send_batch(url, messages, token))
@@ -132,7 +132,7 @@ class Sender:
         async def sleep(seconds: float) -> None:
             self.slept.append(seconds)
 
-        options = self._time(Patience())
+        options = self._time(RetryPolicy())
         async with AsyncTransactionProducer("orders", url, token=token, sleep=sleep, **options) as producer:
             return await producer.send_batch(messages) if len(messages) != 1 else [await producer.send(messages[0])]
 

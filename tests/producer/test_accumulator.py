@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.messages.limits import BATCH_MAX
-from checkback.producer import LocalTransactionState, Patience
+from checkback.producer import LocalTransactionState, RetryPolicy
 from checkback.producer.accumulator import Accumulator, Outstanding
 from checkback.producer.calls import BATCH_BYTES, Call, Op
 from checkback.producer.retry import Attempts
@@ -18,11 +18,11 @@ from checkback.producer.retry import Attempts
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PATIENCE = Patience()
+RETRY_POLICY = RetryPolicy()
 
 
 def call(number: int, size: int = 1, pinned: str | None = None, preferred: str | None = None) -> Call:
-    made = Call([("t", b"")] * number, Attempts(PATIENCE, 0))
+    made = Call([("t", b"")] * number, Attempts(RETRY_POLICY, 0))
     made.size, made.pinned, made.preferred = size, pinned, preferred
     return made
 
@@ -33,7 +33,7 @@ def only(made: Call) -> str | None:
 
 
 def op() -> Op:
-    return Op("t", b"", Attempts(PATIENCE, 0), LocalTransactionState.COMMIT)
+    return Op("t", b"", Attempts(RETRY_POLICY, 0), LocalTransactionState.COMMIT)
 
 
 CALLS = st.lists(
@@ -137,10 +137,10 @@ def test_calls_put_back_come_first_and_expire() -> None:
     waiting.add(first)
     waiting.add(second)
     waiting.put_back([*waiting.take(), third][::-1])
-    assert waiting.expired(PATIENCE.total_timeout_s / 2) == []
+    assert waiting.expired(RETRY_POLICY.total_timeout_s / 2) == []
     assert waiting.take() == [third, second, first]
     waiting.put_back([first])
-    assert waiting.expired(PATIENCE.total_timeout_s) == [first]
+    assert waiting.expired(RETRY_POLICY.total_timeout_s) == [first]
     assert len(waiting) == 0
 
 

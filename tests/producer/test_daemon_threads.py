@@ -16,7 +16,7 @@ from checkback.producer import (
     AsyncTransactionProducer,
     LocalTransactionState,
     Message,
-    Patience,
+    RetryPolicy,
     SendStatus,
     TransactionListener,
     TransactionSendResult,
@@ -155,9 +155,9 @@ def test_without_a_thread_in_time_nothing_is_sent(cancelled: bool) -> None:
     listener = Held()
 
     async def run(url: str) -> TransactionSendResult:
-        patience = Patience(total_timeout_s=0.2)
+        retry_policy = RetryPolicy(total_timeout_s=0.2)
         async with AsyncTransactionProducer("orders", url, listener, threads=1) as holder:
-            producer = AsyncTransactionProducer("orders", url, listener, patience=patience)
+            producer = AsyncTransactionProducer("orders", url, listener, retry_policy=retry_policy)
             producer._threads = holder._threads
             first = asyncio.create_task(holder.send_in_transaction(Message("t", b"1")))
             await asyncio.to_thread(listener.begun.wait, DEADLINE)

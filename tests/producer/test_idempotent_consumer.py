@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 from checkback.errors import CheckbackError
-from checkback.producer import MessageApply, consumed
+from checkback.producer import MessageApply, idempotent
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def credit(
     group: str = "billing",
     born: int | datetime = BORN,
 ) -> bool:
-    with consumed(connection, group, topic, queue, offset, born) as fresh:
+    with idempotent(connection, group, topic, queue, offset, born) as fresh:
         if fresh:
             connection.execute(text("INSERT INTO credit VALUES (:amount)"), {"amount": offset})
         return fresh
@@ -129,7 +129,7 @@ def test_block_that_fails_is_undone_alone(business: Engine) -> None:
     """The batch goes on without it, and it is fresh the next time."""
 
     def fail(connection: Connection) -> None:
-        with consumed(connection, "billing", "payments", 0, 2, BORN) as fresh:
+        with idempotent(connection, "billing", "payments", 0, 2, BORN) as fresh:
             assert fresh
             connection.execute(text("INSERT INTO credit VALUES (2)"))
             raise ZeroDivisionError
@@ -138,7 +138,7 @@ def test_block_that_fails_is_undone_alone(business: Engine) -> None:
         assert credit(connection, 1)
         with pytest.raises(ZeroDivisionError):
             fail(connection)
-        with pytest.raises(Exception, match="no_such_table"), consumed(connection, "billing", "payments", 0, 3, BORN):
+        with pytest.raises(Exception, match="no_such_table"), idempotent(connection, "billing", "payments", 0, 3, BORN):
             connection.execute(text("INSERT INTO no_such_table VALUES (3)"))
         assert credit(connection, 4)
     assert credits_of(business) == [1, 4]
@@ -149,7 +149,7 @@ def test_block_that_fails_is_undone_alone(business: Engine) -> None:
 
 def test_block_that_fails_with_its_transaction_leaves_nothing(business: Engine) -> None:
     with pytest.raises(ZeroDivisionError), business.begin() as connection:  # noqa: SIM117
-        with consumed(connection, "billing", "payments", 0, 2, BORN):
+        with idempotent(connection, "billing", "payments", 0, 2, BORN):
             raise ZeroDivisionError
     with business.begin() as connection:
         assert credit(connection, 2)

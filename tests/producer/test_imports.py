@@ -21,7 +21,7 @@ def loaded(code: str, names: str) -> str:
     [
         "import checkback.producer",
         "from checkback.producer import *",
-        "from checkback.producer import Barrier, consumed",
+        "from checkback.producer import Barrier, idempotent",
         "from checkback.producer import AsyncTransactionProducer, CheckServer, check_app; import uvicorn",
     ],
 )
@@ -41,7 +41,7 @@ def test_sdk_loads_extras_when_they_are_used() -> None:
     [
         ("uvicorn", "p.CheckServer(None)", "producer"),
         ("sqlalchemy", "p.Barrier", "barrier"),
-        ("sqlalchemy", "p.consumed", "barrier"),
+        ("sqlalchemy", "p.idempotent", "barrier"),
         ("sqlalchemy", "import checkback.consumer; checkback.consumer.SqlPositions", "consumer"),
     ],
 )

@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
 from checkback.errors import CheckbackError
-from checkback.producer import Barrier, BarrierError, LocalTransactionState, Message, MessageApply, consumed
+from checkback.producer import Barrier, BarrierError, LocalTransactionState, Message, MessageApply, idempotent
 
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK, LocalTransactionState.UNKNOWN
 TRANSACTION = Message("payments", b"").stored_at(0, 7, "orders", "t1")
@@ -154,7 +154,7 @@ def test_message_whose_block_was_rolled_back_is_not_applied(
     work = (ALWAYS | LOSSES[business.dialect.name])[name]
 
     def apply(connection: Connection) -> None:
-        with consumed(connection, "billing", "payments", 0, 7, 1) as fresh:
+        with idempotent(connection, "billing", "payments", 0, 7, 1) as fresh:
             assert fresh
             pay(connection)
             work(connection)
@@ -163,7 +163,7 @@ def test_message_whose_block_was_rolled_back_is_not_applied(
     with pytest.raises((CheckbackError, SQLAlchemyError)), connected() as connection:
         apply(connection)
     assert paid(business) == []
-    with business.begin() as connection, consumed(connection, "billing", "payments", 0, 7, 1) as fresh:
+    with business.begin() as connection, idempotent(connection, "billing", "payments", 0, 7, 1) as fresh:
         assert fresh
 
 
@@ -172,9 +172,9 @@ def test_error_that_has_rolled_back_the_batch_is_told_as_that(business: Engine) 
     """Not as the block's own, which undoes the block alone: the messages before are undone, too."""
     MessageApply().create_table(business)
     with business.begin() as connection:
-        with consumed(connection, "billing", "payments", 0, 6, 1):
+        with idempotent(connection, "billing", "payments", 0, 6, 1):
             pay(connection)
         with pytest.raises(CheckbackError, match="rolled back the whole transaction"):  # noqa: SIM117
-            with consumed(connection, "billing", "payments", 0, 7, 1):
+            with idempotent(connection, "billing", "payments", 0, 7, 1):
                 connection.execute(text("INSERT OR ROLLBACK INTO seen VALUES ('x')"))
     assert paid(business) == []

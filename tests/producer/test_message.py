@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from checkback.messages.fields import Rejected
+from checkback.messages.fields import MessageRejectedError
 from checkback.messages.half import CONSUMED, parse_half, real_queue_of
 from checkback.messages.limits import BODY_MAX
 from checkback.producer.message import Message, half_json
@@ -58,7 +58,7 @@ def test_message_is_rejected_or_its_json_says_the_same(fields: dict[str, Any], t
     message = Message(**fields)
     try:
         sent = half_json("orders", message, transaction_id, 5)
-    except Rejected:
+    except MessageRejectedError:
         return
     half = parse_half(json.dumps({**json.loads(sent), "queue_id": 0, "queue_offset": 0}).encode())
     assert (half.transaction_id, half.producer_group, half.born_timestamp) == (transaction_id, "orders", 5)
@@ -104,7 +104,7 @@ def test_message_is_rejected_or_its_json_says_the_same(fields: dict[str, Any], t
     ],
 )
 def test_values_of_another_type_are_rejected(fields: dict[str, Any], told: str) -> None:
-    with pytest.raises(Rejected, match=told):
+    with pytest.raises(MessageRejectedError, match=told):
         half_json("orders", Message(**{"topic": "payments", "body": b"", **fields}), "t", 5)
 
 

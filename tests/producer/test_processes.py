@@ -16,7 +16,7 @@ from producer.gateways import StubGateway, ids
 COMMIT = LocalTransactionState.COMMIT
 PROCESS = """
 import os, sys, threading
-from checkback.producer import LocalTransactionState, Message, Patience, TransactionListener, TransactionProducer
+from checkback.producer import LocalTransactionState, Message, RetryPolicy, TransactionListener, TransactionProducer
 
 class Listener(TransactionListener):
     def execute_local_transaction(self, message, arg):
@@ -32,7 +32,8 @@ def send(name):
     result = producer.send_in_transaction(Message("payments", b"1", transaction_id=name))
     assert result.raise_for_status().op_sent, result
 
-producer = TransactionProducer("orders", sys.argv[1], Listener(), on_op_error=lost, patience=Patience(timeout_s=20))
+policy = RetryPolicy(timeout_s=20)
+producer = TransactionProducer("orders", sys.argv[1], Listener(), on_op_error=lost, retry_policy=policy)
 """
 
 

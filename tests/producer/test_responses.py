@@ -13,7 +13,7 @@ from checkback.gateway.problems import CODES
 from checkback.producer import GatewayError
 from checkback.producer.calls import Call, distribute
 from checkback.producer.responses import GatewayReply, ItemReply, Place, may_have_landed, read_place, refusal
-from checkback.producer.retry import Attempts, Patience
+from checkback.producer.retry import Attempts, RetryPolicy
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -30,7 +30,7 @@ KINDS = st.sampled_from(["", "application/json", "application/problem+json", "ap
 
 def replied(reply: GatewayReply, *, lost: bool = False) -> Place | GatewayError:
     """What a call of one message makes of a reply; there is no time for another attempt."""
-    attempts = Attempts(Patience(total_timeout_s=0), 0)
+    attempts = Attempts(RetryPolicy(total_timeout_s=0), 0)
     attempts.lost = lost
     call = Call([("t1", b"{}")], attempts)
     distribute([call], "/v1/halves", reply)
@@ -78,7 +78,7 @@ def test_each_caller_gets_its_own_results(statuses: list[int], data: st.DataObje
         if cut:
             calls.append([])
         calls[-1].append(number)
-    made = [Call([(f"t{n}", b"%d" % n) for n in numbers], Attempts(Patience(), 0)) for numbers in calls]
+    made = [Call([(f"t{n}", b"%d" % n) for n in numbers], Attempts(RetryPolicy(), 0)) for numbers in calls]
     results = [
         {"status": status, "transaction_id": f"t{n}", "queue_id": 0, "queue_offset": n}
         for n, status in enumerate(statuses)
@@ -102,7 +102,7 @@ def test_each_caller_gets_its_own_results(statuses: list[int], data: st.DataObje
 
 def test_reply_with_a_result_of_another_transaction_is_nobodys() -> None:
     """Nor is the refusal beside it one of these messages: it is the reply to another request."""
-    call = Call([("t1", b"{}"), ("t2", b"{}")], Attempts(Patience(), 0))
+    call = Call([("t1", b"{}"), ("t2", b"{}")], Attempts(RetryPolicy(), 0))
     results = [
         {"status": 422, "code": "unfit"},
         {"status": 200, "transaction_id": "t3", "queue_id": 0, "queue_offset": 0},
@@ -132,7 +132,7 @@ def test_gateways_own_503_says_that_nothing_was_stored(code: str) -> None:
 
 def test_refusal_after_one_of_several_may_have_landed_is_none() -> None:
     """Whichever of the messages it was, and whatever the first one was told."""
-    call = Call([("t1", b"{}"), ("t2", b"{}")], Attempts(Patience(), 0))
+    call = Call([("t1", b"{}"), ("t2", b"{}")], Attempts(RetryPolicy(), 0))
     for codes in (("queue_full", "stopping"), ("queue_full", "queue_full")):
         results = [{"status": 503, "code": code} for code in codes]
         distribute([call], "/v1/halves", GatewayReply(200, json.dumps({"results": results}).encode()))

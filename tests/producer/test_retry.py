@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.producer.responses import TRY_AGAIN, GatewayReply
-from checkback.producer.retry import Attempts, Patience
+from checkback.producer.retry import Attempts, RetryPolicy
 
 PATIENCES = st.builds(
-    Patience,
+    RetryPolicy,
     timeout_s=st.floats(0.1, 10),
     total_timeout_s=st.floats(0.1, 60),
 )
@@ -27,12 +27,14 @@ def after(attempts: Attempts, status: int, retry_after: str | None = None, now: 
 
 
 @given(PATIENCES, st.lists(TRIED, min_size=12, max_size=12))
-def test_tries_are_bounded_in_time(patience: Patience, tried: list[tuple[float, tuple[int, int] | None]]) -> None:
+def test_tries_are_bounded_in_time(
+    retry_policy: RetryPolicy, tried: list[tuple[float, tuple[int, int] | None]]
+) -> None:
     """However the tries go: none begins too late, none is left out, a wait is as long as was asked."""
-    now, attempts = 100.0, Attempts(patience, 100.0)
+    now, attempts = 100.0, Attempts(retry_policy, 100.0)
     for seconds, reply in tried:
         assert attempts.left(now) == max(attempts.until - now, 0.001)
-        now += min(seconds, patience.timeout_s, attempts.left(now))
+        now += min(seconds, retry_policy.timeout_s, attempts.left(now))
         wait = attempts.after_failure(now) if reply is None else after(attempts, reply[0], str(reply[1]), now)
         if wait is None:
             final = reply is not None and reply[0] not in TRY_AGAIN
@@ -40,29 +42,29 @@ def test_tries_are_bounded_in_time(patience: Patience, tried: list[tuple[float, 
             break
         assert reply is None or wait >= reply[1]
         now += wait
-        assert now < 100.0 + patience.total_timeout_s
+        assert now < 100.0 + retry_policy.total_timeout_s
 
 
 @pytest.mark.parametrize("status", [200, 201, 301, 400, 401, 404, 409, 413, 422, 500])
 def test_reply_that_is_the_last_word_is_not_tried_again(status: int) -> None:
-    assert after(Attempts(Patience(), 0), status) is None
+    assert after(Attempts(RetryPolicy(), 0), status) is None
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
 def test_reply_that_says_not_now_is_tried_again(status: int) -> None:
-    assert after(Attempts(Patience(), 0), status) == 0
+    assert after(Attempts(RetryPolicy(), 0), status) == 0
 
 
 def test_retry_after_beyond_the_time_there_is_gives_up_at_once() -> None:
-    assert after(Attempts(Patience(total_timeout_s=10), 0), 503, "10") is None
-    assert after(Attempts(Patience(total_timeout_s=10), 0), 503, "9") == 9
+    assert after(Attempts(RetryPolicy(total_timeout_s=10), 0), 503, "10") is None
+    assert after(Attempts(RetryPolicy(total_timeout_s=10), 0), 503, "9") == 9
 
 
 @pytest.mark.parametrize(
     "text", ["soon", "-1", "1.5.7", "", "Sat, 01 Jan 10000 00:00:00 GMT", "9" * 5000, "1 Jan 99999999999"]
 )
 def test_retry_after_that_is_nonsense_is_none(text: str) -> None:
-    assert after(Attempts(Patience(), 0), 503, text) == 0
+    assert after(Attempts(RetryPolicy(), 0), 503, text) == 0
 
 
 @given(
@@ -72,15 +74,15 @@ def test_retry_after_that_is_nonsense_is_none(text: str) -> None:
     | st.text()
 )
 def test_retry_after_may_be_any_text(text: str) -> None:
-    assert (after(Attempts(Patience(), 0), 503, text) or 0) >= 0
+    assert (after(Attempts(RetryPolicy(), 0), 503, text) or 0) >= 0
 
 
 def test_retry_after_may_be_a_date() -> None:
-    assert after(Attempts(Patience(), 0), 503, formatdate(0, usegmt=True)) == 0
+    assert after(Attempts(RetryPolicy(), 0), 503, formatdate(0, usegmt=True)) == 0
 
 
 def test_waits_grow_up_to_two_seconds() -> None:
-    attempts = Attempts(Patience(total_timeout_s=1000), 0)
+    attempts = Attempts(RetryPolicy(total_timeout_s=1000), 0)
     waits = [attempts.after_failure(0) for _ in range(5000)]
     assert waits[0] == 0
     assert waits == sorted(waits, key=lambda wait: wait or 0)
@@ -91,7 +93,7 @@ def test_waits_grow_up_to_two_seconds() -> None:
 
 @pytest.mark.parametrize(("status", "lost"), [(429, False), (503, True), (502, True)])
 def test_only_a_proxys_reply_leaves_open_what_landed(status: int, lost: bool) -> None:
-    attempts = Attempts(Patience(), 0)
+    attempts = Attempts(RetryPolicy(), 0)
     after(attempts, status)
     assert attempts.lost is lost
     attempts.after_failure(0)

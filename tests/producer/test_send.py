@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from check.servers import unused_url
 from checkback.errors import CheckbackError
-from checkback.messages.fields import Rejected
+from checkback.messages.fields import MessageRejectedError
 from checkback.producer import GatewayError, Message, SendResult, SendStatus, TransactionProducer
 from producer.gateways import DROPPED, FAULTS, OK, REFUSED, StubGateway
 from producer.sending import MESSAGE, TRIES, Sender
@@ -99,7 +99,7 @@ def test_after_a_request_that_was_refused_the_rest_is_sent(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_invalid_message_stops_a_batch_before_anything_is_sent(kind: str) -> None:
-    with StubGateway() as gateway, pytest.raises(Rejected, match="real_topic"):
+    with StubGateway() as gateway, pytest.raises(MessageRejectedError, match="real_topic"):
         Sender(kind).send_batch(gateway.url, [*numbered(2), replace(MESSAGE, topic="no topic")])
     assert not gateway.server.received
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from check.servers import Received, Server, Wire, unused_url
 from checkback.errors import SettingsError
-from checkback.producer import LocalTransactionState, Patience, SendStatus, TransactionProducer
+from checkback.producer import LocalTransactionState, RetryPolicy, SendStatus, TransactionProducer
 from checkback.producer.calls import HALVES
 from checkback.producer.producer import _Waiter
 from consumer.heard import until
@@ -63,7 +63,7 @@ def test_op_is_sent_behind_and_flush_waits_for_it(gateway: StubGateway) -> None:
 
 def test_ops_of_a_moment_go_into_one_request(gateway: StubGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for an op; flush and close do not wait for the moment to end."""
-    monkeypatch.setattr("checkback.producer.senders._LINGER_S", Patience().total_timeout_s)
+    monkeypatch.setattr("checkback.producer.senders._LINGER_S", RetryPolicy().total_timeout_s)
     with TransactionProducer("orders", gateway.url, Listener(lambda *_: COMMIT)) as producer:
         for number in range(3):
             producer.send_in_transaction(message(number))
@@ -146,10 +146,10 @@ def test_request_refused_for_one_callers_sake_is_sent_again_in_halves() -> None:
 def test_deadline_is_each_callers_own(gateway: StubGateway) -> None:
     """One that waits behind a request without an answer gives up in time, and is not sent later."""
     gateway.takes_halves.clear()
-    patience = Patience(timeout_s=5, total_timeout_s=0.3)
+    retry_policy = RetryPolicy(timeout_s=5, total_timeout_s=0.3)
     listener = Listener(lambda *_: COMMIT)
     with (
-        TransactionProducer("orders", gateway.url, listener, patience=patience) as producer,
+        TransactionProducer("orders", gateway.url, listener, retry_policy=retry_policy) as producer,
         ThreadPoolExecutor(1) as pool,
     ):
         first = pool.submit(producer.send_in_transaction, message(0))
@@ -211,9 +211,9 @@ def test_interrupt_while_waiting_ends_the_wait_alone(gateway: StubGateway, block
 @pytest.mark.parametrize("waits", ["flush", "room"])
 def test_interrupt_that_another_thread_gets_ends_the_wait_for_ops(gateway: StubGateway, waits: str) -> None:
     gateway.takes_ops.clear()
-    patience, heard = Patience(total_timeout_s=60.0), threading.Event()
+    retry_policy, heard = RetryPolicy(total_timeout_s=60.0), threading.Event()
     listener = Listener(lambda *_: COMMIT)
-    with TransactionProducer("orders", gateway.url, listener, patience=patience, max_waiting_ops=1) as producer:
+    with TransactionProducer("orders", gateway.url, listener, retry_policy=retry_policy, max_waiting_ops=1) as producer:
         producer.send_in_transaction(message(0))
         wait = producer.flush if waits == "flush" else partial(producer.send_in_transaction, message(1))
 
@@ -221,7 +221,7 @@ def test_interrupt_that_another_thread_gets_ends_the_wait_for_ops(gateway: StubG
             until(lambda: len(producer._senders.outstanding._changed._waiters))  # type: ignore[attr-defined]
             os.kill(os.getpid(), signal.SIGINT)
             heard.wait(2)
-            gateway.takes_ops.set()  # else it would wait until its patience is over
+            gateway.takes_ops.set()  # else it would wait until its retries are over
 
         with ThreadPoolExecutor(1) as pool:
             pool.submit(interrupt)
@@ -237,8 +237,8 @@ def test_interrupt_that_another_thread_gets_ends_the_wait_for_ops(gateway: StubG
 
 
 def test_patience_may_have_no_end(gateway: StubGateway) -> None:
-    endless = Patience(timeout_s=float("inf"), total_timeout_s=float("inf"))
-    with TransactionProducer("orders", gateway.url, Listener(lambda *_: COMMIT), patience=endless) as producer:
+    endless = RetryPolicy(timeout_s=float("inf"), total_timeout_s=float("inf"))
+    with TransactionProducer("orders", gateway.url, Listener(lambda *_: COMMIT), retry_policy=endless) as producer:
         assert producer.send_in_transaction(message(0)).op_sent
         assert producer.flush()
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from checkback import producer as sdk
-from checkback.producer import LocalTransactionState, Patience, SendStatus, TransactionProducer
+from checkback.producer import LocalTransactionState, RetryPolicy, SendStatus, TransactionProducer
 from checkback.producer.calls import HALVES
 from checkback.producer.senders import _RUNNING
 from consumer.heard import until
@@ -65,10 +65,10 @@ class _Interrupt:
 @pytest.mark.parametrize("first", [True, False])
 def test_signal_at_each_line(gateway: StubGateway, does: str, first: bool) -> None:
     """Nobody waits in vain, and what is sent before and after lands; ``first``: the transaction starts the threads."""
-    patience = Patience(timeout_s=20, total_timeout_s=20)
+    retry_policy = RetryPolicy(timeout_s=20, total_timeout_s=20)
     for number in range(1000):
         producer = TransactionProducer(
-            "orders", gateway.url, Listener(lambda *_: LocalTransactionState.COMMIT), patience=patience
+            "orders", gateway.url, Listener(lambda *_: LocalTransactionState.COMMIT), retry_policy=retry_policy
         )
         if not first:
             assert producer.send_in_transaction(message(0)).op_sent

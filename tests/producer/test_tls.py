@@ -17,7 +17,7 @@ from checkback.errors import CheckbackError, SettingsError
 from checkback.producer import (
     AsyncTransactionProducer,
     CheckServer,
-    Patience,
+    RetryPolicy,
     SendStatus,
     TransactionProducer,
     TransactionSendResult,
@@ -77,7 +77,7 @@ def test_producer_verifies_the_gateways_certificate(certificate: tuple[str, str]
             return await producer.send_in_transaction(MESSAGE)
 
     def send(url: str, **options: Any) -> TransactionSendResult:
-        options["patience"] = Patience(total_timeout_s=2)
+        options["retry_policy"] = RetryPolicy(total_timeout_s=2)
         if kind == "async":
             return asyncio.run(asynchronously(url, options))
         with TransactionProducer("orders", url, Listener(lambda *_: None), **options) as producer:
@@ -102,10 +102,10 @@ def test_producer_verifies_the_gateways_certificate(certificate: tuple[str, str]
     ],
 )
 def test_url_of_another_scheme_or_host_is_told_as_such(url: str, told: str) -> None:
-    listener, once = Listener(lambda *_: None), Patience(total_timeout_s=2)
+    listener, once = Listener(lambda *_: None), RetryPolicy(total_timeout_s=2)
     with CheckServer(check_app(listener, secret=SECRET)) as server:
         url = url.format(server.url.split(":")[2].partition("/")[0])
-        with TransactionProducer("orders", url, listener, patience=once) as producer:
+        with TransactionProducer("orders", url, listener, retry_policy=once) as producer:
             result = producer.send_in_transaction(MESSAGE)
     assert str(result.half_error).endswith(told)
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from check.servers import SHORT, Received, Server, Wire, always, late, reply, unused_url
 from checkback.errors import SettingsError
-from checkback.messages.fields import Rejected
-from checkback.producer import GatewayError, LocalTransactionState, Message, Patience, SendStatus
+from checkback.messages.fields import MessageRejectedError
+from checkback.producer import GatewayError, LocalTransactionState, Message, RetryPolicy, SendStatus
 from checkback.producer.gateway_address import Address
 from producer.gateways import (
     BAD_GATEWAY,
@@ -224,9 +224,9 @@ def test_half_not_stored_says_why_and_what_is_certain(
 
 def test_gateway_silent_is_no_answer_in_time(sender: Sender) -> None:
     """A reply that comes too late is none; a try is bounded as a whole."""
-    patience = Patience(timeout_s=SHORT, total_timeout_s=2 * SHORT)
+    retry_policy = RetryPolicy(timeout_s=SHORT, total_timeout_s=2 * SHORT)
     with Server(late) as server:
-        result, listener = sender.send(server.url, saying(COMMIT), patience=patience)
+        result, listener = sender.send(server.url, saying(COMMIT), retry_policy=retry_policy)
     assert result.send_status is SendStatus.NO_ANSWER
     assert "timed out" in str(result.half_error) or "TimeoutError" in str(result.half_error)
     assert not listener.calls
@@ -240,7 +240,7 @@ def test_gateway_dripping_is_cut_off(sender: Sender) -> None:
         return False
 
     with Server(drip) as server:
-        result, _ = sender.send(server.url, saying(COMMIT), patience=Patience(SHORT, SHORT))
+        result, _ = sender.send(server.url, saying(COMMIT), retry_policy=RetryPolicy(SHORT, SHORT))
     assert result.send_status is SendStatus.NO_ANSWER
 
 
@@ -290,7 +290,7 @@ BAD_MESSAGES = [
 
 @pytest.mark.parametrize("message", BAD_MESSAGES, ids=range(len(BAD_MESSAGES)))
 def test_message_not_fit_is_refused_before_it_is_sent(sender: Sender, message: Message) -> None:
-    with StubGateway() as gateway, pytest.raises(Rejected):
+    with StubGateway() as gateway, pytest.raises(MessageRejectedError):
         sender.send(gateway.url, saying(COMMIT), message)
     assert not gateway.server.received
 
@@ -327,5 +327,5 @@ def test_token_not_fit_is_refused_and_not_quoted(sender: Sender, token: str) -> 
 
 
 def test_group_not_fit_is_refused(sender: Sender) -> None:
-    with pytest.raises(Rejected):
+    with pytest.raises(MessageRejectedError):
         sender.send("http://127.0.0.1:1", saying(COMMIT), group="no group")

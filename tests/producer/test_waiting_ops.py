@@ -15,7 +15,7 @@ from checkback.producer import (
     AsyncTransactionProducer,
     GatewayError,
     LocalTransactionState,
-    Patience,
+    RetryPolicy,
     SendStatus,
     TransactionProducer,
     TransactionSendResult,
@@ -50,18 +50,18 @@ def test_waiting_ops_are_bounded(gateway: StubGateway) -> None:
 
 @pytest.mark.parametrize("kind", SENDERS)
 def test_transaction_for_whose_op_there_is_no_room_in_time_is_refused(gateway: StubGateway, kind: str) -> None:
-    patience = Patience(total_timeout_s=0.1)
+    retry_policy = RetryPolicy(total_timeout_s=0.1)
     listener = Listener(lambda *_: COMMIT)
-    options: dict[str, Any] = {"max_waiting_ops": 1, "patience": patience}
+    options: dict[str, Any] = {"max_waiting_ops": 1, "retry_policy": retry_policy}
     if kind == "sync":
         with TransactionProducer("orders", gateway.url, listener, **options) as producer:
-            producer._senders.outstanding.add(Op("stuck", b"", Attempts(patience, 0), COMMIT))
+            producer._senders.outstanding.add(Op("stuck", b"", Attempts(retry_policy, 0), COMMIT))
             result = producer.send_in_transaction(message(0))
     else:
 
         async def send() -> TransactionSendResult:
             async with AsyncTransactionProducer("orders", gateway.url, listener, **options) as producer:
-                producer._senders.outstanding.add(Op("stuck", b"", Attempts(patience, 0), COMMIT))
+                producer._senders.outstanding.add(Op("stuck", b"", Attempts(retry_policy, 0), COMMIT))
                 return await producer.send_in_transaction(message(0))
 
         result = asyncio.run(send())
@@ -252,7 +252,7 @@ def test_close_by_a_signal_s_handler_waits_for_nothing_that_it_holds_up(gateway:
     ((_, json),) = producer._call(message(1)).messages
 
     def interrupted() -> None:
-        call = Interrupted("t1", json, Attempts(Patience(), time.monotonic()), COMMIT)
+        call = Interrupted("t1", json, Attempts(RetryPolicy(), time.monotonic()), COMMIT)
         if where == "handing over an op":
             ended.append(producer._senders.hand_over(call))
         else:
@@ -283,7 +283,7 @@ def test_second_close_waits_as_well(gateway: StubGateway) -> None:
 def test_threads_end_when_the_last_call_is_withdrawn(gateway: StubGateway) -> None:
     """A message that only a dead gateway may have, given up after the producer was closed."""
     dead = unused_url()
-    producer = TransactionProducer("orders", [dead, gateway.url], patience=Patience(total_timeout_s=60))
+    producer = TransactionProducer("orders", [dead, gateway.url], retry_policy=RetryPolicy(total_timeout_s=60))
     senders = producer._senders
     sender = senders._calls[MESSAGES]
     senders._gateways[dead].failed()

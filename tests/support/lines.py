@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from checkback.messages.fields import Rejected
+from checkback.messages.fields import MessageRejectedError
 from checkback.messages.half import parse_half
 from checkback.messages.op import parse_ops
 from support.query_times import append
@@ -29,7 +29,7 @@ def land_lines(root: str | PathLike[str], half: Path | None = None, op: Path | N
     for name, file, parse in (("half", half, lambda line: [parse_half(line)]), ("op", op, parse_ops)):
         rows: list[dict[str, Any]] = []
         for line in [] if file is None else file.read_bytes().splitlines():
-            with suppress(Rejected):
+            with suppress(MessageRejectedError):
                 rows += [message._asdict() for message in parse(line)]
         if rows:
             append(Path(root), name, [row | landed | {"born_timestamp": _time(row["born_timestamp"])} for row in rows])

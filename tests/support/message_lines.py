@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from checkback.messages.fields import Rejected
+from checkback.messages.fields import MessageRejectedError
 
 HALF: dict[str, Any] = {
     "queue_id": 3,
@@ -41,6 +41,6 @@ def line(message: dict[str, Any], **changes: Any) -> bytes:
 
 
 def reason_of(parse: Any, text: bytes) -> str:
-    with pytest.raises(Rejected) as caught:
+    with pytest.raises(MessageRejectedError) as caught:
         parse(text)
     return caught.value.reason

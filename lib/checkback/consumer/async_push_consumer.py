@@ -8,7 +8,7 @@ from concurrent.futures import wait
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from checkback.consumer.listener_calls import ListenerGoneError, refuse_unfit
+from checkback.consumer.listener_calls import ListenerGoneError, one_listener, refuse_unfit
 from checkback.consumer.push_consumer import PushConsumer
 from checkback.errors import SettingsError
 from checkback.producer.daemon_threads import Outcome
@@ -30,21 +30,30 @@ _CALL: ContextVar[asyncio.Task[Any] | None] = ContextVar("_CALL", default=None)
 class AsyncPushConsumer:
     """Like `PushConsumer`, in a running event loop: the listener is awaited there, ``threads`` calls at a time.
 
+    ``listener`` is called with a message, ``listener_batch`` with a list of them: coroutine functions.
+
     An asynchronous context manager. Options are those of PushConsumer, without ``positions``: a transaction of
     SqlPositions belongs to its thread.
     """
 
     def __init__(
-        self, group: str, storage: Settings | str, listener: Callable[..., Awaitable[Any]], **options: Any
+        self,
+        group: str,
+        storage: Settings | str,
+        listener: Callable[..., Awaitable[Any]] | None = None,
+        *,
+        listener_batch: Callable[..., Awaitable[Any]] | None = None,
+        **options: Any,
     ) -> None:
         if options.get("positions") is not None:
             raise SettingsError("SqlPositions needs a listener in a thread", group, "use PushConsumer")
-        refuse_unfit(listener, group, awaited=True)
-        self._listener = listener
+        self._listener = one_listener(listener, listener_batch)
+        refuse_unfit(self._listener, group, awaited=True)
         self._loop: asyncio.AbstractEventLoop
         self._calls: set[asyncio.Task[Any] | None] = set()
         self._ending: asyncio.Task[None] | None = None
-        self.consumer = PushConsumer(group, storage, self._listen, **options)
+        options["listener_batch" if listener is None else "listener"] = self._listen
+        self.consumer = PushConsumer(group, storage, **options)
 
     def subscribe(self, topic: str, selector: MessageSelector | str = "*") -> AsyncPushConsumer:
         """See `PushConsumer.subscribe`."""

@@ -28,6 +28,16 @@ class ListenerGoneError(BaseException):
     """The listener can be called no more: its message was not consumed, nor has it failed."""
 
 
+def one_listener(listener: Callable[..., Any] | None, listener_batch: Callable[..., Any] | None) -> Callable[..., Any]:
+    """The one of the two that is given. Raises TypeError for none and for both."""
+    found = listener if listener_batch is None else listener_batch
+    if found is None or None not in (listener, listener_batch):
+        raise TypeError(
+            "give listener= (called with one message) or listener_batch= (with a list of them), one of them"
+        )
+    return found
+
+
 def refuse_unfit(listener: Callable[..., Any], group: str, awaited: bool) -> None:
     """Raise SettingsError unless the listener is a coroutine function if it is ``awaited``, and none if it is not.
 

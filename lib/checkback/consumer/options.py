@@ -20,7 +20,7 @@ class ConsumerOptions:
     """See `PushConsumer`; times are in s. Raises SettingsError if one is out of range."""
 
     threads: int
-    batch: int | None
+    max_batch_size: int
     orderly: bool
     max_reconsume_times: int | None
     retry_levels: tuple[float, ...] | None
@@ -30,8 +30,7 @@ class ConsumerOptions:
 
     def __post_init__(self) -> None:
         _integer("threads", self.threads, 1)
-        if self.batch is not None:
-            _integer("batch", self.batch, 1)
+        _integer("max_batch_size", self.max_batch_size, 1)
         if self.max_reconsume_times is not None:
             _integer("max_reconsume_times", self.max_reconsume_times, -1)
         if self.retry_levels is not None and not self.retry_levels:

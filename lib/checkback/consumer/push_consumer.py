@@ -21,7 +21,7 @@ from checkback.consumer.coordinator import LOADS, Coordinator
 from checkback.consumer.dead_letters import DeadLetters
 from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.group.membership import Membership
-from checkback.consumer.listener_calls import Listening, refuse_unfit
+from checkback.consumer.listener_calls import Listening, one_listener, refuse_unfit
 from checkback.consumer.listener_threads import Caller
 from checkback.consumer.options import ConsumerOptions
 from checkback.consumer.process_queues import ProcessQueues, warn
@@ -51,17 +51,17 @@ _POLL_S, _POLL_STORE_S = 0.05, 1.0
 class PushConsumer:
     """Calls a listener with each message of the topics that it subscribes; a context manager starts and ends it.
 
-    ``storage``: the root of the tables, or Settings. ``listener``: called with a MessageExt (with a list of up to
-    ``batch`` of them if that is given), returns a ConsumeResult; an exception is RECONSUME_LATER. ``threads`` call it;
-    if ``orderly``, one message after the other in each queue: one that fails holds up its queue, and is tried again
-    after ``suspend`` s, then after twice as long each time, up to 30 s. A message that has failed
-    ``max_reconsume_times`` times more is given up; None: after 16, in order never.
+    ``storage``: the root of the tables, or Settings. ``listener`` is called with a MessageExt, ``listener_batch`` with
+    a list of up to ``max_batch_size`` of them; give one of the two. It returns a ConsumeResult; an exception is
+    RECONSUME_LATER. ``threads`` call it; if ``orderly``, one message after the other in each queue: one that fails
+    holds up its queue, and is tried again after ``suspend`` s, then after twice as long each time, up to 30 s. A
+    message that has failed ``max_reconsume_times`` times more is given up; None: after 16, in order never.
     ``start_from``: where a topic begins that is new to the group: "first" (None), "last", a datetime with a time zone,
     or a batch id; the others go on where the group is.
 
     Messages are consumed at least once; with ``positions`` exactly once: the listener is called with a connection as
     its second argument, and what it does through that is one transaction with the position. Raises SettingsError,
-    StorageError.
+    StorageError; TypeError unless there is one listener.
     """
 
     def __init__(
@@ -70,8 +70,9 @@ class PushConsumer:
         storage: Settings | str,
         listener: Callable[..., Any] | None = None,
         *,
+        listener_batch: Callable[..., Any] | None = None,
+        max_batch_size: int = 32,
         threads: int = 20,
-        batch: int | None = None,
         orderly: bool = False,
         start_from: StartFrom | None = None,
         positions: SqlPositions | None = None,
@@ -83,6 +84,8 @@ class PushConsumer:
         member: str | None = None,
         options: dict[str, str] | None = None,
     ) -> None:
+        self._listener = one_listener(listener, listener_batch)
+        refuse_unfit(self._listener, group, awaited=False)
         self._tables, settings = consumer_tables(storage, options)
         if not is_consumer_group(group):
             what, fix = "is not a group's name", "use letters, digits, _ and - only, at most 120 of them"
@@ -93,7 +96,7 @@ class PushConsumer:
             check_start(start_from, datetime.now(timezone.utc))
         self._options = ConsumerOptions(
             threads=threads,
-            batch=batch,
+            max_batch_size=max_batch_size,
             orderly=orderly,
             max_reconsume_times=max_reconsume_times,
             retry_levels=None if retry_levels is None else tuple(retry_levels),
@@ -105,7 +108,8 @@ class PushConsumer:
         #: the name in the group, from `start` on
         self.member = ""
         self._named = member
-        self._listener: Callable[..., Any] | None = None
+        #: messages of a call; None = one, not in a list
+        self._batch = max_batch_size if listener is None else None
         self._start_from = start_from
         self._positions = positions
         self._selectors: dict[str, MessageSelector] = {}
@@ -115,8 +119,6 @@ class PushConsumer:
         #: Held while it starts. What a service calls besides takes no lock that the threads need: a signal's
         #: handler may interrupt it anywhere, and its `shutdown` waits for them.
         self._starting = threading.Lock()
-        if listener is not None:
-            self.register_listener(listener)
 
     def subscribe(self, topic: str, selector: MessageSelector | str = "*") -> PushConsumer:
         """Consume the messages of a topic that the selector (text: tags) matches. Before `start`. Returns itself."""
@@ -125,14 +127,6 @@ class PushConsumer:
         if not is_topic(topic):
             raise SettingsError("is not a topic's name", topic, "see docs/landing.md for what a name may be")
         self._selectors[topic] = MessageSelector.by_tag(selector) if isinstance(selector, str) else selector
-        return self
-
-    def register_listener(self, listener: Callable[..., Any]) -> PushConsumer:
-        """Set the listener; see the class. Before `start`. Returns itself."""
-        if self._threads:
-            raise SettingsError("the consumer is running", self.group, "call register_listener before start()")
-        refuse_unfit(listener, self.group, awaited=False)
-        self._listener = listener
         return self
 
     def start(self) -> PushConsumer:
@@ -146,13 +140,13 @@ class PushConsumer:
 
     def _start(self) -> None:
         hand, options = self._hand, self._options
-        if not self._selectors or self._listener is None:
-            raise SettingsError("nothing to consume", self.group, "call subscribe(topic) and give a listener")
+        if not self._selectors:
+            raise SettingsError("nothing to consume", self.group, "call subscribe(topic)")
         refuse_no_tables(self._tables)
         for topic in self._selectors:
             if not has_topic(self._tables, topic):
                 warn("group %s: %s", self.group, no_topic(self._tables, topic))
-        listening: Listening | TransactionalListening = Listening(self._listener, options.batch)
+        listening: Listening | TransactionalListening = Listening(self._listener, self._batch)
         if self._positions is not None:
             self._positions.create_table()
             most = self._positions.most_connections
@@ -162,7 +156,7 @@ class PushConsumer:
                     "create_engine(..., pool_size=%d)",
                     *(self.group, most, options.threads, options.threads + LOADS),
                 )
-            listening = TransactionalListening(self._listener, options.batch, self._positions, hand)
+            listening = TransactionalListening(self._listener, self._batch, self._positions, hand)
         batches = BatchLog(self._tables)
         if not batches.refresh():
             warn("group %s: there is no batch yet at %s", self.group, self._tables.root)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from checkback.landing.parser import Kind, Reader
 from checkback.messages import half, op
-from checkback.messages.fields import Rejected, fields_of, message_of, refuse_unknown
+from checkback.messages.fields import MessageRejectedError, fields_of, message_of, refuse_unknown
 from checkback.messages.half import Half, HalfLine, half_of_line
 from checkback.messages.limits import INT_MAX
 from checkback.messages.op import Op, ops_of
@@ -40,11 +40,16 @@ def readers(queue_base: int, groups: Collection[str] | None = None) -> Mapping[K
 def _of_groups(
     groups: Collection[str] | None, read: Callable[..., Sequence[Half | Op]], *record: Any
 ) -> Sequence[Half | Op]:
-    """The messages of a record by ``read``. Raises Rejected, also for a message of a group that may not write there."""
+    """The messages of a record by ``read``.
+
+    Raises MessageRejectedError, also for a message of a group that may not write there.
+    """
     messages = read(*record)
     for message in messages:
         if groups is not None and message.producer_group not in groups:
-            raise Rejected(f"producer_group: {message.producer_group} may not write in this topic (kafka.groups)")
+            raise MessageRejectedError(
+                f"producer_group: {message.producer_group} may not write in this topic (kafka.groups)"
+            )
     return messages
 
 
@@ -52,7 +57,7 @@ def read_half(queue_base: int, value: bytes | None, partition: int, offset: int,
     """The half message of a record: a line's JSON, where queue_id and queue_offset may be left out.
 
     If stated, they must be the record's own. born_timestamp defaults to the record's timestamp.
-    Raises Rejected, also for a record without a value (a tombstone).
+    Raises MessageRejectedError, also for a record without a value (a tombstone).
     """
     fields = _fields(value, timestamp_ms, half.FIELDS)
     queue_id = _queue_id(queue_base, partition)
@@ -66,7 +71,7 @@ def read_ops(queue_base: int, value: bytes | None, _partition: int, _offset: int
 
     ``partition`` (of the half topic) stands for ``queue_id``, ``offset`` for ``half_offset``; if both are stated
     they must agree. born_timestamp defaults to the record's timestamp. The op record's own position is irrelevant.
-    Raises Rejected, also for a record without a value (a tombstone).
+    Raises MessageRejectedError, also for a record without a value (a tombstone).
     """
     fields = _fields(value, timestamp_ms, _OP_FIELDS)
     partition, offset = fields.pop("partition", None), fields.pop("offset", None)
@@ -82,11 +87,11 @@ def read_ops(queue_base: int, value: bytes | None, _partition: int, _offset: int
 
 def _fields(value: bytes | None, timestamp_ms: int, known: Collection[str]) -> dict[str, Any]:
     if value is None:
-        raise Rejected("record: no value (a tombstone)")
+        raise MessageRejectedError("record: no value (a tombstone)")
     if value[:1] == b"\0" and len(value) >= REGISTRY_HEADER:
         number = int.from_bytes(value[1:REGISTRY_HEADER], "big")
         what = f"a Schema Registry header (schema id {number}) and no JSON object behind it"
-        raise Rejected(f"not JSON: {what}: Avro or Protobuf; send JSON")
+        raise MessageRejectedError(f"not JSON: {what}: Avro or Protobuf; send JSON")
     fields = fields_of(value)
     refuse_unknown(fields, known)
     if fields.get("born_timestamp") is None:
@@ -96,17 +101,17 @@ def _fields(value: bytes | None, timestamp_ms: int, known: Collection[str]) -> d
 
 def _queue_id(queue_base: int, partition: int) -> int:
     if queue_base + partition > INT_MAX:
-        raise Rejected(f"queue_id: {queue_base} + partition {partition} is over {INT_MAX}")
+        raise MessageRejectedError(f"queue_id: {queue_base} + partition {partition} is over {INT_MAX}")
     return queue_base + partition
 
 
 def _whole(name: str, value: object) -> int:
     if type(value) is not int or value < 0:  # neither true nor 1.0
-        raise Rejected(f"{name}: not an integer from 0 on")
+        raise MessageRejectedError(f"{name}: not an integer from 0 on")
     return value
 
 
 def _agree(fields: Mapping[str, Any], name: str, own: int, whose: str) -> None:
     stated = fields.get(name)
     if stated is not None and (type(stated) is not int or stated != own):
-        raise Rejected(f"{name}: is not {whose}, {own}")
+        raise MessageRejectedError(f"{name}: is not {whose}, {own}")

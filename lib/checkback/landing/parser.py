@@ -15,7 +15,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 
 from checkback.landing.chunked_reader import FAULT, plain_path
 from checkback.messages.delay import too_late
-from checkback.messages.fields import Rejected, is_blank
+from checkback.messages.fields import MessageRejectedError, is_blank
 from checkback.messages.half import Half, parse_half
 from checkback.messages.op import Op, parse_ops
 from checkback.storage.spark_schemas import HALF, OP
@@ -32,7 +32,8 @@ Kind = Literal["half", "op"]
 class Reader(NamedTuple):
     """Parses inputs: ``read`` gets the input's ``columns``, and returns no messages for one to skip.
 
-    ``read`` raises Rejected. It is pickled by reference for the workers. ``most_rejected``: of a file, see `_Surplus`.
+    ``read`` raises MessageRejectedError. It is pickled by reference for the workers. ``most_rejected``: of a file, see
+    `_Surplus`.
     """
 
     columns: tuple[str, ...]
@@ -49,9 +50,9 @@ def _ops_of_line(line: bytes, fault: str | None) -> Sequence[Op]:
 
 
 def _is_nothing(line: bytes, fault: str | None) -> bool:
-    """Is the line blank? Raises Rejected if the row represents the fault of its file."""
+    """Is the line blank? Raises MessageRejectedError if the row represents the fault of its file."""
     if fault is not None:
-        raise Rejected(fault)
+        raise MessageRejectedError(fault)
     return is_blank(line)
 
 
@@ -176,7 +177,7 @@ class _Rows:
             try:
                 messages = self.reader.read(*given)
                 self.refuse_late(messages, place)
-            except Rejected as error:
+            except MessageRejectedError as error:
                 if given[0] is not None and self.surplus.takes(self.lines, place, self.files[place], error.reason):
                     continue
                 self.reject(place, self.raw(place), error.reason)
@@ -208,13 +209,13 @@ class _Rows:
         return found
 
     def refuse_late(self, messages: Sequence[Message], place: int) -> None:
-        """Raises Rejected if a half message's delay is too long."""
+        """Raises MessageRejectedError if a half message's delay is too long."""
         for message in messages:
             if isinstance(message, Half) and (message.delay_ms or message.deliver_at):
                 stored = self.lines.column("store_timestamp")[place].cast(pa.int64()).as_py() // 1000
                 reason = too_late(message.delay_ms, message.deliver_at, stored, self.max_delay)
                 if reason is not None:
-                    raise Rejected(reason)
+                    raise MessageRejectedError(reason)
 
     def raw(self, place: int) -> str | None:
         line: bytes | None = self.lines.column("line")[place].as_py()

@@ -5,8 +5,8 @@ TransactionalMessageServiceImpl and TransactionalMessageUtil (immunity, batched 
 (gateway, files, Kafka) uses these rules.
 """
 
-from checkback.messages.fields import Rejected
+from checkback.messages.fields import MessageRejectedError
 from checkback.messages.half import Half, parse_half
 from checkback.messages.op import Op, parse_ops
 
-__all__ = ["Half", "Op", "Rejected", "parse_half", "parse_ops"]
+__all__ = ["Half", "MessageRejectedError", "Op", "parse_half", "parse_ops"]

@@ -28,7 +28,7 @@ NAME = re.compile(r"[a-zA-Z0-9_-]+")
 _QUOTE_MAX = 40
 
 
-class Rejected(CheckbackError):  # noqa: N818 - a verdict on a message, the name of its table
+class MessageRejectedError(CheckbackError):
     """A message is rejected. ``reason`` names the field, the problem and the limit, never the body."""
 
     @property
@@ -43,29 +43,29 @@ def is_blank(line: bytes) -> bool:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise Rejected(f"not JSON: {name} is no JSON number")
+    raise MessageRejectedError(f"not JSON: {name} is no JSON number")
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def fields_of(line: bytes) -> dict[str, Any]:
-    """Parse the JSON object on a line of UTF-8. Raises Rejected."""
+    """Parse the JSON object on a line of UTF-8. Raises MessageRejectedError."""
     if len(line) > LINE_MAX:
-        raise Rejected(f"line: over {LINE_MAX // 1024**2} MiB")
+        raise MessageRejectedError(f"line: over {LINE_MAX // 1024**2} MiB")
     try:
         text = line.removeprefix(_BOM).decode("utf-8")
         value = _DECODER.decode(text)
     except UnicodeDecodeError as error:
-        raise Rejected(f"not JSON: byte {error.start} is not UTF-8") from None
+        raise MessageRejectedError(f"not JSON: byte {error.start} is not UTF-8") from None
     except json.JSONDecodeError as error:
-        raise Rejected(f"not JSON: {error.msg} at character {error.pos}") from None
+        raise MessageRejectedError(f"not JSON: {error.msg} at character {error.pos}") from None
     except RecursionError:
-        raise Rejected("not JSON: nested too deeply") from None
+        raise MessageRejectedError("not JSON: nested too deeply") from None
     except ValueError:  # int() of more digits than sys.get_int_max_str_digits
-        raise Rejected("not JSON: a number has too many digits") from None
+        raise MessageRejectedError("not JSON: a number has too many digits") from None
     if type(value) is not dict:
-        raise Rejected(f"not a JSON object: {kind(value)}")
+        raise MessageRejectedError(f"not a JSON object: {kind(value)}")
     if "\\ud" in text or "\\uD" in text:  # lone surrogates can only come from escapes
         _refuse_lone_surrogates(value)
     return value
@@ -74,7 +74,7 @@ def fields_of(line: bytes) -> dict[str, Any]:
 def _refuse_lone_surrogates(fields: dict[str, Any]) -> None:
     for name, value in fields.items():
         if not _is_text((name, value)):
-            raise Rejected(f"{quoted_name(name, 'a field')}: half of a surrogate pair is no text")
+            raise MessageRejectedError(f"{quoted_name(name, 'a field')}: half of a surrogate pair is no text")
 
 
 def _is_text(value: object) -> bool:
@@ -83,7 +83,7 @@ def _is_text(value: object) -> bool:
     except UnicodeEncodeError:
         return False
     except RecursionError:
-        raise Rejected("not JSON: nested too deeply") from None
+        raise MessageRejectedError("not JSON: nested too deeply") from None
     return True
 
 
@@ -123,18 +123,21 @@ def unknown(name: str, known: Iterable[str]) -> str:
 
 
 def refuse_unknown(fields: Iterable[str], known: Collection[str]) -> None:
-    """Raise Rejected for the first field that is none of the ``known`` ones."""
+    """Raise MessageRejectedError for the first field that is none of the ``known`` ones."""
     for name in fields:
         if name not in known:
-            raise Rejected(unknown(name, known))
+            raise MessageRejectedError(unknown(name, known))
 
 
 def message_of(fields: Mapping[str, Any], message: type[S]) -> S:
-    """A JSON object's fields as a message. Raises Rejected for the first that is not as ``message`` states it."""
+    """A JSON object's fields as a message.
+
+    Raises MessageRejectedError for the first field that is not as ``message`` states it.
+    """
     try:
         return msgspec.convert(fields, message)
     except msgspec.ValidationError as error:
-        raise Rejected(_refusal(fields, message) or f"not a message: {error}") from None
+        raise MessageRejectedError(_refusal(fields, message) or f"not a message: {error}") from None
 
 
 def _refusal(fields: Mapping[str, Any], message: type[msgspec.Struct]) -> str | None:

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 
 from checkback.messages import delay
 from checkback.messages.columns import Born, BornOrNow, Group, Offset, QueueId, Topic, TransactionId
-from checkback.messages.fields import Rejected, fields_of, message_of
+from checkback.messages.fields import MessageRejectedError, fields_of, message_of
 from checkback.messages.limits import (
     BODY_MAX,
     INT_MAX,
@@ -151,14 +151,14 @@ def real_queue_of(key: str) -> int:
 def parse_half(line: bytes) -> Half:
     """Parse a half message from a line of UTF-8 JSON.
 
-    Raises Rejected, also for an unknown field. Topics follow TopicValidator (without ``%`` and ``|``, which RocketMQ
-    reserves).
+    Raises MessageRejectedError, also for an unknown field. Topics follow TopicValidator (without ``%`` and ``|``, which
+    RocketMQ reserves).
     """
     return half_of_line(message_of(fields_of(line), HalfLine))
 
 
 def half_of_line(sent: HalfLine) -> Half:
-    """The half message of a line or record. Raises Rejected."""
+    """The half message of a line or record. Raises MessageRejectedError."""
     return half_of(sent, sent.born_timestamp, sent.committed or None, sent.queue_id, sent.queue_offset)
 
 
@@ -167,7 +167,7 @@ def half_of(
 ) -> Half:
     """The half message that was sent. ``born``: its born_timestamp; ``committed``: as in `Half`.
 
-    Queue and offset -1: not assigned yet. Raises Rejected for what no field's type tells.
+    Queue and offset -1: not assigned yet. Raises MessageRejectedError for what no field's type tells.
     """
     refuse_group(sent.producer_group)
     refuse_topic(sent.real_topic)
@@ -175,7 +175,7 @@ def half_of(
     properties = sent.properties or _NOTHING
     if sent.ordering_key is not None:
         if real_queue_id is not None:
-            raise Rejected("ordering_key: real_queue_id is there too, only one of them may be")
+            raise MessageRejectedError("ordering_key: real_queue_id is there too, only one of them may be")
         properties = {**properties, SHARDING_KEY: sent.ordering_key}
     if properties or tags or keys:
         _refuse_large(properties, tags, keys)
@@ -208,7 +208,7 @@ def half_of(
 
 
 def _refuse_large(properties: Mapping[str, str], tags: str | None, keys: str | None) -> None:
-    """Raise Rejected for properties over the limit.
+    """Raise MessageRejectedError for properties over the limit.
 
     Their size is that of MessageDecoder.messageProperties2String, including TAGS and KEYS.
     """
@@ -222,14 +222,14 @@ def _refuse_large(properties: Mapping[str, str], tags: str | None, keys: str | N
     # Name, \x01, value, \x02: one separator for each text.
     size = len(whole.encode("utf-8")) + len(texts)
     if size > PROPERTIES_MAX:
-        raise Rejected(f"properties: {size} bytes with tags and keys, over {PROPERTIES_MAX // 1024} KiB")
+        raise MessageRejectedError(f"properties: {size} bytes with tags and keys, over {PROPERTIES_MAX // 1024} KiB")
 
 
 def _delay(sent: HalfMessage, properties: Mapping[str, str]) -> delay.Delay:
     try:
         return delay.delay_of({name: getattr(sent, name) for name in delay.FIELDS}, properties)
     except ValueError as error:
-        raise Rejected(str(error)) from None
+        raise MessageRejectedError(str(error)) from None
 
 
 def _immunity_property(text: str | None) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from checkback.messages.fields import NAME, Rejected, quoted
+from checkback.messages.fields import NAME, MessageRejectedError, quoted
 from checkback.messages.limits import GROUP_MAX, TOPIC_MAX
 
 #: TopicValidator.SYSTEM_TOPIC_SET; topics with one of SYSTEM_PREFIXES need no entry.
@@ -61,17 +61,20 @@ def not_a_folder(name: str) -> str | None:
 
 
 def refuse_group(name: str) -> None:
-    """Raise Rejected for the name of a producer group that does not meet Validators.checkGroup, whatever its length."""
+    """Raise MessageRejectedError for a producer group's name against Validators.checkGroup, whatever its length."""
     why = _other_characters(name)
     if why is not None:
-        raise Rejected(f"producer_group: {why}")
+        raise MessageRejectedError(f"producer_group: {why}")
 
 
 def refuse_topic(name: str) -> None:
-    """Raise Rejected for a real_topic that does not meet Validators.checkTopic, whatever its length, or is reserved."""
+    """Raise MessageRejectedError for a real_topic that is reserved or against Validators.checkTopic.
+
+    Its length is not checked.
+    """
     why = _unfit_topic(name)
     if why is not None:
-        raise Rejected(f"real_topic: {why}")
+        raise MessageRejectedError(f"real_topic: {why}")
 
 
 # Most messages have one of few names, and a name has at most TOPIC_MAX characters.

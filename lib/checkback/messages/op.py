@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from msgspec import Meta, Struct
 
 from checkback.messages.columns import Born, BornOrNow, Group, Offset, QueueId, TransactionId
-from checkback.messages.fields import Rejected, fields_of, message_of, quoted, refuse_unknown
+from checkback.messages.fields import MessageRejectedError, fields_of, message_of, quoted, refuse_unknown
 from checkback.messages.limits import LONG_MAX, OFFSETS_MAX
 from checkback.messages.names import refuse_group
 
@@ -73,9 +73,9 @@ RemarkedOp = tuple[Op, str | None]
 def parse_ops(line: bytes) -> list[Op]:
     """Parse the op messages from a line of UTF-8 JSON: one, or one for each distinct offset in ``half_offsets``.
 
-    Raises Rejected, also for an unknown field: a list ("12,13,") with one bad offset is rejected as a whole. The
-    batched form is the body of RocketMQ's op messages (TransactionalMessageUtil.buildOffsetKey), which have no
-    transaction id: it is optional.
+    Raises MessageRejectedError, also for an unknown field: a list ("12,13,") with one bad offset is rejected as a
+    whole. The batched form is the body of RocketMQ's op messages (TransactionalMessageUtil.buildOffsetKey), which have
+    no transaction id: it is optional.
     """
     fields = fields_of(line)
     refuse_unknown(fields, FIELDS)
@@ -83,12 +83,12 @@ def parse_ops(line: bytes) -> list[Op]:
 
 
 def ops_of(fields: Mapping[str, Any]) -> list[Op]:
-    """The op messages in a JSON object's fields, by ``parse_ops``'s rules. Raises Rejected."""
+    """The op messages in a JSON object's fields, by ``parse_ops``'s rules. Raises MessageRejectedError."""
     if "half_offsets" not in fields:
         line = message_of(fields, OpLine)
         return [op_of(line, line.born_timestamp)]
     if "half_offset" in fields:
-        raise Rejected("half_offsets: half_offset is there too, only one of them may be")
+        raise MessageRejectedError("half_offsets: half_offset is there too, only one of them may be")
     sent = message_of(fields, OpsLine)
     refuse_group(sent.producer_group)
     return [
@@ -98,7 +98,10 @@ def ops_of(fields: Mapping[str, Any]) -> list[Op]:
 
 
 def op_of(sent: OpMessage, born: int) -> Op:
-    """The op message that was sent. ``born``: its born_timestamp. Raises Rejected for what no field's type tells."""
+    """The op message that was sent. ``born``: its born_timestamp.
+
+    Raises MessageRejectedError for what no field's type tells.
+    """
     refuse_group(sent.producer_group)
     return Op(sent.queue_id, sent.half_offset, sent.transaction_id, sent.producer_group, sent.state, born)
 
@@ -114,10 +117,10 @@ def state_meant(value: object) -> object:
 
 def _offsets(value: str) -> list[int]:
     if value.count(",") + (not value.endswith(",")) > OFFSETS_MAX:
-        raise Rejected(f"half_offsets: more than {OFFSETS_MAX} offsets")
+        raise MessageRejectedError(f"half_offsets: more than {OFFSETS_MAX} offsets")
     if not _OFFSETS.fullmatch(value):
-        raise Rejected(f"half_offsets: {quoted(value)} is no list of offsets like 12,13,")
+        raise MessageRejectedError(f"half_offsets: {quoted(value)} is no list of offsets like 12,13,")
     offsets = list(dict.fromkeys(int(part) for part in value.rstrip(",").split(",")))
     if max(offsets) > LONG_MAX:
-        raise Rejected(f"half_offsets: {max(offsets)} is over {LONG_MAX}")
+        raise MessageRejectedError(f"half_offsets: {max(offsets)} is over {LONG_MAX}")
     return offsets

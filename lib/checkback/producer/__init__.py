@@ -1,7 +1,7 @@
 """The producer's side: send a half message, run the local transaction, end it, and answer when asked.
 
 RocketMQ's TransactionMQProducer and TransactionListener, over HTTP. Nothing here imports Spark, pandas, Arrow or Delta;
-``CheckServer`` needs uvicorn (``checkback[producer]``), ``Barrier`` and ``consumed`` SQLAlchemy
+``CheckServer`` needs uvicorn (``checkback[producer]``), ``Barrier`` and ``idempotent`` SQLAlchemy
 (``checkback[barrier]``), each only when used.
 """
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from checkback.check.wire import CheckRequest
 from checkback.errors import missing_module
-from checkback.messages.fields import Rejected
+from checkback.messages.fields import MessageRejectedError
 from checkback.producer.async_producer import AsyncTransactionProducer
 from checkback.producer.check_endpoint import check_app
 from checkback.producer.check_server import CheckServer
@@ -21,11 +21,11 @@ from checkback.producer.message import Message
 from checkback.producer.producer import TransactionProducer
 from checkback.producer.responses import GatewayError
 from checkback.producer.result import SendResult, SendStatus, TransactionSendResult
-from checkback.producer.retry import Patience
+from checkback.producer.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from checkback.producer.barrier import Barrier, BarrierError
-    from checkback.producer.idempotent_consumer import MessageApply, consumed
+    from checkback.producer.idempotent_consumer import MessageApply, idempotent
 
 __all__ = [
     "AsyncTransactionListener",
@@ -38,15 +38,15 @@ __all__ = [
     "LocalTransactionState",
     "Message",
     "MessageApply",
-    "Patience",
-    "Rejected",
+    "MessageRejectedError",
+    "RetryPolicy",
     "SendResult",
     "SendStatus",
     "TransactionListener",
     "TransactionProducer",
     "TransactionSendResult",
     "check_app",
-    "consumed",
+    "idempotent",
 ]
 
 #: name -> module, for those that need SQLAlchemy
@@ -54,7 +54,7 @@ _LAZY = {
     "Barrier": "barrier",
     "BarrierError": "barrier",
     "MessageApply": "idempotent_consumer",
-    "consumed": "idempotent_consumer",
+    "idempotent": "idempotent_consumer",
 }
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from checkback.producer.base_producer import PATIENCE, BaseProducer, one
+from checkback.producer.base_producer import RETRY_POLICY, BaseProducer, one
 from checkback.producer.calls import HALVES, MESSAGES, Call, Route, send_results
 from checkback.producer.daemon_threads import DaemonThreads, Outcome, ReservedThread
 from checkback.producer.deadlines import Deadlines, resolve
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from checkback.producer.message import Message
-    from checkback.producer.retry import Patience
+    from checkback.producer.retry import RetryPolicy
     from checkback.producer.senders import OnOpError
 
 _ROOM_S = 0.01
@@ -51,7 +51,7 @@ class AsyncTransactionProducer(BaseProducer):
         listener: AsyncTransactionListener | TransactionListener | None = None,
         *,
         token: str | None = None,
-        patience: Patience = PATIENCE,
+        retry_policy: RetryPolicy = RETRY_POLICY,
         ca_file: str | None = None,
         connections: int = 1,
         max_waiting_ops: int = 10_000,
@@ -70,7 +70,7 @@ class AsyncTransactionProducer(BaseProducer):
             gateway_url,
             _wake,
             token=token,
-            patience=patience,
+            retry_policy=retry_policy,
             ca_file=ca_file,
             connections=connections,
             max_waiting_ops=max_waiting_ops,

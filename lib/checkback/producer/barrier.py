@@ -138,7 +138,7 @@ class Barrier:
         """
         key = MarkKey.of(transaction)
         try:
-            with self._begin() as connection, self._patience(connection):
+            with self._begin() as connection, self._retry_policy(connection):
                 self._execute(connection, self._statements.check, key)
                 return self._states(connection, key).state
         except DBAPIError as error:
@@ -196,7 +196,7 @@ class Barrier:
                 yield connection
 
     @contextmanager
-    def _patience(self, connection: Connection) -> Iterator[None]:
+    def _retry_policy(self, connection: Connection) -> Iterator[None]:
         """Set the lock timeout to wait_s."""
         if connection.dialect.name == "postgresql":
             connection.execute(text(f"SET LOCAL lock_timeout = {self._wait_ms}"))

@@ -12,7 +12,7 @@ from checkback.producer.listener import LocalTransactionState
 from checkback.producer.message import Message, half_json, id_of, op_json
 from checkback.producer.responses import GatewayError, Place
 from checkback.producer.result import SendResult, TransactionSendResult, stored
-from checkback.producer.retry import MOST_S, Attempts, Patience
+from checkback.producer.retry import MOST_S, Attempts, RetryPolicy
 from checkback.producer.senders import LATE_S, Senders
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from checkback.producer.senders import OnOpError
 
-PATIENCE = Patience()
+RETRY_POLICY = RetryPolicy()
 
 
 class BaseProducer:
@@ -33,7 +33,7 @@ class BaseProducer:
         wake: Callable[[Sequence[Call]], None],
         *,
         token: str | None,
-        patience: Patience,
+        retry_policy: RetryPolicy,
         ca_file: str | None,
         connections: int,
         max_waiting_ops: int,
@@ -46,12 +46,12 @@ class BaseProducer:
             if value < 1:
                 raise SettingsError(f"{value} is not possible", name, "use 1 or more")
         self._group = group
-        self._patience = patience
+        self._retry_policy = retry_policy
         self._clock, self._timer = clock, timer
         self._senders = Senders(
             addresses(group, gateway_url, token),
             curl_options(ca_file),
-            patience,
+            retry_policy,
             wake,
             connections=connections,
             max_waiting_ops=max_waiting_ops,
@@ -64,10 +64,12 @@ class BaseProducer:
         return int(self._clock() * 1000)
 
     def _call(self, message: Message) -> Call:
-        """One message. Raises Rejected."""
+        """One message. Raises MessageRejectedError."""
         transaction_id = id_of(message)
         json = half_json(self._group, message, transaction_id, self._now_ms())
-        return Call([(transaction_id, json)], Attempts(self._patience, self._timer()), self._senders.home_of(message))
+        return Call(
+            [(transaction_id, json)], Attempts(self._retry_policy, self._timer()), self._senders.home_of(message)
+        )
 
     def _requests(self, messages: Iterable[Message], results: list[SendResult]) -> Iterator[Call]:
         """The requests of send_batch, each to be made before the next; what came of them is added to ``results``."""
@@ -77,7 +79,7 @@ class BaseProducer:
             if silent:
                 found.update(zip(batch.numbers, unsent(batch.messages), strict=True))
                 continue
-            call = Call(batch.messages, Attempts(self._patience, self._timer()), batch.home)
+            call = Call(batch.messages, Attempts(self._retry_policy, self._timer()), batch.home)
             yield call
             found.update(zip(batch.numbers, send_results(call), strict=True))
             silent = call.silent
@@ -91,7 +93,7 @@ class BaseProducer:
         ((transaction_id, _),) = half.messages
         if state is not LocalTransactionState.UNKNOWN:
             json = op_json(self._group, transaction_id, *place, state.value, self._now_ms())
-            op = Op(transaction_id, json, Attempts(self._patience, self._timer()), state)
+            op = Op(transaction_id, json, Attempts(self._retry_policy, self._timer()), state)
             op.gateway = half.gateway
             op.late = op.attempts.until - half.attempts.until >= LATE_S
             error = self._senders.hand_over(op)
@@ -99,14 +101,14 @@ class BaseProducer:
 
     def _in_time(self, timeout_s: float | None) -> float:
         """Seconds that flush and close may take."""
-        return min(self._patience.total_timeout_s if timeout_s is None else timeout_s, MOST_S)
+        return min(self._retry_policy.total_timeout_s if timeout_s is None else timeout_s, MOST_S)
 
     def _no_room(self) -> GatewayError:
-        total_s = self._patience.total_timeout_s
+        total_s = self._retry_policy.total_timeout_s
         return GatewayError(f"too many ops wait to be sent, for {total_s:g} s", OPS.path, "send it later", refused=True)
 
     def _no_thread(self) -> GatewayError:
-        what = f"no thread was free for its local transaction, for {self._patience.total_timeout_s:g} s"
+        what = f"no thread was free for its local transaction, for {self._retry_policy.total_timeout_s:g} s"
         return GatewayError(what, "threads", "send it later, or give the producer more", refused=True)
 
     def _closed(self, call: Call) -> None:
@@ -115,7 +117,7 @@ class BaseProducer:
 
     def _too_late(self, route: Route, call: Call) -> None:
         """Give a call up whose time is over before its attempt has ended."""
-        total_s = self._patience.total_timeout_s
+        total_s = self._retry_policy.total_timeout_s
         if self._senders.withdraw(route, call):
             what, refused = f"not sent within {total_s:g} s: no gateway was free to take it", not call.attempts.lost
         else:

@@ -270,7 +270,7 @@ def batches(
 ) -> list[Batch]:
     """Messages in requests; those of a home in their order.
 
-    Raises Rejected for an invalid message, before anything is sent.
+    Raises MessageRejectedError for an invalid message, before anything is sent.
     """
     found: list[Batch] = []
     filling: dict[str | None, Batch] = {}

@@ -22,8 +22,8 @@ _PROBE = Message("probe", b"")
 class Address:
     """A producer group's gateway URL and token.
 
-    Raises SettingsError for an invalid URL or token, Rejected for an invalid group name; possible secrets are
-    never quoted.
+    Raises SettingsError for an invalid URL or token, MessageRejectedError for an invalid group name; possible secrets
+    are never quoted.
     """
 
     group: str

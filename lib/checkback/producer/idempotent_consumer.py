@@ -54,7 +54,7 @@ class MessageApply:
             connection.execute(CreateTable(self.table, if_not_exists=True))
 
     @contextmanager
-    def consumed(
+    def idempotent(
         self,
         connection: Connection,
         group: str,
@@ -74,10 +74,10 @@ class MessageApply:
         message. Raises CheckbackError for an invalid group, if the mark says another born time, and at the end of a
         block in which the transaction was ended, by an error perhaps: what it had applied before is undone, too.
         """
-        fit(connection.dialect, "consumed")
+        fit(connection.dialect, "idempotent")
         if not is_group(group):
             fix = "give the consumer group: letters, digits, _ and -, at most 120"
-            raise CheckbackError(f"{group!r} is not a group's name", "consumed", fix)
+            raise CheckbackError(f"{group!r} is not a group's name", "idempotent", fix)
         columns = self.table.c
         message = {"topic": topic, "half_queue_id": half_queue_id, "half_queue_offset": half_queue_offset}
         row = {"consumer_group": group, **message}
@@ -119,5 +119,5 @@ class MessageApply:
 
 
 _DEFAULT = MessageApply()
-#: ``MessageApply.consumed`` for the table ``message_apply``
-consumed = _DEFAULT.consumed
+#: ``MessageApply.idempotent`` for the table ``message_apply``
+idempotent = _DEFAULT.idempotent

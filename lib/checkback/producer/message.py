@@ -13,7 +13,7 @@ from itertools import count
 from typing import Any
 
 from checkback.messages.delay import FIELDS, PROPERTIES
-from checkback.messages.fields import Rejected
+from checkback.messages.fields import MessageRejectedError
 from checkback.messages.half import SHARDING_KEY, parse_half, real_queue_of
 from checkback.messages.limits import BODY_MAX, INT_MAX, LONG_MAX, ORDERING_KEY_MAX, PROPERTIES_MAX, TRANSACTION_ID_MAX
 from checkback.messages.names import is_group, is_topic
@@ -131,7 +131,7 @@ def queue_of(message: Message) -> int | None:
 def half_json(group: str, message: Message, transaction_id: str, born_ms: int) -> bytes:
     """A member of the body of POST /v1/halves. ``born_ms``: the transaction's begin, in ms since the epoch.
 
-    Raises Rejected, before anything is sent, if the gateway would (RocketMQ: Validators.checkMessage).
+    Raises MessageRejectedError, before anything is sent, if the gateway would (RocketMQ: Validators.checkMessage).
     """
     plain = _known_group(group) and _is_plain(message, transaction_id)
     if not plain:
@@ -196,7 +196,7 @@ def _is_plain(message: Message, transaction_id: str) -> bool:
 
 
 def _check_types(message: Message) -> None:
-    """Raise Rejected for values that JSON could not tell apart, or not hold."""
+    """Raise MessageRejectedError for values that JSON could not tell apart, or not hold."""
     for name, value, wanted in (
         ("body", message.body, (bytes, bytearray, memoryview)),
         ("delay", message.delay, (timedelta, type(None))),
@@ -206,9 +206,9 @@ def _check_types(message: Message) -> None:
         *(("properties", text, (str,)) for pair in message.properties.items() for text in pair),
     ):
         if not isinstance(value, wanted):
-            raise Rejected(f"{name}: is {type(value).__name__}, not {wanted[0].__name__}")
+            raise MessageRejectedError(f"{name}: is {type(value).__name__}, not {wanted[0].__name__}")
         if isinstance(value, int) and abs(value) > LONG_MAX:  # JSON may not have more digits
-            raise Rejected(f"{name}: over {LONG_MAX}")
+            raise MessageRejectedError(f"{name}: over {LONG_MAX}")
 
 
 def _is_int(value: object) -> bool:
@@ -216,9 +216,9 @@ def _is_int(value: object) -> bool:
 
 
 def _ms(at: datetime) -> int:
-    """A time in ms since the epoch, rounded up: never before it. Raises Rejected."""
+    """A time in ms since the epoch, rounded up: never before it. Raises MessageRejectedError."""
     if at.utcoffset() is None:
-        raise Rejected("deliver_at: without a time zone")
+        raise MessageRejectedError("deliver_at: without a time zone")
     return -((_EPOCH - at) // timedelta(milliseconds=1))
 
 

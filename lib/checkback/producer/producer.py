@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from checkback.errors import CheckbackError
 from checkback.producer.accumulator import LOOK_S
-from checkback.producer.base_producer import PATIENCE, BaseProducer, one
+from checkback.producer.base_producer import RETRY_POLICY, BaseProducer, one
 from checkback.producer.calls import HALVES, MESSAGES, Call, Route, send_results
 from checkback.producer.listener import AsyncTransactionListener, failed, no_listener, refuse_unfit, state_of
 from checkback.producer.responses import GatewayError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from checkback.producer.listener import TransactionListener
     from checkback.producer.message import Message
-    from checkback.producer.retry import Patience
+    from checkback.producer.retry import RetryPolicy
     from checkback.producer.senders import OnOpError
 
 
@@ -31,9 +31,9 @@ class TransactionProducer(BaseProducer):
     ``gateway_url``: ``http(s)://host:port`` of ``checkback gateway``, or those of several that write the same tables.
     One that fails is left alone until it answers again, and what it has not acknowledged is sent to another: a
     transaction may then have several half messages, see Barrier and docs/producer.md. ``token``: the group's, sent as
-    ``Authorization: Bearer``; ``patience``: timeouts and retries; ``ca_file``: PEM CA certificates for https (None: the
-    system's); ``connections``: requests under way at a time with half messages, and as many with messages; ops have one
-    of their own. One is fastest, except to a gateway far away or with large bodies: further ones split what is sent
+    ``Authorization: Bearer``; ``retry_policy``: timeouts and retries; ``ca_file``: PEM CA certificates for https (None:
+    the system's); ``connections``: requests under way at a time with half messages, and as many with messages; ops have
+    one of their own. One is fastest, except to a gateway far away or with large bodies: further ones split what is sent
     together. ``max_waiting_ops``: with so many ops not yet sent, further transactions wait before they begin.
     ``on_op_error(transaction_id, state, error)`` is called, in another thread, for each op that has not landed, or does
     not count because the transaction has been decided otherwise (``error.code`` is "contradiction"). Redirects are not
@@ -42,7 +42,7 @@ class TransactionProducer(BaseProducer):
 
     Without a ``listener`` it only sends messages without a transaction.
 
-    Raises SettingsError or Rejected for an invalid argument, CheckbackError for an unfit listener.
+    Raises SettingsError or MessageRejectedError for an invalid argument, CheckbackError for an unfit listener.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class TransactionProducer(BaseProducer):
         listener: TransactionListener | None = None,
         *,
         token: str | None = None,
-        patience: Patience = PATIENCE,
+        retry_policy: RetryPolicy = RETRY_POLICY,
         ca_file: str | None = None,
         connections: int = 1,
         max_waiting_ops: int = 10_000,
@@ -70,7 +70,7 @@ class TransactionProducer(BaseProducer):
             gateway_url,
             _wake,
             token=token,
-            patience=patience,
+            retry_policy=retry_policy,
             ca_file=ca_file,
             connections=connections,
             max_waiting_ops=max_waiting_ops,
@@ -93,7 +93,7 @@ class TransactionProducer(BaseProducer):
     def flush(self, timeout_s: float | None = None) -> bool:
         """Wait until each op of the transactions that have returned has landed, or was told to ``on_op_error``.
 
-        ``timeout_s``: None = the patience's total. False if that was not enough.
+        ``timeout_s``: None = the retry policy's total. False if that was not enough.
         """
         return self._senders.flush(self._in_time(timeout_s))
 
@@ -107,7 +107,7 @@ class TransactionProducer(BaseProducer):
     def send(self, message: Message) -> SendResult:
         """Send a message without a transaction: it is committed as it is stored (RocketMQ: DefaultMQProducer.send).
 
-        Idempotent by its transaction id. Raises Rejected for an invalid message, before anything is sent.
+        Idempotent by its transaction id. Raises MessageRejectedError for an invalid message, before anything is sent.
         """
         call = self._call(message)
         self._post(MESSAGES, call)
@@ -117,8 +117,8 @@ class TransactionProducer(BaseProducer):
         """Send messages without a transaction, up to 1,000 or 4 MiB in one request; one result for each, in order.
 
         Each is stored or refused on its own; topics may differ, as may delays, which RocketMQ's batches must not have.
-        After a request without an answer the rest is not sent. Raises Rejected for an invalid message, before
-        anything is sent.
+        After a request without an answer the rest is not sent. Raises MessageRejectedError for an invalid message,
+        before anything is sent.
         """
         results: list[SendResult] = []
         for call in self._requests(messages, results):
@@ -135,7 +135,8 @@ class TransactionProducer(BaseProducer):
         Step 3: hand over the op, unless UNKNOWN. It is sent behind; if it does not land, ``on_op_error`` is told, and
         the check-back resolves the transaction.
 
-        Raises Rejected for an invalid message, before anything is sent, and CheckbackError without a listener.
+        Raises MessageRejectedError for an invalid message, before anything is sent, and CheckbackError without a
+        listener.
         """
         listener = self._listener
         if listener is None:

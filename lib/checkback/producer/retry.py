@@ -18,7 +18,7 @@ MOST_S = 86_400.0
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryPolicy:
     """Timeouts in seconds.
 
     ``timeout_s``: one attempt, from connecting to the last byte; ``total_timeout_s``: all attempts and the backoff
@@ -35,10 +35,10 @@ class Attempts:
     The backoff is urllib3's: 0, then 0.2 s, 0.4 s, ... plus up to 0.1 s jitter, up to 2 s.
     """
 
-    def __init__(self, patience: Patience, now: float) -> None:
+    def __init__(self, retry_policy: RetryPolicy, now: float) -> None:
         self._backoff = 0.0
         #: when all attempts must have ended
-        self.until = now + patience.total_timeout_s
+        self.until = now + retry_policy.total_timeout_s
         #: an attempt got no reply and may have landed
         self.lost = False
 

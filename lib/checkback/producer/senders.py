@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from checkback.producer.gateway_address import Address
     from checkback.producer.listener import LocalTransactionState
     from checkback.producer.message import Message
-    from checkback.producer.retry import Patience
+    from checkback.producer.retry import RetryPolicy
 
     #: is told of an op that has not landed: transaction id, COMMIT or ROLLBACK, why
     OnOpError = Callable[[str, LocalTransactionState, GatewayError], None]
@@ -172,7 +172,7 @@ class Senders:
         self,
         addresses: Sequence[Address],
         curl_options: Mapping[int, Any],
-        patience: Patience,
+        retry_policy: RetryPolicy,
         wake: Callable[[Sequence[Call]], None],
         *,
         connections: int,
@@ -181,7 +181,7 @@ class Senders:
         timer: Callable[[], float],
         sleep: Callable[[float], None],
     ) -> None:
-        self._patience = patience
+        self._retry_policy = retry_policy
         self._timer, self._sleep = timer, sleep
         self._on_op_error = on_op_error
         self._max_waiting_ops = max_waiting_ops
@@ -262,7 +262,7 @@ class Senders:
             self._late = later, []
         self._landed_late(())
         for op in due:
-            again = Op(op.transaction_id, op.messages[0][1], Attempts(self._patience, self._timer()), op.state)
+            again = Op(op.transaction_id, op.messages[0][1], Attempts(self._retry_policy, self._timer()), op.state)
             again.gateway, again.again = op.gateway, True
             self.hand_over(again)
 
@@ -329,7 +329,7 @@ class Senders:
         reply: NoReply | GatewayReply
         try:
             last = max([call.attempts for call in calls], key=_until)
-            left = min(self._patience.timeout_s, last.left(self._timer()))
+            left = min(self._retry_policy.timeout_s, last.left(self._timer()))
             reply = connection.post(route.path, request_body(route, calls), left)
         except Exception as error:  # noqa: BLE001 - else callers would wait, and the thread would be gone
             logger.error("a request failed: %s", type(error).__name__, exc_info=error)

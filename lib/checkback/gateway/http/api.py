@@ -13,7 +13,7 @@ from checkback.gateway.http.middleware import JSON, RequestMiddleware, reply_of
 from checkback.gateway.http.openapi import Question, document
 from checkback.gateway.journal.flusher import behind_s
 from checkback.gateway.problems import Problem
-from checkback.messages.fields import Rejected, message_of
+from checkback.messages.fields import MessageRejectedError, message_of
 from checkback.messages.names import refuse_group
 
 if TYPE_CHECKING:
@@ -77,6 +77,6 @@ class Questions:
         try:
             question = message_of({name: asked[name] for name in Question.__struct_fields__ if name in asked}, Question)
             refuse_group(question.producer_group)
-        except Rejected as error:
+        except MessageRejectedError as error:
             return unfit(error)
         return await self._service.questions.transaction(question.transaction_id, question.producer_group, groups)

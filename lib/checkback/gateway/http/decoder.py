@@ -14,7 +14,7 @@ import orjson
 from msgspec import Meta
 
 from checkback.gateway.problems import Problem
-from checkback.messages.fields import Rejected, message_of, refuse_unknown
+from checkback.messages.fields import MessageRejectedError, message_of, refuse_unknown
 from checkback.messages.half import HalfMessage, half_of
 from checkback.messages.limits import BATCH_MAX, REMARK_MAX
 from checkback.messages.op import OpMessage, op_of
@@ -87,7 +87,7 @@ def _half(sent: HalfMessage | Problem, now: int, committed: bool | None) -> Half
         return sent
     try:
         return half_of(sent, now if sent.born_timestamp is None else sent.born_timestamp, committed)
-    except Rejected as error:
+    except MessageRejectedError as error:
         return unfit(error)
 
 
@@ -96,7 +96,7 @@ def _op(sent: Op | Problem, now: int) -> RemarkedOp | Problem:
         return sent
     try:
         return op_of(sent, now if sent.born_timestamp is None else sent.born_timestamp), sent.remark
-    except Rejected as error:
+    except MessageRejectedError as error:
         return unfit(error)
 
 
@@ -122,7 +122,7 @@ def _checked(fields: object, message: type[S]) -> S | Problem:
         return fields if isinstance(fields, Problem) else Problem("malformed", "not a JSON object")
     try:
         return message_of(fields, message)
-    except Rejected as error:
+    except MessageRejectedError as error:
         return unfit(error)
 
 
@@ -144,7 +144,7 @@ def _items(body: bytes, name: str) -> list[Any] | Problem:
         return fields
     try:
         refuse_unknown(fields, (name,))
-    except Rejected as error:
+    except MessageRejectedError as error:
         return unfit(error)
     items = fields.get(name)
     if type(items) is not list:
@@ -176,6 +176,6 @@ def _is_utf8(body: bytes) -> bool:
     return True
 
 
-def unfit(error: Rejected) -> Problem:
+def unfit(error: MessageRejectedError) -> Problem:
     """The problem of a message that is rejected."""
     return Problem("unfit", error.reason, {"field": error.reason.partition(":")[0]})
