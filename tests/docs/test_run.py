@@ -289,7 +289,7 @@ def test_every_python_block_is_run() -> None:
     here |= {(f"docs/{page}.md", "In Python") for page in ("inspect", "audit")}
     here |= {("docs/consumer-commands.md", heading) for heading in ("group list, group describe", "Metrics")}
     here.add(("docs/what-if.md", "In a notebook"))
-    there = {("docs/producer.md", "A service in one page"), ("docs/delay.md", "Messages without a transaction")}
+    there = {("docs/producer.md", "A service in one page"), ("docs/protocol.md", "Messages without a transaction")}
     # tests/producer/test_docs.py, tests/consumer/test_docs.py
     there |= {("docs/consumer.md", "Consuming a topic"), ("docs/consumer.md", "Exactly once")}
     there |= {

@@ -96,12 +96,12 @@ def test_several_messages_in_one_local_transaction(tmp_path: Path, monkeypatch: 
 
 
 def test_messages_without_a_transaction() -> None:
-    found = re.search(r"```python\n(.*?)```", (DOCS / "delay.md").read_text(), re.DOTALL)
+    found = re.search(r"```python\n(.*?)```", (DOCS / "protocol.md").read_text(), re.DOTALL)
     assert found is not None
     with StubGateway() as gateway:
         code = found.group(1).replace("http://127.0.0.1:8900", gateway.url)
         names: dict[str, Any] = {"TOKEN": "token", "TransactionProducer": TransactionProducer, "Message": Message}
-        exec(compile(code, "delay.md", "exec"), names)  # noqa: S102 - the page's own code
+        exec(compile(code, "protocol.md", "exec"), names)  # noqa: S102 - the page's own code
         assert len(gateway.halves) == 2501
     assert [half.get("delay_level") for half in gateway.halves[:2]] == [3, None]
     assert [len(received.json.get("messages", [1])) for received in gateway.server.received] == [1, 1000, 1000, 500]
