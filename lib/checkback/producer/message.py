@@ -48,8 +48,8 @@ class Message:
     one (RocketMQ's UNIQ_KEY); or an idempotency key, unique in the producer group, with which a message sent again
     after a crash lands only once: within ``gateway.remember`` (10 minutes), at one gateway. At most one of
     ``delay_level`` (RocketMQ's, 1 to 18), ``delay`` (from COMMIT) and ``deliver_at`` (with a time zone) says when it is
-    delivered, see docs/protocol.md. The limits are RocketMQ's, see docs/landing.md. ``keys``: words with a space between
-    them.
+    delivered, see docs/protocol.md. The limits are RocketMQ's, see docs/landing.md. ``keys``: words separated by
+    spaces.
 
     ``queue_id`` and ``queue_offset``: the place at which its half message was acknowledged, and ``producer_group`` that
     of its producer: set in the message that ``execute_local_transaction`` is given, else None. The place is the half
