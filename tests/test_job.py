@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from checkback.application.run import reconcile
+from checkback.application.queries import reconcile
 from checkback.consumer import PushConsumer
 from checkback.errors import CheckbackError
 from checkback.landing.file_query import land

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
-from checkback.application.run import reconcile
+from checkback.application.queries import reconcile
 from checkback.landing.file_query import land
 from checkback.settings import Settings
 from support.ended import assert_ended

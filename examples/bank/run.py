@@ -48,7 +48,7 @@ def run(
 
     Raises CheckbackError if a process exits by itself or a query fails.
     """
-    from checkback.application.run import reconcile
+    from checkback.application.queries import reconcile
     from checkback.settings.loading import load
     from checkback.storage.tables import Tables
 

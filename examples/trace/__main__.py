@@ -34,7 +34,7 @@ def main(
 
 
 def _run(console: Console, root: Path, bundled: Trace) -> None:
-    from checkback.application.run import reconcile
+    from checkback.application.queries import reconcile
     from checkback.landing.file_query import land
     from checkback.settings import Settings
     from checkback.spark.session import open_session

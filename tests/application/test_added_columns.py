@@ -16,8 +16,8 @@ from deltalake.schema import PrimitiveType
 
 import checkback
 from application.test_rebuild import breaking
+from checkback.application.queries import reconcile
 from checkback.application.rebuild import rebuild
-from checkback.application.run import reconcile
 from checkback.errors import CheckbackError
 from checkback.query.answers import Answers
 from checkback.query.engines.spark_engine import SparkEngine

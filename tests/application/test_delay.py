@@ -16,8 +16,8 @@ import pytest
 
 from application.test_rebuild import breaking
 from checkback import query
+from checkback.application.queries import reconcile
 from checkback.application.rebuild import rebuild
-from checkback.application.run import reconcile
 from checkback.consumer import PushConsumer
 from checkback.errors import CheckbackError
 from checkback.query.answers import Answers, records

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from checkback.application.queries import reconcile, tick
 from checkback.application.rebuild import rebuild
-from checkback.application.run import reconcile, tick
 from checkback.errors import CheckbackError, FencedError
 from checkback.landing.file_query import land
-from checkback.maintain.run import maintain
+from checkback.maintain.maintenance import maintain
 from checkback.query.answers import Answers
 from checkback.reconcile.start.scheduled_run import nothing_to_do
 from checkback.settings import Settings, Storage

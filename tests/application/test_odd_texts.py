@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from checkback.application.queries import reconcile
 from checkback.application.rebuild import rebuild
-from checkback.application.run import reconcile
 from checkback.query.answers import Answers, records
 from checkback.settings import Settings
 from checkback.storage.schemas import SCHEMAS, arrow_schema

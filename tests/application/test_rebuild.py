@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 
 from checkback.application import rebuild as module
+from checkback.application.queries import reconcile
 from checkback.application.rebuild import rebuild, segment_blocks
-from checkback.application.run import reconcile
 from checkback.errors import CheckbackError, SettingsError, StateError
 from checkback.reconcile.recovery.batch_recovery import Deleted
 from checkback.reconcile.state.packed_events import pack, parse_key, unpack

@@ -14,8 +14,8 @@ from checkback import query
 from checkback.gateway.deduplication.history import DeduplicationHistory
 from checkback.gateway.deduplication.remembered_half import STATE_OF
 from checkback.operate.lookup import find
-from checkback.operate.rules import judge_resolve
-from checkback.operate.tables import FileStore
+from checkback.operate.operator_tables import FileStore
+from checkback.operate.permissions import judge_resolve
 from checkback.operate.transaction import Asked
 from checkback.query.answers import Answers, records
 from checkback.storage.timestamps import EPOCH

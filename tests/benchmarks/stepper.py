@@ -6,9 +6,9 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from checkback.application.run import without_no_data_batches
+from checkback.application.queries import without_no_data_batches
+from checkback.observe.counts import PendingCount
 from checkback.observe.observer import Observer
-from checkback.observe.pending import PendingCount
 from checkback.reconcile.batch_rules import batch_rules
 from checkback.reconcile.query import reconcile_query
 from checkback.reconcile.records.records import Action

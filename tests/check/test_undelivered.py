@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from check.servers import Server, always, reply, says, unused_url
-from checkback.application.run import reconcile
+from checkback.application.queries import reconcile
 from checkback.settings import Settings
 from checkback.storage.schemas import SCHEMAS, arrow_schema
 from checkback.storage.tables import Tables

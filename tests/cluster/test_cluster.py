@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from checkback.maintain.run import maintain
+from checkback.maintain.maintenance import maintain
 from checkback.storage.tables import Tables
 from cluster.lake import ENVIRON, Lake, answers
 from cluster.submit import CLIENT, CLUSTER, submit

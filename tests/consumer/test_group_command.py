@@ -19,8 +19,8 @@ from checkback.consumer.group.membership import Membership
 from checkback.consumer.group_positions import RESET, Request, act, look
 from checkback.consumer.position import BatchKey, MessageKey, Position
 from checkback.consumer.retry import DeadLetter, Retry
-from checkback.operate.operator_signature import OperatorSignature
-from checkback.operate.rules import RefusedError
+from checkback.operate.operations import OperatorSignature
+from checkback.operate.permissions import RefusedError
 from checkback.storage.timestamps import iso
 from consumer.heard import Heard
 from consumer.published import START

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from checkback.application.queries import reconcile
 from checkback.application.rebuild import rebuild
-from checkback.application.run import reconcile
 from checkback.check.query import CheckBatches
 from checkback.errors import CheckbackError, StateError
 from checkback.query.answers import Answers

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from checkback.application.run import reconcile
+from checkback.application.queries import reconcile
 from checkback.errors import CheckbackError
 from checkback.settings import Settings
 from checkback.storage.log.delta_log import DeltaLog

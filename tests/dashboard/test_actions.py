@@ -13,7 +13,7 @@ import pytest
 from checkback.errors import printable
 from checkback.gateway.health import now_ms
 from checkback.gateway.tables import Appender, half_rows
-from checkback.operate.tables import FileStore
+from checkback.operate.operator_tables import FileStore
 from checkback.settings import Storage
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.schemas import SCHEMAS

@@ -19,7 +19,7 @@ from checkback.consumer.group.group_state import GroupState, MessageQueue, Queue
 from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.position import BatchKey, MessageKey, Position
 from checkback.consumer.retry import Retry
-from checkback.dashboard import audits
+from checkback.dashboard import overview
 from checkback.dashboard.access import COOKIE, Access
 from checkback.dashboard.app import HEADERS, create_app
 from checkback.dashboard.pages import Pages
@@ -376,9 +376,9 @@ def test_the_audit_runs_when_it_is_asked_for_one_at_a_time(
     assert found["figures"]["unpublished"] == 4
     assert sum(found["figures"][name] for name in ENDS) == found["figures"]["halves"]
     assert all(one["meaning"] in html.unescape(page) for one in found["findings"])
-    with audits._running:
+    with overview._running:
         assert browser.get("/audit.json").status_code == 503
-    monkeypatch.setattr(audits, "WITHIN", timedelta(0))
+    monkeypatch.setattr(overview, "WITHIN", timedelta(0))
     late = browser.get("/audit?run=1")
     assert (late.status_code, "takes too long" in late.text) == (409, True)
     monkeypatch.undo()

@@ -18,7 +18,7 @@ from uvicorn.server import ServerState
 from checkback.dashboard.access import Access
 from checkback.dashboard.app import create_app
 from checkback.dashboard.pages import Pages
-from checkback.dashboard.run import MAX_CONNECTIONS, TIMEOUT_S, config_of
+from checkback.dashboard.server import MAX_CONNECTIONS, TIMEOUT_S, config_of
 from checkback.errors import StorageError
 from checkback.query.answers import Answers
 from checkback.query.engines.duckdb_engine import DuckDBEngine

@@ -14,7 +14,7 @@ import pytest
 from starlette.responses import PlainTextResponse, Response
 
 from checkback.dashboard import actions, app, pages
-from checkback.operate.tables import OperatorTables, open_tables
+from checkback.operate.operator_tables import OperatorTables, open_tables
 from dashboard.hostile import HOSTILE, TOKEN
 from dashboard.visitors import SAME, client, form_of
 

@@ -16,11 +16,11 @@ from checkback.commands import application
 from checkback.landing.kafka_records import read_half, read_ops
 from checkback.messages.half import parse_half
 from checkback.messages.op import parse_ops
-from checkback.observe.lag import Lag
+from checkback.observe.counts import PendingCount
 from checkback.observe.logs import JsonFormatter
 from checkback.observe.metrics import Metrics
 from checkback.observe.observer import Observer
-from checkback.observe.pending import PendingCount
+from checkback.observe.progress import Lag
 from checkback.reconcile.records.actions import QUEUED, SEGMENT, Actions
 from checkback.settings import Producer, Settings
 from checkback.settings.loading import load

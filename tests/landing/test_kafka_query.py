@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from checkback.application.run import reconcile
+from checkback.application.queries import reconcile
 from checkback.errors import CheckbackError, SettingsError
 from checkback.landing import kafka_query as landing_kafka
 from checkback.landing.batch import Landing

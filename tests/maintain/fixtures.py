@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from checkback.gateway.tables import Appender, half_rows
-from checkback.maintain.run import maintain
+from checkback.maintain.maintenance import maintain
 from checkback.messages.half import Half
 from checkback.settings import Settings
 from checkback.storage.log.delta_log import DeltaLog

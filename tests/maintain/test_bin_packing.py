@@ -7,7 +7,7 @@ from random import Random
 import hypothesis.strategies as st
 from hypothesis import given
 
-from checkback.maintain.bin_packing import Candidate, groups, order_of
+from checkback.maintain.compaction import Candidate, groups, order_of
 
 TARGET, MEMORY = 1000, 4000
 

@@ -13,8 +13,8 @@ import pytest
 
 from checkback.cli import main
 from checkback.maintain import report
+from checkback.maintain.maintenance import LOCK
 from checkback.maintain.report import TableReport
-from checkback.maintain.run import LOCK
 from checkback.settings import Settings
 from checkback.storage.lock import exclusive_lock
 from checkback.storage.tables import Tables

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 from checkback.errors import FencedError
-from checkback.maintain.run import LOCK, maintain
+from checkback.maintain.maintenance import LOCK, maintain
 from checkback.storage.files import table_files
 from checkback.storage.files.lease import Lease
 from checkback.storage.log.commit_reader import CommitReader
@@ -67,7 +67,7 @@ def test_clock_that_is_ahead_removes_nothing_that_is_still_to_be_committed(
     written = _file(s3, 1)  # by a gateway, whose commit follows
     ahead = time.time() + 100 * DAY_MS / 1000
     with monkeypatch.context() as patch:
-        patch.setattr("checkback.maintain.run.time.time", lambda: ahead)
+        patch.setattr("checkback.maintain.maintenance.time.time", lambda: ahead)
         (done,) = maintain(settings_of(s3.root), s3, dry_run=False, progress=Quiet())
     assert (done.removed_files, done.removed_commits) == (0, 0)
     log.commit(written)

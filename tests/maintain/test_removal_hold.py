@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from checkback.maintain.removal_hold import LOST, OTHERS, REBUILDING, removal_hold
+from checkback.maintain.streams import LOST, OTHERS, REBUILDING, removal_hold
 from checkback.storage.log import spark_log
 from checkback.storage.tables import Tables
 

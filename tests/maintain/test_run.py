@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 
 from checkback.errors import FencedError, StorageError
 from checkback.maintain import compaction as compacting
-from checkback.maintain.removal_hold import LOST, OTHERS, REBUILDING
-from checkback.maintain.run import LOCK
+from checkback.maintain.maintenance import LOCK
+from checkback.maintain.streams import LOST, OTHERS, REBUILDING
 from checkback.reconcile.checkpoint_owner import claim
 from checkback.storage.lock import exclusive_lock
 from checkback.storage.log.delta_log import DeltaLog

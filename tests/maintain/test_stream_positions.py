@@ -9,7 +9,7 @@ import pytest
 
 from checkback.errors import StorageError
 from checkback.maintain.retention import Reader
-from checkback.maintain.stream_positions import reader_of, readers, rebuilding
+from checkback.maintain.streams import reader_of, readers, rebuilding
 from checkback.storage.checkpoints.checkpoint import StreamPosition
 from checkback.storage.tables import Tables
 

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from checkback.application.run import reconcile
+from checkback.application.queries import reconcile
 from checkback.gateway.tables import op_rows
-from checkback.maintain.removal_hold import LOST
 from checkback.maintain.spark_maintenance import hours_kept, maintain_by_spark
+from checkback.maintain.streams import LOST
 from checkback.messages.op import Op
 from checkback.reconcile.checkpoint_owner import claim
 from checkback.settings import Settings

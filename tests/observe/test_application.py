@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import requests
 
-from checkback.application.run import reconcile
+from checkback.application.queries import reconcile
 from checkback.observe.logs import EVENTS
 from checkback.settings import Settings
 from conftest import TRACE

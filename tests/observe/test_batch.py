@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from checkback.observe.batch import OTHER, by_group
+from checkback.observe.counts import OTHER, by_group
 
 
 def test_groups_with_the_most_checks_are_told_by_their_names() -> None:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from checkback.observe.lag import Lag
-from checkback.observe.progress import Progress, Source
+from checkback.observe.progress import Lag, Progress, Source
 from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:

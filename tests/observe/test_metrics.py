@@ -17,10 +17,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from checkback.consumer.metrics import ConsumerMetrics
 from checkback.errors import SettingsError
-from checkback.observe.lag import Lag
+from checkback.observe.counts import PendingCount, names_by_hash
 from checkback.observe.metrics import Metrics
 from checkback.observe.observer import Observer
-from checkback.observe.pending import PendingCount, names_by_hash
+from checkback.observe.progress import Lag
 from checkback.reconcile.records.actions import GROUP, QUEUED, SEGMENT, Actions
 from checkback.reconcile.records.records import Action
 from checkback.storage.schemas import arrow_schema

@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkback.observe.batch import OTHER
-from checkback.observe.pending import PendingCount
+from checkback.observe.counts import OTHER, PendingCount
 from checkback.reconcile.records.actions import AS_BEFORE, SEGMENT
 
 _PENDING = st.integers(0, 5) | st.just(AS_BEFORE)

@@ -11,10 +11,10 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from checkback.operate.action import Outcome, act
-from checkback.operate.operator_signature import OperatorSignature
-from checkback.operate.resolve import ending
+from checkback.operate.operations import OperatorSignature
+from checkback.operate.operator_tables import FileStore
+from checkback.operate.request import ending
 from checkback.operate.resume import resuming
-from checkback.operate.tables import FileStore
 from checkback.operate.transaction import Asked, Place
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.parquet.parquet_files import FileWriter
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
-    from checkback.operate.tables import OperatorTables
+    from checkback.operate.operator_tables import OperatorTables
 
 QUEUE = 2_000_000_000
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)

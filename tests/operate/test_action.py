@@ -18,17 +18,17 @@ from checkback.errors import CheckbackError, SettingsError
 from checkback.messages.half import FIRST_PLACE, RESUMED_BY, RESUMED_FROM
 from checkback.operate.action import act
 from checkback.operate.lookup import find
-from checkback.operate.resolve import ending
+from checkback.operate.permissions import RefusedError
+from checkback.operate.request import ending
 from checkback.operate.resume_all import resumable, resume_some
-from checkback.operate.rules import RefusedError
 from checkback.operate.transaction import Asked, Place
 from checkback.storage.row_texts import COUNTED
 from operate.fixtures import ALICE, BOB, QUEUE, T0, Lakehouse, Watched
 
 if TYPE_CHECKING:
     from checkback.operate.action import Outcome
-    from checkback.operate.operator_signature import OperatorSignature
-    from checkback.operate.tables import FileStore
+    from checkback.operate.operations import OperatorSignature
+    from checkback.operate.operator_tables import FileStore
 
 pytestmark = pytest.mark.slow
 

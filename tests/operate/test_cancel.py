@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from checkback.cli import main
-from checkback.operate.rules import RefusedError
+from checkback.operate.permissions import RefusedError
 from checkback.operate.transaction import Asked, Place
 from checkback.storage.timestamps import ms_of
 from operate.fixtures import BOB, T0, Lakehouse

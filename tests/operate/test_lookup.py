@@ -12,7 +12,7 @@ from deltalake import write_deltalake
 from checkback.errors import SettingsError
 from checkback.messages.half import RESUMED_BY, RESUMED_FROM
 from checkback.operate.lookup import find
-from checkback.operate.rules import RefusedError
+from checkback.operate.permissions import RefusedError
 from checkback.operate.transaction import AmbiguousError, Asked, Place
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.timestamps import ms_of

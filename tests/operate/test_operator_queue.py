@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from checkback.operate.action import Outcome, act
+from checkback.operate.permissions import RefusedError
 from checkback.operate.resume import resuming
 from checkback.operate.resume_all import resumable, resume_some
-from checkback.operate.rules import RefusedError
 from checkback.operate.transaction import Asked, Place
 from operate.fixtures import ALICE, BOB, QUEUE, Lakehouse
 from operate.test_action import CrashError, Crashing, Meanwhile
@@ -17,8 +17,8 @@ from operate.test_action import CrashError, Crashing, Meanwhile
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from checkback.operate.operator_signature import OperatorSignature
-    from checkback.operate.tables import OperatorTables
+    from checkback.operate.operations import OperatorSignature
+    from checkback.operate.operator_tables import OperatorTables
 
 BEFORE = QUEUE - 1
 

@@ -12,10 +12,10 @@ import pytest
 from checkback.commands.operate import _now
 from checkback.errors import CheckbackError
 from checkback.operate.action import act
-from checkback.operate.operator_signature import OperatorSignature
-from checkback.operate.resolve import ending
+from checkback.operate.operations import OperatorSignature
+from checkback.operate.operator_tables import FileStore
+from checkback.operate.request import ending
 from checkback.operate.resume import resuming
-from checkback.operate.tables import FileStore
 from checkback.operate.transaction import Asked
 from checkback.storage.tables import Tables
 from operate.fixtures import QUEUE, T0, Lakehouse

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from checkback.cli import main
+from checkback.operate.permissions import RefusedError
 from checkback.operate.resume_all import resumable, resume_some
-from checkback.operate.rules import RefusedError
 from checkback.operate.transaction import Asked, Place
 from operate.fixtures import ALICE, BOB, QUEUE, T0, Lakehouse, Watched
 
 if TYPE_CHECKING:
     from checkback.errors import CheckbackError
     from checkback.operate.action import Outcome
-    from checkback.operate.tables import OperatorTables
+    from checkback.operate.operator_tables import OperatorTables
 
 pytestmark = pytest.mark.slow
 

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.errors import SettingsError
-from checkback.operate.operations import Operation, operations_of
-from checkback.operate.operator_signature import ACTOR_MAX, REASON_MAX, OperatorSignature
-from checkback.operate.rules import RefusedError, judge_resolve, judge_resume
+from checkback.operate.operations import ACTOR_MAX, REASON_MAX, Operation, OperatorSignature, operations_of
+from checkback.operate.permissions import RefusedError, judge_resolve, judge_resume
 from checkback.operate.transaction import AmbiguousError, Asked, Decision, LandedOp, Place, Transaction, chosen
 from operate.fixtures import ALICE, BOB, QUEUE, T0
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from sqlalchemy import create_engine
 
-from checkback.application.run import reconcile
+from checkback.application.queries import reconcile
 from checkback.cli import main
 from checkback.operate.action import act
+from checkback.operate.operations import half_row
+from checkback.operate.operator_tables import FileStore, SparkStore, open_tables
 from checkback.operate.resume import resuming
-from checkback.operate.rows import half_row
-from checkback.operate.tables import FileStore, SparkStore, open_tables
 from checkback.operate.transaction import Asked, Place
 from checkback.producer import (
     Barrier,

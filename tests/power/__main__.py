@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from random import Random
 
-from checkback.query.audit.run import audit
+from checkback.query.answers import Answers
 from checkback.settings import Settings
 from checkback.spark.session import running_session
 from examples.producer import ExampleProducer
@@ -61,7 +61,7 @@ def _run(folder: Path, rounds: int, random: Random) -> int:
             spark.sparkContext.setLogLevel("OFF")
             for number, (moment, promised) in enumerate(moments(notes, root, rounds, random), 1):
                 outcome = restart(settings, moment, promised, random, spark)
-                if number % _AUDIT == 0 and not outcome.faults and audit(spark, settings).broken:
+                if number % _AUDIT == 0 and not outcome.faults and Answers(settings, spark).audit().broken:
                     outcome.faults.append("audit says that a promise is broken")
                 rebuilt += outcome.rebuilt
                 faults += [f"cut at {moment}: {fault}" for fault in outcome.faults]

@@ -112,8 +112,8 @@ def _gateway(settings: Settings, moment: int) -> None:
 
 
 def _reconcile(spark: SparkSession, settings: Settings, outcome: Outcome) -> None:
+    from checkback.application.queries import reconcile
     from checkback.application.rebuild import rebuild
-    from checkback.application.run import reconcile
 
     jvm: Any = spark._jvm
     jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()

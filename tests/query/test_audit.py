@@ -11,12 +11,11 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from checkback.application.run import reconcile
+from checkback.application.queries import reconcile
 from checkback.cli import main
 from checkback.errors import CheckbackError, SettingsError
 from checkback.query.answers import Answers
 from checkback.query.audit.promises import FINDINGS
-from checkback.query.audit.run import Report, audit
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
 from conftest import TRACE
@@ -37,6 +36,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from checkback.query.audit.findings import Report
 
 
 def _settings(root: Path) -> Settings:
@@ -137,7 +138,7 @@ def test_figures_add_up(spark: SparkSession, tmp_path: Path) -> None:
     ]
     write(spark, Tables.of(settings.storage), rows)
     checked = [BORN + timedelta(seconds=seconds) for seconds in (7, 67, 127)]
-    report = audit(spark, settings)
+    report = Answers(settings, spark).audit()
     spark.sql("DROP SCHEMA spark_catalog.audited CASCADE")
     figures = {each.finding.name: (each.count, each.samples) for each in report.found}
     assert figures == {

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from checkback.query.answers import Answers
+from checkback.query.audit.conditions import MARGIN
 from checkback.query.audit.promises import FINDINGS
-from checkback.query.audit.rules import MARGIN
 from checkback.reconcile.records.records import Reason
 from checkback.settings import Settings
 from checkback.storage.tables import Tables

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from checkback.query.audit import order as audit_order
-from checkback.query.audit.run import audit_on, findings_on
+from checkback.query.audit.findings import audit_on, findings_on
 from checkback.query.engines.duckdb_engine import DuckDBEngine
 from checkback.settings import Settings
 from checkback.storage.tables import Tables

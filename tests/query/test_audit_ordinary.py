@@ -16,9 +16,9 @@ import pyarrow as pa
 import pytest
 
 from checkback.query.audit import facts as audit_facts
-from checkback.query.audit import half_index
 from checkback.query.audit import labels as audit_labels
-from checkback.query.audit.run import audit_on, findings_on
+from checkback.query.audit import ordinary
+from checkback.query.audit.findings import audit_on, findings_on
 from checkback.query.engines import duckdb_engine
 from checkback.query.engines.duckdb_engine import DuckDBEngine
 from checkback.reconcile.records.records import Reason
@@ -258,7 +258,7 @@ def test_facts_are_computed_from_the_rows_that_they_name() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spare", [half_index._SPARE, -1_000_000_000])
+@pytest.mark.parametrize("spare", [ordinary._SPARE, -1_000_000_000])
 def test_faults_at_random_are_judged_as_by_all_facts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spare: int
 ) -> None:
@@ -266,7 +266,7 @@ def test_faults_at_random_are_judged_as_by_all_facts(
 
     Once with places of their own for all offsets, once as if those were far apart.
     """
-    monkeypatch.setattr(half_index, "_SPARE", spare)
+    monkeypatch.setattr(ordinary, "_SPARE", spare)
     seed = int(os.environ.get("SEED") or 0) or Random().randrange(1, 10**6)
     print(f"SEED={seed}")
     random = Random(seed)

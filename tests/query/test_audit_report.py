@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from datetime import datetime, timezone
 
+from checkback.query.audit.findings import Found, Report
 from checkback.query.audit.promises import FINDINGS, PROMISES
 from checkback.query.audit.report import COLUMNS, as_json, conclusion, table_rows
-from checkback.query.audit.run import Found, Report
 from checkback.storage.checkpoints.checkpoint import Batch
 
 _DONE, _NEXT = Batch(4, 1_767_225_600_250), Batch(5, 1_767_225_602_000)

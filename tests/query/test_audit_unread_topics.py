@@ -12,7 +12,7 @@ import pytest
 
 from checkback.cli import main
 from checkback.errors import StorageError
-from checkback.query.audit.run import Report, audit_on, findings_on
+from checkback.query.audit.findings import Report, audit_on, findings_on
 from checkback.query.engines.duckdb_engine import DuckDBEngine
 from checkback.query.engines.spark_engine import SparkEngine
 from checkback.settings import Settings

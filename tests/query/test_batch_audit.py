@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from checkback.query.audit.run import Report
+    from checkback.query.audit.findings import Report
 
 pytestmark = pytest.mark.slow
 

@@ -15,20 +15,18 @@ import pytest
 from pyspark.sql import functions as F
 
 from checkback.query.audit.batches import audit_batches
+from checkback.query.audit.findings import SAMPLES, summary_question, taken
 from checkback.query.audit.labels import labelled
-from checkback.query.audit.run import SAMPLES, summary_question, taken
 from checkback.query.breaker_states import breakers_question
-from checkback.query.discarded_messages import discard_counts_question, discarded_question, resumes_question
 from checkback.query.engines.check_jitter import xxhash64
 from checkback.query.engines.duckdb_engine import DuckDBEngine
 from checkback.query.engines.spark_engine import SparkEngine
 from checkback.query.message_keys import keys_of
 from checkback.query.outage_questions import damage_question, outages_question
 from checkback.query.pending_transactions import pending_question
-from checkback.query.scheduled_messages import SCHEDULED, SCHEDULED_COUNTS
 from checkback.query.status.groups import group_rows, last_words_question
 from checkback.query.status.status import lost_question, read_status
-from checkback.query.timeline import (
+from checkback.query.time_series import (
     decided_question,
     decisions_question,
     latency_question,
@@ -38,7 +36,14 @@ from checkback.query.timeline import (
 )
 from checkback.query.topic_tables import topic_rows
 from checkback.query.transaction_lineage import lineage_rows, transactions_question
-from checkback.query.unpublished_messages import unpublished_question
+from checkback.query.undelivered_messages import (
+    SCHEDULED,
+    SCHEDULED_COUNTS,
+    discard_counts_question,
+    discarded_question,
+    resumes_question,
+    unpublished_question,
+)
 from checkback.query.versions.view import View
 from checkback.query.versions.whole_batches import stops_question
 from checkback.settings import Settings

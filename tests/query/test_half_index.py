@@ -7,7 +7,7 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from checkback.query.audit.half_index import HalfIndex
+from checkback.query.audit.ordinary import HalfIndex
 
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 

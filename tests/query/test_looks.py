@@ -12,8 +12,7 @@ from checkback.query.answers import Answers
 from checkback.query.engines import duckdb_engine
 from checkback.query.engines.duckdb_engine import DuckDBEngine
 from checkback.query.pending_transactions import pending_question
-from checkback.query.scheduled_messages import SCHEDULED
-from checkback.query.unpublished_messages import unpublished_question
+from checkback.query.undelivered_messages import SCHEDULED, unpublished_question
 from checkback.query.versions.table_versions import FixedTables
 from checkback.query.versions.view import View
 from checkback.settings import Settings, Storage

@@ -10,7 +10,6 @@ from deltalake import DeltaTable
 
 from checkback.query.answers import Answers
 from checkback.query.audit.removed_rows import unseen
-from checkback.query.audit.run import audit
 from checkback.reconcile.publish.batches import batch_row
 from checkback.reconcile.read_ranges import ReadRange
 from checkback.settings import Settings
@@ -126,5 +125,5 @@ def test_spark_finds_the_same(spark: SparkSession, tmp_path: Path) -> None:
     )
     write(None, Tables.of(settings.storage), [Transaction(1, 1).half()])
     restored = _restored(settings, "half", 1)
-    found = {each.finding.name: each.samples for each in audit(spark, settings).found}
+    found = {each.finding.name: each.samples for each in Answers(settings, spark).audit().found}
     assert found["half_rows_removed"] == (restored,)

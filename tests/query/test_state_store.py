@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from checkback.application.run import reconcile
+from checkback.application.queries import reconcile
 from checkback.query import pending, state_differences, state_pending
 from checkback.settings import Settings
 from checkback.storage.checkpoints.checkpoint import last_done

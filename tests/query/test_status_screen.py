@@ -14,8 +14,7 @@ from rich.console import Console
 from checkback.commands.status import _screen
 from checkback.messages.durations import span
 from checkback.query.engines.duckdb_engine import DuckDBEngine
-from checkback.query.status.progress import Progress
-from checkback.query.status.run_schedule import RunSchedule
+from checkback.query.status.progress import Progress, RunSchedule
 from checkback.query.status.screen import Line, as_json, check_rows, group_rows, lines
 from checkback.query.status.status import (
     GROUP,
@@ -26,7 +25,7 @@ from checkback.query.status.status import (
     TableFacts,
     read_status,
 )
-from checkback.query.unpublished_messages import UnpublishedTopic
+from checkback.query.undelivered_messages import UnpublishedTopic
 from checkback.query.versions.view import View
 from checkback.settings import Settings
 from checkback.storage.checkpoints.checkpoint import Batch

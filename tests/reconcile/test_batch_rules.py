@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from checkback.application import run as application
+from checkback.application import queries as application
+from checkback.application.queries import reconcile
 from checkback.application.rebuild import rebuild
-from checkback.application.run import reconcile
 from checkback.errors import CheckbackError, StateError
 from checkback.reconcile import batch_rules
 from checkback.reconcile.batch_rules import BatchRules, in_force, keep

@@ -19,7 +19,7 @@ from checkback.consumer.position import QUEUES, Position
 from checkback.consumer.topic_reader import TopicReader
 from checkback.errors import FencedError, StateError, StorageError
 from checkback.query import lineage, unpublished
-from checkback.query.unpublished_messages import count_unpublished
+from checkback.query.undelivered_messages import count_unpublished
 from checkback.query.versions.view import View
 from checkback.reconcile.publish import topic_tables
 from checkback.reconcile.publish import unpublished as unpublished_rules

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from checkback.application.run import reconcile
+from checkback.application.queries import reconcile
 from checkback.errors import StorageError
 from checkback.settings import Settings
 from checkback.storage.catalog_names import table_name

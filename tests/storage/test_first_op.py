@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from checkback.gateway.deduplication.history import DeduplicationHistory
 from checkback.gateway.deduplication.remembered_half import STATE_OF
 from checkback.operate.lookup import find
-from checkback.operate.tables import FileStore
+from checkback.operate.operator_tables import FileStore
 from checkback.operate.transaction import Asked
 from checkback.reconcile.records.records import EVENT, NOT_STATED, Action, Kind
 from checkback.reconcile.segment import Rules, Segment, decide

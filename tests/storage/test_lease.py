@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, cast
 import obstore
 import pytest
 
+from checkback.application.queries import Queries
 from checkback.application.rebuild import _forestall
-from checkback.application.run import Queries
 from checkback.errors import FencedError, StorageError
-from checkback.maintain.run import LOCK
+from checkback.maintain.maintenance import LOCK
 from checkback.reconcile.batch_rules import batch_rules, keep
 from checkback.reconcile.checkpoint_owner import NAME, WRITTEN
 from checkback.settings import Settings, Storage

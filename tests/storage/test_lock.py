@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from checkback.application.run import reconcile
+from checkback.application.queries import reconcile
 from checkback.cli import main
 from checkback.errors import FencedError, StorageError
 from checkback.settings import Settings

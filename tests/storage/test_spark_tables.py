@@ -13,12 +13,12 @@ from urllib.parse import urlparse
 import pyarrow as pa
 import pytest
 
+from checkback.application.queries import reconcile
 from checkback.application.rebuild import rebuild
-from checkback.application.run import reconcile
 from checkback.errors import CheckbackError, FencedError, StateError, StorageError
 from checkback.maintain.spark_maintenance import maintain_by_spark
 from checkback.query import pending
-from checkback.query.audit.run import audit
+from checkback.query.answers import Answers
 from checkback.reconcile.checkpoint_owner import claim
 from checkback.reconcile.publish.publisher import Publisher
 from checkback.reconcile.start.start_facts import facts
@@ -125,7 +125,7 @@ class Lakehouse:
 
     def figures(self) -> dict[str, int]:
         """What an audit counts, which finds nothing broken."""
-        report = audit(self.spark, self.settings())
+        report = Answers(self.settings(), self.spark).audit()
         assert not report.broken, report
         return {each.finding.name: each.count for each in report.found if each.count}
 
@@ -192,7 +192,7 @@ def test_job_in_a_catalog(catalog: Lakehouse) -> None:
 
     put_back = _damaged(lake, *damaged)
     assert lake.tables.topics(lake.spark) == ["topics/Orders_1", "topics/orders_1", "topics/orders|1"]
-    report = audit(lake.spark, lake.settings())
+    report = Answers(lake.settings(), lake.spark).audit()
     assert sorted(report.unread) == ["Orders_1", "orders_1"]
     assert not report.broken, report
     done = maintain_by_spark(lake.spark, lake.settings(), lake.tables, dry_run=True, progress=Quiet())

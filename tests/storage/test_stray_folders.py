@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from checkback.maintain.run import names
+from checkback.maintain.maintenance import names
 from checkback.settings import Storage
 from checkback.storage.crash_recovery import recover_tables
 from checkback.storage.tables import Tables

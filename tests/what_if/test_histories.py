@@ -10,12 +10,10 @@ import pytest
 
 from checkback.reconcile.records.records import Kind
 from checkback.reconcile.state import timer_encoding
-from checkback.what_if.answers import Answers
-from checkback.what_if.comparison import compare
-from checkback.what_if.figures import total
+from checkback.what_if.comparison import compare, total
 from checkback.what_if.recorded_segment import Recorded
 from checkback.what_if.records import NEVER
-from checkback.what_if.replay import replayed
+from checkback.what_if.replay import Answers, replayed
 from checkback.what_if.timeline import Cadence, Timeline
 from simulator.lives import SLOTS
 from simulator.reconcile import SIZE

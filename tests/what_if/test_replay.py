@@ -10,12 +10,10 @@ import pytest
 
 from checkback.reconcile.records.records import Kind, Reason, Source
 from checkback.reconcile.segment import Rules
-from checkback.what_if.answers import Answers
-from checkback.what_if.comparison import compare
-from checkback.what_if.figures import Figures
+from checkback.what_if.comparison import Figures, compare
 from checkback.what_if.recorded_segment import Recorded
 from checkback.what_if.records import NEVER, RECORDED, Answered, Row, State
-from checkback.what_if.replay import replayed
+from checkback.what_if.replay import Answers, replayed
 from checkback.what_if.timeline import Cadence, Timeline
 
 _RULES = Rules(timeout=6_000, check_interval=60_000, check_max=2, reserved=10**9)

@@ -13,7 +13,7 @@ from checkback.query.engines.check_jitter import xxhash64
 from checkback.settings import Settings
 from checkback.storage.timestamps import time_of
 from checkback.what_if.records import RECORDED
-from checkback.what_if.run import replay
+from checkback.what_if.replayed_tables import replay
 from what_if.lake import write
 from what_if.test_replay import LATE, LATE_TIMES
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from checkback.what_if.parts import Change
+    from checkback.what_if.replayed_tables import Change
 
 
 @pytest.fixture(scope="module")

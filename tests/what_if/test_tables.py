@@ -13,11 +13,10 @@ from checkback.errors import SettingsError
 from checkback.settings import Settings
 from checkback.storage.timestamps import time_of
 from checkback.what_if import changes_table, groups_table, plot, what_if
-from checkback.what_if.comparison import compare
-from checkback.what_if.figures import Figures, total
+from checkback.what_if.comparison import Figures, compare, total
 from checkback.what_if.recorded_segment import Recorded
 from checkback.what_if.records import NEVER, RECORDED, State
-from checkback.what_if.run import replay
+from checkback.what_if.replayed_tables import replay
 from checkback.what_if.timeline import Cadence
 from support.query_times import append, table
 from what_if.lake import write

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from checkback.application.run import reconcile
+from checkback.application.queries import reconcile
 from checkback.cli import main
 from checkback.landing.file_query import land
 from checkback.settings import Settings
 from checkback.what_if import what_if
-from checkback.what_if.run import replay
+from checkback.what_if.replayed_tables import replay
 from conftest import TRACE
 from examples.producer import ExampleProducer
 from support import expected
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from checkback.what_if.parts import Change
+    from checkback.what_if.replayed_tables import Change
 
 _CHECK_MAX, _TRANSACTIONS = 6, 154
 _GONE = frozenset({"g_gone", "g_main1"})

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from checkback.application.run import reconcile
+from checkback.application.queries import reconcile
 from checkback.errors import CheckbackError
 from checkback.query import pending
 from checkback.settings import Settings

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from checkback.application.run import tick, without_no_data_batches
+from checkback.application.queries import tick, without_no_data_batches
 from checkback.check.checkpoint_reset import renew
 from checkback.errors import FencedError, SettingsError, StorageError
 from checkback.reconcile.batch_rules import batch_rules, in_force, keep, rules_of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING
 
-from checkback.commands.no_pandas import NoPandas
 from checkback.commands.options import Output
 from checkback.commands.printing import console, print_line, print_lines, print_table
 from checkback.errors import printable
@@ -19,6 +19,27 @@ if TYPE_CHECKING:
     from checkback.commands.printing import Column, Row
     from checkback.query.answers import Answers
     from checkback.settings import Settings
+
+
+class NoPandas(MetaPathFinder):
+    """A finder of modules, for which there is no pandas."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:  # noqa: ARG002 - importlib's
+        """Raises ModuleNotFoundError for pandas."""
+        if fullname == "pandas":
+            raise ModuleNotFoundError(name=fullname)
+
+
+@contextmanager
+def no_pandas() -> Iterator[None]:
+    """Meanwhile pandas cannot be imported. Pyarrow looks for it once, with its first array."""
+    finder = NoPandas()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
 
 #: producer groups that are named where one is unknown
 _GROUPS = 10

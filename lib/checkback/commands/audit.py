@@ -13,7 +13,7 @@ from checkback.commands.options import ANSWERS, Answer, Output, app, command
 from checkback.commands.printing import console, print_table
 
 if TYPE_CHECKING:
-    from checkback.query.audit.run import Report
+    from checkback.query.audit.findings import Report
 
 
 @command(app, panel=ANSWERS)

@@ -21,7 +21,7 @@ def dashboard(
     given = {"dashboard.host": host, "dashboard.port": port}
     settings = options.load_for_tables(SECRETS_OF_OTHERS - {"dashboard"}, given).settings
     try:
-        from checkback.dashboard.run import serve
+        from checkback.dashboard.server import serve
     except ModuleNotFoundError as error:
         raise missing_module(error, "dashboard", "checkback dashboard") from error
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from checkback.commands.no_pandas import no_pandas
+from checkback.commands.answering import no_pandas
 from checkback.commands.options import RUN, Common, app, command
 from checkback.errors import missing_module
 from checkback.observe.logs import started

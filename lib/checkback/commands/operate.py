@@ -16,10 +16,10 @@ from checkback.errors import CheckbackError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from checkback.operate.operator_signature import OperatorSignature
+    from checkback.operate.operations import OperatorSignature
+    from checkback.operate.operator_tables import OperatorTables
     from checkback.operate.request import Request
     from checkback.operate.resume_all import Discarded, RequestForAll
-    from checkback.operate.tables import OperatorTables
     from checkback.operate.transaction import Transaction
     from checkback.settings import Settings
 
@@ -136,9 +136,9 @@ def _run_all(options: Change, store: OperatorTables, request: RequestForAll, que
 
 
 def _resumed(store: OperatorTables, chosen: list[Discarded], queue: int, signed: OperatorSignature) -> Iterator[Done]:
+    from checkback.operate.permissions import RefusedError
     from checkback.operate.preview import messages, outcome_json
     from checkback.operate.resume_all import resume_some
-    from checkback.operate.rules import RefusedError
 
     resumed, refused = 0, list[CheckbackError]()
     for first in range(0, len(chosen), store.at_once):

@@ -29,11 +29,11 @@ def reconcile(options: Common, available_now: AvailableNow = False) -> None:
     if available_now and _nothing_to_do(loaded.settings):
         return
     _refuse_second(loaded.settings)
-    from checkback.application import run
+    from checkback.application.queries import reconcile as run
 
     short = available_now and _is_small(loaded.settings)
     with running_session(loaded.settings, "checkback-reconcile", short=short) as spark:
-        run.reconcile(spark, loaded.settings, available_now)
+        run(spark, loaded.settings, available_now)
 
 
 def _refuse_second(settings: Settings) -> None:

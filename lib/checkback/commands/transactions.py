@@ -132,7 +132,7 @@ def _above(state: State, rows: pa.Table) -> Iterator[str]:
     if state is State.DISCARDED:
         yield from _totals(rows)
     if state is State.UNPUBLISHED:
-        from checkback.query.unpublished_messages import retry_of
+        from checkback.query.undelivered_messages import retry_of
 
         retries = dict.fromkeys(filter(None, map(retry_of, rows.column("real_topic").to_pylist())))
         yield from (f"Mend the table of the topic, or move it away: it is {retry}." for retry in retries)

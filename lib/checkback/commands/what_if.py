@@ -13,7 +13,7 @@ from checkback.spark.session import running_session
 from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
-    from checkback.what_if.parts import Change
+    from checkback.what_if.replayed_tables import Change
 
 
 @command(app, "what-if", ANSWERS)
@@ -28,7 +28,7 @@ def what_if(
     loaded = options.load_for_tables()
     from checkback.query.versions.as_of import parse_as_of
     from checkback.what_if import report
-    from checkback.what_if.run import changes_of, replay
+    from checkback.what_if.replayed_tables import changes_of, replay
 
     changes, begin = changes_of(loaded), parse_as_of(since, name="--since")
 

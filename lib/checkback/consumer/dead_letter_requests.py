@@ -30,9 +30,9 @@ from checkback.consumer.reconsume import (
 from checkback.consumer.resumption_ledger import ACTION, ResumptionLedger, recorded_deaths
 from checkback.consumer.retry import RESUMED
 from checkback.errors import SettingsError, StorageError
-from checkback.operate.operator_signature import OperatorSignature
-from checkback.operate.rules import RefusedError
-from checkback.operate.tables import FileStore
+from checkback.operate.operations import OperatorSignature
+from checkback.operate.operator_tables import FileStore
+from checkback.operate.permissions import RefusedError
 from checkback.storage.timestamps import iso
 
 if TYPE_CHECKING:

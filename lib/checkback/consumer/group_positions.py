@@ -26,10 +26,8 @@ from checkback.consumer.resumption_ledger import ResumptionLedger
 from checkback.consumer.retry import RESUMED
 from checkback.consumer.topic_reader import TopicReader
 from checkback.errors import SettingsError, StorageError
-from checkback.operate.operations import Operation
-from checkback.operate.operator_signature import OperatorSignature
-from checkback.operate.rows import operation_row
-from checkback.operate.rules import RefusedError
+from checkback.operate.operations import Operation, OperatorSignature, operation_row
+from checkback.operate.permissions import RefusedError
 from checkback.operate.transaction import Place
 from checkback.storage.log.delta_log import AlteredError, DeltaLog
 from checkback.storage.parquet.parquet_files import FileWriter

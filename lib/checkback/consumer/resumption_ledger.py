@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from checkback.errors import FencedError
-from checkback.operate.operations import Operation
-from checkback.operate.rows import operation_row
+from checkback.operate.operations import Operation, operation_row
 from checkback.operate.transaction import Place
 from checkback.storage.log.delta_log import AlteredError, DeltaLog
 from checkback.storage.parquet.parquet_files import FileWriter
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
     from checkback.consumer.group.group_state import Death
     from checkback.consumer.reconsume import Buried, Judged
-    from checkback.operate.operator_signature import OperatorSignature
+    from checkback.operate.operations import OperatorSignature
     from checkback.storage.tables import Tables
 
 ACTION = "RESUME_DEAD_LETTER"

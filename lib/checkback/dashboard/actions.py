@@ -10,16 +10,16 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from checkback.consumer import dead_letter_requests
-from checkback.dashboard.fate import fate_of, fate_of_letter
 from checkback.dashboard.pages import ROWS, link, of_field
 from checkback.dashboard.pages import time as shown_time
+from checkback.dashboard.transactions import fate_of, fate_of_letter
 from checkback.errors import CheckbackError, SettingsError, printable
 from checkback.messages.durations import span
 from checkback.operate.action import act, look
 from checkback.operate.operations import CANCEL
+from checkback.operate.operator_tables import open_tables
 from checkback.operate.preview import follows, outcome_text, transaction_card
 from checkback.operate.request import Request as Operation
-from checkback.operate.tables import open_tables
 from checkback.query.answers import records
 from checkback.query.no_answer import hint, no_answer
 from checkback.storage.queue_owners import QueueOwner, log_of_half, refuse_foreign

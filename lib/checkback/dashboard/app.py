@@ -14,9 +14,8 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from checkback.dashboard import actions, audits, lists, transactions
+from checkback.dashboard import actions, lists, overview, transactions
 from checkback.dashboard.access import COOKIE, VALID_S, is_foreign, is_same_origin
-from checkback.dashboard.overview import overview
 from checkback.dashboard.pages import ROWS, BusyError
 from checkback.errors import CheckbackError, SettingsError, printable
 
@@ -55,7 +54,7 @@ PAGES: dict[str, Show] = {
     "/unpublished": lists.unpublished,
     "/consumers": lists.consumers,
     "/groups/{group}": lists.group,
-    "/audit": audits.audit,
+    "/audit": overview.audit,
     "/transactions": transactions.search,
     "/transactions/{queue_id}/{queue_offset}": transactions.transaction,
 }
@@ -63,7 +62,7 @@ PAGES: dict[str, Show] = {
 
 def create_app(pages: Pages) -> Starlette:
     """The application. Each page's data are at the same path with ``.json``."""
-    routes = [Route("/", _shown(pages, overview)), Route("/overview.json", _shown(pages, overview))]
+    routes = [Route("/", _shown(pages, overview.overview)), Route("/overview.json", _shown(pages, overview.overview))]
     for path, show in PAGES.items():
         if not path.endswith("}"):
             routes.append(Route(f"{path}.json", _shown(pages, show)))
@@ -85,7 +84,7 @@ def _guard(
         allowed = pages.access.allowed(request.headers, request.cookies.get(COOKIE, ""))
         if not allowed and not (pages.access.needs_token and request.scope["path"] in _OPEN):
             response = _refused(pages, request)
-        elif is_foreign(request.method, request.headers, audits.runs(request)):
+        elif is_foreign(request.method, request.headers, overview.runs(request)):
             response = pages.error(request, 403, "a page of another site asks for this: open it here")
         else:
             response = await answer(request)

@@ -1,14 +1,18 @@
-"""The overview: is reconcile at work, who is stuck and why, decisions and checks over time, consumers."""
+"""The overview: is reconcile at work, who is stuck and why, decisions and checks over time, consumers; the audit."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from checkback.consumer.group.lag_reader import LagReader
 from checkback.consumer.group.lag_screen import facts_of
 from checkback.dashboard import charts
+from checkback.dashboard.pages import BusyError, given, wants_json
 from checkback.query.answers import records
+from checkback.query.audit import report as audit_report
 from checkback.query.status.screen import as_json, check_rows, lines
 from checkback.query.status.status import TableFacts
 from checkback.storage.timestamps import time_of
@@ -66,3 +70,33 @@ def _with_times(row: Mapping[str, Any]) -> dict[str, Any]:
         "last_answer_at": row["last_answer_at_ms"],
         "discard_forecast": None if due is None else time_of(due),
     }
+
+
+#: how long one may take; `checkback audit` has no limit
+WITHIN = timedelta(minutes=2)
+_running = Lock()
+
+
+def runs(request: Request) -> bool:
+    """Does the request make an audit run?"""
+    asked = request.scope["path"] in ("/audit", "/audit.json")
+    return asked and (wants_json(request) or given(request, "run") is not None)
+
+
+def audit(pages: Pages, request: Request) -> Response:
+    """A form; with ``run``, and as JSON, what the audit finds. Raises BusyError while another is running."""
+    if not runs(request):
+        return pages.answer(request, "audit.html", {"found": None})
+    if not _running.acquire(blocking=False):
+        raise BusyError("another audit is running", "", "ask again when it is done")
+    try:
+        with pages.asking() as answers:
+            report = answers.audit(WITHIN)
+    finally:
+        _running.release()
+    found = audit_report.as_json(report)
+    if wants_json(request):
+        return pages.answer(request, "audit.html", found)
+    about = audit_report.circumstances(report, datetime.now(timezone.utc))
+    data = {"found": found, "about": about, "verdict": audit_report.verdict(report)}
+    return pages.answer(request, "audit.html", data | {"sums": audit_report.ENDS})

@@ -21,8 +21,8 @@ def run(settings: Settings, dry_run: bool) -> list[TableReport]:
     Never with Spark there: its commits are atomic within one JVM only. Raises FencedError,
     StorageError.
     """
-    from checkback.maintain.run import maintain as maintained
-    from checkback.maintain.stream_positions import needs_spark
+    from checkback.maintain.maintenance import maintain as maintained
+    from checkback.maintain.streams import needs_spark
     from checkback.storage.tables import Tables
 
     tables = Tables.of(settings.storage)

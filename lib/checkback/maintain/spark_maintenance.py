@@ -14,10 +14,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from checkback.errors import StorageError, one_line
-from checkback.maintain.removal_hold import removal_hold
+from checkback.maintain.maintenance import LOCK
 from checkback.maintain.report import TableReport
-from checkback.maintain.run import LOCK
-from checkback.maintain.stream_positions import readers
+from checkback.maintain.streams import readers, removal_hold
 from checkback.settings.values import SHORTEST_RETENTION
 from checkback.storage.dataframes import session_conf
 from checkback.storage.lock import exclusive_lock
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from checkback.maintain.maintenance import Progress
     from checkback.maintain.retention import Reader
-    from checkback.maintain.run import Progress
     from checkback.settings import Settings
     from checkback.storage.tables import Tables
 

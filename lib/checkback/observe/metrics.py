@@ -13,18 +13,16 @@ from prometheus_client.registry import Collector
 from checkback import __version__
 from checkback.build import commit
 from checkback.check.wire import COMMIT, NO_ANSWER, ROLLBACK, UNKNOWN
-from checkback.observe.batch import OTHER, counts, decisions, lateness
+from checkback.observe.counts import OTHER, counts, decisions, lateness, names_by_hash
 from checkback.observe.metrics_server import served
-from checkback.observe.pending import names_by_hash
 from checkback.storage.schemas import SOURCES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from contextlib import AbstractContextManager
 
-    from checkback.observe.lag import Lag
-    from checkback.observe.pending import PendingCount
-    from checkback.observe.progress import Progress
+    from checkback.observe.counts import PendingCount
+    from checkback.observe.progress import Lag, Progress
     from checkback.reconcile.records.actions import Actions
 
 _BATCH_SECONDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0)

@@ -6,9 +6,9 @@ import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from checkback.observe import batch as batches
+from checkback.observe import counts as batches
+from checkback.observe.counts import PendingCount
 from checkback.observe.logs import event
-from checkback.observe.pending import PendingCount
 from checkback.observe.progress import progress
 
 if TYPE_CHECKING:

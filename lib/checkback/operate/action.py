@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 
 from checkback.errors import CheckbackError, FencedError
 from checkback.operate.lookup import find, is_recorded
-from checkback.operate.operations import operations_of
-from checkback.operate.rows import operation_row
-from checkback.operate.rules import RefusedError
+from checkback.operate.operations import operation_row, operations_of
+from checkback.operate.permissions import RefusedError
 from checkback.operate.transaction import Asked, chosen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from checkback.operate.operations import Operation
-    from checkback.operate.tables import OperatorTables
+    from checkback.operate.operator_tables import OperatorTables
     from checkback.operate.transaction import Transaction
 
 #: each attempt lost to a conflict means that another operator's succeeded.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from checkback.operate.operations import Operation
-    from checkback.operate.tables import OperatorTables
+    from checkback.operate.operator_tables import OperatorTables
     from checkback.operate.transaction import Asked
 
 #: Most half messages of one transaction id that are looked up; if there are more, the place must be given.

@@ -9,17 +9,16 @@ import pyarrow.compute as pc
 
 from checkback.operate.action import Action
 from checkback.operate.lookup import own_rows_at
-from checkback.operate.operations import RESUME, Operation, application_of
-from checkback.operate.rows import half_row
-from checkback.operate.rules import RefusedError, judge_resume
+from checkback.operate.operations import RESUME, Operation, application_of, half_row
+from checkback.operate.permissions import RefusedError, judge_resume
 from checkback.operate.transaction import Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from checkback.operate.operator_signature import OperatorSignature
-    from checkback.operate.tables import OperatorTables
+    from checkback.operate.operations import OperatorSignature
+    from checkback.operate.operator_tables import OperatorTables
     from checkback.operate.transaction import Transaction
 
 #: where an offset that was used is known: table, column of the queue, column of the offset

@@ -15,9 +15,9 @@ import pyarrow as pa
 from checkback.errors import CheckbackError, FencedError, SettingsError
 from checkback.operate.action import TRIES, Outcome, act, record
 from checkback.operate.lookup import find_at, resumed_messages
+from checkback.operate.operations import operation_row
+from checkback.operate.permissions import RefusedError
 from checkback.operate.resume import next_versions, resume_at, resuming
-from checkback.operate.rows import operation_row
-from checkback.operate.rules import RefusedError
 from checkback.operate.transaction import Asked, Key, Place
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from checkback.operate.action import Action
-    from checkback.operate.operator_signature import OperatorSignature
-    from checkback.operate.tables import OperatorTables
+    from checkback.operate.operations import OperatorSignature
+    from checkback.operate.operator_tables import OperatorTables
     from checkback.operate.transaction import Transaction
 
 #: a cancelled message was ended on purpose: it is resumed by its id only

@@ -25,16 +25,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from checkback.errors import SettingsError, StorageError
 from checkback.query.breaker_states import breakers_question
-from checkback.query.discarded_messages import discard_counts_question, discarded_question, resumes_question
 from checkback.query.engines.duckdb_engine import DuckDBEngine, Mark
 from checkback.query.engines.question import Question
 from checkback.query.message_keys import Name, keys_of, name_of
 from checkback.query.outage_questions import outages_question
 from checkback.query.pending_transactions import pending_question
-from checkback.query.scheduled_messages import SCHEDULED, SCHEDULED_COUNTS
 from checkback.query.status.groups import group_rows, last_words_question
 from checkback.query.status.status import Status, read_status
-from checkback.query.timeline import (
+from checkback.query.time_series import (
     MINUTE,
     decided_question,
     decisions_question,
@@ -45,7 +43,16 @@ from checkback.query.timeline import (
 )
 from checkback.query.topic_tables import topic_rows
 from checkback.query.transaction_lineage import lineage_rows, transactions_question
-from checkback.query.unpublished_messages import UnpublishedTopic, count_unpublished, unpublished_question
+from checkback.query.undelivered_messages import (
+    SCHEDULED,
+    SCHEDULED_COUNTS,
+    UnpublishedTopic,
+    count_unpublished,
+    discard_counts_question,
+    discarded_question,
+    resumes_question,
+    unpublished_question,
+)
 from checkback.query.versions.view import View
 from checkback.query.versions.whole_batches import ORDER, stops_question
 from checkback.storage.tables import Tables
@@ -57,7 +64,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from checkback.query.audit.run import Report
+    from checkback.query.audit.findings import Report
     from checkback.query.engines.engine import Engine, Rows
     from checkback.settings import Settings
 
@@ -192,13 +199,13 @@ class Answers:
 
         ``within``: raises StorageError if DuckDB takes longer.
         """
-        from checkback.query.audit.run import audit_on
+        from checkback.query.audit.findings import audit_on
 
         return self._on(lambda engine: audit_on(engine, self._settings), within, all_rows=True)
 
     def findings(self) -> pa.Table:
         """The transactions with which the audit finds fault; columns as `audit.findings_on`."""
-        from checkback.query.audit.run import findings_on
+        from checkback.query.audit.findings import findings_on
 
         return self._on(lambda engine: findings_on(engine, self._settings), all_rows=True)
 

@@ -17,7 +17,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from pyspark.sql import functions as F
 
 from checkback.query.plot_intervals import in_words
-from checkback.query.timeline import FAILED_TRY, MINUTE
+from checkback.query.time_series import FAILED_TRY, MINUTE
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from checkback.query.notebook import Rows
     from checkback.query.plots import Plot
     from checkback.settings import Settings
-    from checkback.what_if.run import WhatIf
+    from checkback.what_if.replayed_tables import WhatIf
 
 
 def plot(found: WhatIf) -> Plot:
@@ -57,6 +57,6 @@ def what_if(
     reads the tables, as those in a catalog need. Raises SettingsError, StorageError.
     """
     from checkback.query.versions.as_of import parse_as_of
-    from checkback.what_if.run import parse_changes, replay
+    from checkback.what_if.replayed_tables import parse_changes, replay
 
     return replay(settings, parse_changes(changes), parse_as_of(since, name="since"), spark=spark)

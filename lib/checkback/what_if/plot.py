@@ -9,15 +9,15 @@ from matplotlib.ticker import FuncFormatter
 
 from checkback.query.plot_intervals import in_words
 from checkback.query.plots import STATES, Plot
-from checkback.what_if.figures import bucket_end
+from checkback.what_if.comparison import bucket_end
 from checkback.what_if.records import State
 from checkback.what_if.report import changes_in_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from checkback.what_if.figures import Side
-    from checkback.what_if.run import WhatIf
+    from checkback.what_if.comparison import Side
+    from checkback.what_if.replayed_tables import WhatIf
 
 _WAS, _NOW, _PENDING = "#999999", "#0072B2", "#F0E442"
 

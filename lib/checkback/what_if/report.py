@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from checkback.messages.durations import format_duration
 from checkback.storage.timestamps import iso
-from checkback.what_if.figures import bucket_end
+from checkback.what_if.comparison import bucket_end
 from checkback.what_if.records import State
-from checkback.what_if.run import SETTINGS, WhatIf
+from checkback.what_if.replayed_tables import SETTINGS, WhatIf
 
 if TYPE_CHECKING:
-    from checkback.what_if.figures import Figures, Side
-    from checkback.what_if.parts import Change
+    from checkback.what_if.comparison import Figures, Side
+    from checkback.what_if.replayed_tables import Change
 
 #: columns of the table of groups, and of that of transactions
 COLUMNS = ("group", "transactions", "discarded", "saved", "lost", "checks", "assumed", "pending p50", "p99", "longest")

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from checkback.messages.limits import MS_MAX
 from checkback.query.engines.check_jitter import xxhash64
 from checkback.reconcile.records.records import NOT_STATED, Kind, Reason, Source
-from checkback.what_if.batch_history import NO_TURN, milliseconds
 from checkback.what_if.records import RECORDED, Answered, Row, State
+from checkback.what_if.timeline import NO_TURN, milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from checkback.reconcile.records.records import Records
-    from checkback.what_if.batch_history import BatchHistory
+    from checkback.what_if.timeline import BatchHistory
 
 _IDENTITY = ("transaction_id", "producer_group")
 #: columns that are read of each table, the queue's and the offset's first

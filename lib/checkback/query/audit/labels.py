@@ -13,11 +13,11 @@ import pyarrow as pa
 from checkback.messages.half import FIRST_PLACE, RESUMED_FROM
 from checkback.query.audit.batch_reads import BatchReads
 from checkback.query.audit.batches import rules, rules_history, rules_values
+from checkback.query.audit.conditions import RulesInForce, conditions
 from checkback.query.audit.facts import WHO, facts
 from checkback.query.audit.order import out_of_order
 from checkback.query.audit.ordinary import sort_out, sources
 from checkback.query.audit.promises import FINDINGS
-from checkback.query.audit.rules import RulesInForce, conditions
 from checkback.query.engines.question import Question
 from checkback.query.versions.batches import epochs
 from checkback.reconcile.segment import CHECKS_AT_LEAST

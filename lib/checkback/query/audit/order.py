@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkback.query.audit.batches import rules, rules_values
+from checkback.query.audit.conditions import MARGIN
 from checkback.query.audit.facts import COMMITS, ROLLBACKS, STATE_BITS
-from checkback.query.audit.rules import MARGIN
 from checkback.query.engines.question import Question
 from checkback.storage.log.snapshot_files import Span
 

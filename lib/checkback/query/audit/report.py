@@ -6,12 +6,12 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from checkback.query.audit.findings import Found
 from checkback.query.audit.promises import PROMISES, UNPUBLISHED
-from checkback.query.audit.run import Found
 from checkback.storage.timestamps import iso
 
 if TYPE_CHECKING:
-    from checkback.query.audit.run import Report
+    from checkback.query.audit.findings import Report
     from checkback.storage.checkpoints.checkpoint import Batch
 
 COLUMNS = ("level", "promise", "finding", "count", "meaning", "samples")

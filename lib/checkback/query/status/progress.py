@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from checkback.query.status.run_schedule import RunSchedule
 from checkback.reconcile.start.scheduled_run import read_note
 from checkback.storage.checkpoints.checkpoint import Batch, numbers, read_batch
 from checkback.storage.files.filesystem import needs_spark
@@ -16,6 +16,41 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspark.sql import SparkSession
+
+#: while only one run is known
+_FIRST_MS = 3_600_000
+#: what a run may be late besides half of the rhythm
+_LATE_MS = 60_000
+
+
+@dataclass(frozen=True)
+class RunSchedule:
+    """When the last runs ended (ms), in order: at least one."""
+
+    runs: tuple[int, ...]
+
+    @property
+    def last(self) -> int:
+        """When the last run ended (ms)."""
+        return self.runs[-1]
+
+    @property
+    def every(self) -> int | None:
+        """The longest pause between two of the runs (ms); None = not known.
+
+        If the clock was set back, either the runs before that were by a wrong clock, or those after it until it was
+        set forward: without them. Both would make the pause too long.
+        """
+        ahead = [run for place, run in enumerate(self.runs) if run <= min(self.runs[place:])]
+        behind = [run for place, run in enumerate(self.runs) if run >= max(self.runs[: place + 1])]
+        pauses = ([later - run for run, later in pairwise(runs)] for runs in (ahead, behind))
+        return min((max(found) for found in pauses if found), default=None)
+
+    @property
+    def next_by(self) -> int:
+        """Without another run by then (ms) the job is overdue."""
+        every = self.every
+        return self.last + (_FIRST_MS if every is None else every * 3 // 2 + _LATE_MS)
 
 
 @dataclass(frozen=True)

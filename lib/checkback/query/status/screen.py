@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checkback.messages.durations import span
 from checkback.query.status.diagnosis import clock
-from checkback.query.unpublished_messages import retry_of
+from checkback.query.undelivered_messages import retry_of
 from checkback.storage.timestamps import iso, time_of
 
 if TYPE_CHECKING:
-    from checkback.query.status.run_schedule import RunSchedule
+    from checkback.query.status.progress import RunSchedule
     from checkback.query.status.status import ConsumerFacts, Status, TableFacts
     from checkback.storage.log.commit_reader import Unread
 

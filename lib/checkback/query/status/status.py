@@ -11,11 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkback.query.engines.question import Question
-from checkback.query.scheduled_messages import SCHEDULED
 from checkback.query.status.groups import group_rows
 from checkback.query.status.progress import Progress, progress
-from checkback.query.timeline import outcomes_question
-from checkback.query.unpublished_messages import count_unpublished
+from checkback.query.time_series import outcomes_question
+from checkback.query.undelivered_messages import SCHEDULED, count_unpublished
 from checkback.storage.files.object_store import concurrently
 from checkback.storage.lock import lock_is_held
 from checkback.storage.log.commit_reader import CommitReader, Unread
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from checkback.query.unpublished_messages import UnpublishedTopic
+    from checkback.query.undelivered_messages import UnpublishedTopic
     from checkback.query.versions.view import View
     from checkback.settings import Settings
     from checkback.storage.checkpoints.checkpoint import Batch

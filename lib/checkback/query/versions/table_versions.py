@@ -21,28 +21,80 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkback.query.engines.engine import tables_in
 from checkback.query.versions.published_notes import NAME as NOTES
-from checkback.query.versions.published_notes import no_notes
-from checkback.query.versions.unread_topics import TOLD_BY, with_untold
+from checkback.query.versions.published_notes import no_notes, with_noted
 from checkback.query.versions.whole_batches import BatchTable, batch_time, read_batches
 from checkback.reconcile.batch_rules import FOLDER
 from checkback.storage.checkpoints.checkpoint import Batch, batches_since, last_done, numbers, read_checkpoint
 from checkback.storage.log.snapshot_files import Span
 from checkback.storage.own_failure import own_failure
-from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX
+from checkback.storage.schemas import HALF, SCHEMAS, TOPIC, TOPIC_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from checkback.query.engines.engine import Engine, Rows
     from checkback.query.engines.question import Question
     from checkback.storage.tables import Tables
+
+#: the tables that tell it, besides the notes
+TOLD_BY = ("half", "decisions", "deliveries", "unpublished")
+_PLACE = ("queue_id", "queue_offset")
+_TOPIC = [column.name for column in TOPIC]
+#: the columns that a topic has otherwise than `half`
+_OTHERS = {
+    "half_queue_id": "c.queue_id",
+    "half_queue_offset": "c.queue_offset",
+    "queue_id": "h.real_queue_id",
+    "half_store_timestamp": "h.store_timestamp",
+    "committed_at": "coalesce(w.at, d.at, c.at)",
+    "batch_id": "CASE WHEN w.at IS NOT NULL THEN w.batch_id WHEN d.at IS NOT NULL THEN d.batch_id ELSE c.batch_id END",
+}
+
+
+def with_untold(engine: Engine, topics: Rows, unread: Iterable[str], tables: Mapping[str, Rows]) -> Rows:
+    """The rows of ``topics``, and for those of the tables ``unread`` what ``tables`` (`TOLD_BY`, the notes) tell.
+
+    That is each transaction that was decided COMMIT, and delivered if it was scheduled, unless it is outstanding in
+    `unpublished`: its half message, as published by the batch that decided or delivered it, or put it there.
+    """
+    known = pa.table({"name": [name.removeprefix(TOPIC_PREFIX) for name in unread]})
+    return engine.select(_TOLD, {**tables, "topics": topics, "unread": engine.keep("unread", known)})
+
+
+def _first(table: str, time: str, more: Iterable[str] = (), key: tuple[str, str] = _PLACE) -> str:
+    """SQL: the first row of each transaction: queue_id, queue_offset, at (its ``time``), and ``more``."""
+    queue, offset = key
+    columns = ", ".join([f"{queue} AS queue_id", f"{offset} AS queue_offset", f"{time} AS at", *more])
+    turn = f"row_number() OVER (PARTITION BY {queue}, {offset} ORDER BY {time})"
+    return f"(SELECT * FROM (SELECT {columns}, {turn} AS turn FROM {table}) AS ordered WHERE turn = 1)"
+
+
+def _told() -> str:
+    half = _first("{half}", "store_timestamp", [column.name for column in HALF if column.name not in _PLACE])
+    committed = _first("{decisions} WHERE state = 'COMMIT'", "decided_at", ("batch_id", "deliver_at", "real_topic"))
+    delivered = _first("{deliveries}", "delivered_at", ("batch_id",))
+    key = ("half_queue_id", "half_queue_offset")
+    waiting = _first(with_noted("{unpublished}") + " AS noted", "unpublished_at", ("batch_id", "noted"), key)
+    columns = ", ".join(f"{_OTHERS.get(name, f'h.{name}')} AS {name}" for name in _TOPIC)
+    h, d, w = (f"{row}.queue_id = c.queue_id AND {row}.queue_offset = c.queue_offset" for row in "hdw")
+    return f"""
+        SELECT {", ".join(_TOPIC)}, topic FROM {{topics}}
+        UNION ALL
+        SELECT {columns}, coalesce(h.real_topic, c.real_topic) AS topic
+        FROM {committed} AS c JOIN {{unread}} AS u ON u.name = c.real_topic LEFT JOIN {half} AS h ON {h}
+            LEFT JOIN {delivered} AS d ON {d} LEFT JOIN {waiting} AS w ON {w}
+        WHERE (c.deliver_at IS NULL OR d.at IS NOT NULL) AND coalesce(w.noted, TRUE)"""
+
+
+_TOLD = _told()
+
 
 #: written by landing, and therefore fixed last
 _SOURCES = ("half", "op")
@@ -77,7 +129,7 @@ class FixedTables:
     were fixed. ``logged``: whether a checkpoint tells which batches have begun. ``recorded``: by the checkpoint, those
     that have left a row in `batches`. ``part``: only transactions whose offset is at least the first and below the
     second; None = all. ``only``: of these, rows (queue_id, queue_offset). ``notes``: of what was published late.
-    ``unread``: topics' tables that cannot be read, with the reason: see `unread_topics`.
+    ``unread``: topics' tables that cannot be read, with the reason: see `with_untold`.
     """
 
     engine: Engine

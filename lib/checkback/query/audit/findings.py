@@ -15,7 +15,7 @@ from checkback.query.audit.ordinary import sources
 from checkback.query.audit.promises import FINDINGS, Finding
 from checkback.query.audit.removed_rows import removed_rows
 from checkback.query.engines.question import Question
-from checkback.query.unreadable_topics import beside_unreadable
+from checkback.query.topic_tables import beside_unreadable
 from checkback.query.versions.published_notes import read_notes
 from checkback.query.versions.table_versions import TOPICS, FixedTables
 from checkback.storage.checkpoints.checkpoint import Batch
@@ -23,8 +23,6 @@ from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-
-    from pyspark.sql import DataFrame, SparkSession
 
     from checkback.query.audit.batches import BatchAudit
     from checkback.query.engines.engine import Engine
@@ -77,20 +75,12 @@ class Report:
         return not self.broken and not self.unread
 
 
-def audit(spark: SparkSession, settings: Settings) -> Report:
-    """Audit the current tables on Spark; batches may run meanwhile.
+def audit_on(engine: Engine, settings: Settings, *, whole: bool | None = None) -> Report:
+    """Audit the current tables; batches may run meanwhile. ``whole``: see `labels.labelled`.
 
     Each batch is judged by the rules recorded for it in `batches`; of the settings only those of storage are used.
     Raises SettingsError if there are no tables at all, StorageError if tables or checkpoint cannot be read.
     """
-    from checkback.query.engines.spark_engine import SparkEngine
-    from checkback.storage.tables import Tables
-
-    return audit_on(SparkEngine(spark, Tables.of(settings.storage)), settings)
-
-
-def audit_on(engine: Engine, settings: Settings, *, whole: bool | None = None) -> Report:
-    """As `audit`. ``whole``: see `labels.labelled`."""
     return _beside_unread(engine, lambda tables: _report(tables, settings, whole))
 
 
@@ -123,22 +113,13 @@ def _report(tables: FixedTables, settings: Settings, whole: bool | None) -> Repo
     )
 
 
-def findings(spark: SparkSession, settings: Settings) -> DataFrame:
-    """One row per finding and transaction, without figures: for notebooks.
+def findings_on(engine: Engine, settings: Settings, *, whole: bool | None = None) -> pa.Table:
+    """One row per finding and transaction, without figures. ``whole``: see `labels.labelled`.
 
     Columns: level (broken, warning), promise (P1 .. P5, or empty), finding, queue_id INT, queue_offset BIGINT, meaning.
-    Findings about batches and commits are in `audit` only. A topic that cannot be read has a row without a place, whose
-    meaning names it. Raises as `audit`.
+    Findings about batches and commits are in `audit_on` only. A topic that cannot be read has a row without a place,
+    whose meaning names it. Raises as `audit_on`.
     """
-    from checkback.query.engines.spark_engine import SparkEngine
-    from checkback.storage.dataframes import frame
-    from checkback.storage.tables import Tables
-
-    return frame(spark, findings_on(SparkEngine(spark, Tables.of(settings.storage)), settings))
-
-
-def findings_on(engine: Engine, settings: Settings, *, whole: bool | None = None) -> pa.Table:
-    """As `findings`. ``whole``: see `labels.labelled`."""
     return _beside_unread(engine, lambda tables: _findings(tables, settings, whole))
 
 
@@ -166,7 +147,7 @@ def _findings(tables: FixedTables, settings: Settings, whole: bool | None) -> pa
 
 
 def _beside_unread(engine: Engine, answer: Callable[[FixedTables], _Answer]) -> _Answer:
-    """What is found of the tables, without those of topics that cannot be read. Raises as `audit`."""
+    """What is found of the tables, without those of topics that cannot be read. Raises as `audit_on`."""
     tables = taken(engine)
     of_topics = sources(ignore_case=tables.ignores_case)["topics"]
     everything = Question(f"SELECT max(content) AS content, max(batch) AS batch FROM ({of_topics}) AS read")
@@ -180,7 +161,7 @@ def _beside_unread(engine: Engine, answer: Callable[[FixedTables], _Answer]) -> 
 
 
 def taken(engine: Engine) -> FixedTables:
-    """The tables to audit. Raises as `audit`."""
+    """The tables to audit. Raises as `audit_on`."""
     notes = read_notes(engine)  # before all else: what is noted as published is in its topic then
     fixed = replace(FixedTables.take(engine), notes=notes)
     # If some tables exist, a missing one counts as empty: what it should hold is then reported as lost.

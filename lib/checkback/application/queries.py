@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from checkback.application.observability import observed
 from checkback.check.checkpoint_reset import renew
 from checkback.check.query import CheckBatches, check_query, decisive_ops
-from checkback.errors import StateError, reason
+from checkback.errors import CheckbackError, StateError, missing_module, reason
+from checkback.observe.counts import PendingCount
+from checkback.observe.listener import listening
+from checkback.observe.observer import Observer
+from checkback.observe.progress import Lag
 from checkback.reconcile.batch_rules import BatchRules, batch_rules, begun_with, keep
 from checkback.reconcile.checkpoint_owner import NAME, claim
 from checkback.reconcile.query import reconcile_query
+from checkback.reconcile.records.actions import Actions
 from checkback.reconcile.start import scheduled_run
 from checkback.reconcile.start.preconditions import refuse
 from checkback.reconcile.start.start_facts import facts
@@ -37,9 +41,47 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from checkback.observe.observer import Observer
     from checkback.settings import Settings
     from checkback.storage.checkpoints.checkpoint import Checkpoint
+
+
+def _seed(spark: SparkSession, settings: Settings, pending: PendingCount) -> None:
+    """Initialise ``pending`` from the state store: batches report only the segments that they touch."""
+    from checkback.query.state_store import state_segments
+
+    try:
+        told = state_segments(spark, settings).toArrow()
+    except CheckbackError as error:  # first start: no completed batch yet
+        _log.debug("what is pending is not known before its segments' next batch: %s", error)
+        return
+    except Exception as error:  # noqa: BLE001 - metrics are best effort: a failure must not stop the application
+        _log.warning("what is pending is not known before its segments' next batch: %s", reason(error))
+        return
+    actions, segments = Actions.of(told)
+    pending.update(segments, actions.pending)
+
+
+@contextmanager
+def observed(spark: SparkSession, settings: Settings, tables: Tables) -> Iterator[Observer]:
+    """An application's observer, registered as a listener; serves metrics if ``metrics.port`` is set.
+
+    Raises SettingsError if the port is in use or prometheus-client is missing.
+    """
+    pending = PendingCount(tuple(settings.producers))
+    with ExitStack() as stack:
+        metrics = None
+        if settings.metrics.port is not None:
+            try:
+                from checkback.observe.metrics import Metrics
+            except ModuleNotFoundError as error:
+                raise missing_module(error, "metrics", "metrics.port") from error
+            metrics = Metrics(Lag.of(tables), pending, tuple(settings.producers))
+            _seed(spark, settings, pending)
+            stack.enter_context(metrics.served(settings.metrics.host, settings.metrics.port))
+        observer = Observer(metrics, pending)
+        stack.enter_context(listening(spark, observer))
+        yield observer
+
 
 _log = logging.getLogger(__name__)
 _NO_DATA = "spark.sql.streaming.noDataMicroBatches.enabled"

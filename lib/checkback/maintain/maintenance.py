@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Protocol
 from checkback.errors import StorageError, of_machine
 from checkback.maintain import table_folder
 from checkback.maintain.compaction import compact, planned
-from checkback.maintain.removal_hold import removal_hold
 from checkback.maintain.report import TableReport
 from checkback.maintain.retention import keep, removable
-from checkback.maintain.stream_positions import readers
+from checkback.maintain.streams import readers, removal_hold
 from checkback.storage.files import table_files
 from checkback.storage.files.lease import store_time
 from checkback.storage.files.object_store import is_registered

@@ -1,13 +1,14 @@
-"""Positions of the streams in the tables that they read, from their checkpoints."""
+"""Where the streams stand in the tables that they read, by their checkpoints; and if that is unknown, why."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from checkback.maintain.retention import Reader
-from checkback.reconcile.checkpoint_owner import REBUILDING
-from checkback.storage.checkpoints.checkpoint import Batch, StreamPosition, numbers, read_batch
+from checkback.reconcile import checkpoint_owner
+from checkback.reconcile.checkpoint_owner import NAME, owner_of
+from checkback.storage.checkpoints.checkpoint import Batch, StreamPosition, numbers, parse_metadata, read_batch
 from checkback.storage.files import filesystem
 from checkback.storage.schemas import SOURCES
 
@@ -24,7 +25,7 @@ def needs_spark(tables: Tables) -> bool:
 
 def rebuilding(tables: Tables, spark: SparkSession | None) -> bool:
     """Whether a rebuild of the checkpoint is in progress, or was interrupted."""
-    return filesystem.exists(spark, tables.checkpoint(REBUILDING))
+    return filesystem.exists(spark, tables.checkpoint(checkpoint_owner.REBUILDING))
 
 
 def readers(tables: Tables, spark: SparkSession | None) -> dict[str, list[tuple[str, Reader]]]:
@@ -70,3 +71,29 @@ def reader_of(query: str, position: StreamPosition, done: bool) -> Reader:
 def _positions(sources: tuple[str, ...], batch: Batch) -> list[tuple[str, StreamPosition]]:
     pairs = zip(sources, batch.positions, strict=False)
     return [(table, position) for table, position in pairs if position is not None]
+
+
+REBUILDING = "a rebuild of the checkpoint is under way, or was broken off: nothing is removed until it is done"
+LOST = "reconcile's checkpoint is not in storage.checkpoints, so nothing is removed: name its folder, or rebuild it"
+OTHERS = (
+    "storage.checkpoints has another checkpoint than that of the last reconcile, so nothing is removed: name its folder"
+)
+
+
+def removal_hold(tables: Tables, spark: SparkSession | None) -> str | None:
+    """The reason; None: files may be removed. Raises StorageError.
+
+    The tables name the checkpoint that owns them. ``spark``: only if they, or the checkpoints, need it.
+    """
+    if rebuilding(tables, spark):
+        return REBUILDING
+    session = cast("SparkSession", spark)
+    if not tables.exists(session, "decisions"):
+        return None
+    place = f"{tables.checkpoint(NAME)}/metadata"
+    lost = not filesystem.exists(spark, place)
+    query_id = "" if lost else parse_metadata(filesystem.text(spark, place), place)
+    found = owner_of(session, tables, tables.open_log("decisions") if tables.readable else None, query_id)
+    if found.stands or not found.last:
+        return None
+    return LOST if lost else OTHERS

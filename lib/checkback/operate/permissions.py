@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from checkback.errors import CheckbackError
 from checkback.messages.names import reserved
-from checkback.operate.operator_signature import OperatorSignature
+from checkback.operate.operations import OperatorSignature
 from checkback.operate.transaction import readable
 
 if TYPE_CHECKING:
