@@ -176,7 +176,7 @@ def test_config_show_has_every_setting_its_value_and_origin(
     shown = {line.split()[0]: line.split()[1:] for line in out.splitlines()[1:]}
     assert set(shown) == set(flatten(Settings.model_validate({"producers": {"orders": {}}})))
     assert shown["transaction.timeout"] == ["2m", "--set"]
-    assert shown["transaction.reserved"] == ["3d", "default"]
+    assert shown["transaction.max_age"] == ["3d", "default"]
     assert shown["check.concurrency"] == ["8", "CHECKBACK__CHECK__CONCURRENCY"]
     assert shown["producers.orders.secret"] == ["****", "my.yml"]
     assert shown["producers.orders.endpoints"] == ['["http://a/"]', "my.yml"]

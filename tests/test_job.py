@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 #: the trace happened long ago; that is no reason to give its messages up
-_LONG_AGO = {"timeout": "0s", "reserved": "36500d"}
+_LONG_AGO = {"timeout": "0s", "max_age": "36500d"}
 _CHECK_MAX = 3
 _TRANSACTIONS = 154
 _NOBODY = "http://127.0.0.1:9/check"

@@ -80,7 +80,7 @@ def main(arguments: list[str]) -> int:
         credit,
         positions=SqlPositions(open_books(file)),
         threads=4,
-        session=_SESSION_S,
+        session_timeout=_SESSION_S,
         retry_levels=_LEVELS,
         max_reconsume_times=_RETRIES,
     )

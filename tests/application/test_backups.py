@@ -62,7 +62,7 @@ def _asking(lake: Lakehouse, server: Server, check_interval: str = "1s") -> Sett
     """Each transaction is checked at once, and then a ``check_interval`` later at the soonest."""
     settings = lake.settings(check_interval=check_interval, check_jitter="0s")
     producers: dict[str, Any] = {"g": {"endpoints": [server.url]}}
-    return settings.model_validate(settings.model_dump(by_alias=True) | {"producers": producers})
+    return settings.model_validate(settings.model_dump(mode="json", by_alias=True) | {"producers": producers})
 
 
 def test_check_begins_anew_where_its_checkpoint_does_not_belong_to_the_tables(
@@ -242,7 +242,9 @@ def test_start_on_other_tables_leaves_the_checkpoints_alone(lake: Lakehouse, com
     lake.run(settings)
     before = sorted(os.listdir(lake.tables.checkpoint("")))
     storage = {"root": other.root, "checkpoints": lake.tables.checkpoints}
-    wrong = settings.model_validate(settings.model_dump(by_alias=True) | {"storage": storage, "producers": {}})
+    wrong = settings.model_validate(
+        settings.model_dump(mode="json", by_alias=True) | {"storage": storage, "producers": {}}
+    )
     with pytest.raises(StateError, match="is that of other tables; give these"):
         other.run(wrong)
     assert sorted(os.listdir(lake.tables.checkpoint(""))) == before

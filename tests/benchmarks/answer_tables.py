@@ -114,7 +114,7 @@ class AnswerTables:
 
     def _conclude(self, batch: int, **counts: int) -> None:
         """The batch's row in `batches`."""
-        rules = {"timeout_ms": 6000, "check_interval_ms": EACH // 1000, "check_max": 15, "reserved_ms": 259_200_000}
+        rules = {"timeout_ms": 6000, "check_interval_ms": EACH // 1000, "check_max": 15, "max_age_ms": 259_200_000}
         none = dict.fromkeys(("committed", "rolled_back", "discarded", "scheduled", "checks", "rejected"), 0)
         more = {"application": "query", "batch_id": batch, "check_jitter_ms": 0, "count_undelivered": True}
         time, ranges = _time(batch), []

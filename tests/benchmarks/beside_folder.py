@@ -170,7 +170,7 @@ def _gateway(root: str) -> None:
 def _produced(place: str, connections: int, batch: int) -> list[Produced]:
     """The rounds of producers at a gateway in front of these tables, the first one left out."""
     loads = []
-    with Gateway(place, TO_TABLE, "gateway.remember=1m") as running:
+    with Gateway(place, TO_TABLE, "gateway.dedup_window=1m") as running:
         for number in range(1 + _GATEWAY_ROUNDS):
             loads.append(produce_beside(running.port, connections, batch, scaled(SECONDS, least=1), f"round-{number}"))
             rate, slowest = loads[-1].acknowledged / loads[-1].elapsed, p99(loads[-1].seconds) * 1000

@@ -49,7 +49,7 @@ def _measure(name: str, root: str, produce: Callable[[Gateway, float], Load], **
     tables = [f"topics/topic_{topic}" for topic in range(TOPICS)]
     with (
         Application(root) as application,
-        Gateway(root, "gateway.remember=1m") as running,
+        Gateway(root, "gateway.dedup_window=1m") as running,
         Visible(root, tables) as visible,
     ):
         begin = time.monotonic() + warm_up

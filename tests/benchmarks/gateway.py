@@ -20,7 +20,7 @@ def bench(root: str) -> None:
     for name, connections, batch in _LOADS:
         seconds = scaled(SECONDS, least=1)
         rates, p99s = [], []
-        with Gateway(f"{root}/{name}", "gateway.remember=1m") as running:
+        with Gateway(f"{root}/{name}", "gateway.dedup_window=1m") as running:
             for number in range(WARM_UP + ROUNDS):
                 load = produce_beside(running.port, connections, batch, seconds, f"round-{number}")
                 rates.append(load.acknowledged / load.elapsed)

@@ -24,7 +24,7 @@ def bench(root: str) -> None:
     seconds, memory, peak = [], [], []
     for _ in range(ROUNDS):
         began = time.perf_counter()
-        with Gateway(root, "gateway.remember=1h", f"gateway.remember_max={halves}", "gateway.queues=[0]") as running:
+        with Gateway(root, "gateway.dedup_window=1h", f"gateway.dedup_max={halves}", "gateway.queues=[0]") as running:
             seconds.append(time.perf_counter() - began)
             status = Path(f"/proc/{running.process.pid}/status").read_text()
             memory.append(_mib(status, "VmRSS"))

@@ -24,7 +24,7 @@ def bench(root: str) -> None:
     for (kind, number), acknowledge in [*((load, "journal") for load in LOADS), (LOADS[-2], "table")]:
         name = f"sdk_{number}_{kind}" + ("_table" if acknowledge == "table" else "")
         rates, p50s, p99s = [], [], []
-        with Gateway(f"{root}/{name}", "gateway.remember=1m", f"gateway.acknowledge={acknowledge}") as running:
+        with Gateway(f"{root}/{name}", "gateway.dedup_window=1m", f"gateway.acknowledge={acknowledge}") as running:
             for _ in range(WARM_UP + ROUNDS):
                 load = send_beside(kind, number, scaled(SECONDS, least=1), [running.url])
                 rates.append(load.ended / load.elapsed)

@@ -29,7 +29,7 @@ def bench(root: str) -> None:
     tables = [f"topics/topic_{topic}" for topic in range(TOPICS)]
     with (
         Application(root, reconcile__trigger=TRIGGER) as application,
-        Gateway(root, "gateway.remember=1m", f"gateway.flush={FLUSH}") as running,
+        Gateway(root, "gateway.dedup_window=1m", f"gateway.flush={FLUSH}") as running,
         Visible(root, tables) as visible,
     ):
         load = send_beside("paced", per_second, warm_up + seconds, [running.url])

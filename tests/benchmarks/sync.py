@@ -32,7 +32,7 @@ def _gateway(root: str, name: str, connections: int, batch: int) -> None:
     for number in range(WARM_UP + ROUNDS):
         for sync in (True, False):
             place = f"{root}/{name}-{sync}-{number}"
-            with Gateway(place, "gateway.remember=1m", f"storage.sync={str(sync).lower()}") as running:
+            with Gateway(place, "gateway.dedup_window=1m", f"storage.sync={str(sync).lower()}") as running:
                 load = produce_beside(running.port, connections, batch, scaled(SECONDS, least=1), f"round-{number}")
             rates[sync].append(load.acknowledged / load.elapsed)
             p99s[sync].append(p99(load.seconds) * 1000)

@@ -412,8 +412,8 @@ def test_last_check_is_requested_again_before_its_answer_is_read_then_not_sent_a
     for offset, when in [(1, now), (1, now), (2, now), (1, now + timedelta(hours=1))]:
         bench.request((offset, "orders", f"t{offset}", 3), requested_at=when)
     with Server(unknown) as server:
-        config = settings(check={"count_undelivered": count_undelivered}, orders={"endpoints": [server.url]})
-        rules = config.transaction.model_copy(update={"check_max": 3})
+        config = settings(orders={"endpoints": [server.url]})
+        rules = config.transaction.model_copy(update={"check_max": 3, "count_undelivered": count_undelivered})
         config = config.model_copy(update={"transaction": rules})
         bench.run_one_by_one(config)
     assert [received.json["queue_offset"] for received in server.received] == [1, 2, 1]

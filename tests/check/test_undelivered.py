@@ -1,4 +1,4 @@
-"""`check.count_undelivered: false` from end to end: a producer that is down costs its transactions nothing."""
+"""`transaction.count_undelivered: false` from end to end: a producer that is down costs its transactions nothing."""
 
 from __future__ import annotations
 
@@ -27,8 +27,13 @@ def settings(root: Path, *urls: str) -> Settings:
     return Settings.model_validate(
         {
             "storage": {"root": str(root)},
-            "transaction": {"timeout": "0s", "check_interval": "1ms", "check_max": 1, "reserved": "36500d"},
-            "check": {"count_undelivered": False},
+            "transaction": {
+                "timeout": "0s",
+                "check_interval": "1ms",
+                "check_max": 1,
+                "max_age": "36500d",
+                "count_undelivered": False,
+            },
             "reconcile": {"partitions": 1},
             "producers": {"orders": {"endpoints": list(urls)}},
         }

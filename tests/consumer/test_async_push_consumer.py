@@ -36,7 +36,7 @@ def test_a_coroutine_may_shut_its_consumer_down(lake: Published) -> None:
             return ConsumeResult.SUCCESS
 
         # After 2 s without a sign of life, on a busy machine before its first call, it would be a member no more.
-        consumer = AsyncPushConsumer("g", lake.tables.root, listen, **FAST | {"session": 60.0}).subscribe("pay")
+        consumer = AsyncPushConsumer("g", lake.tables.root, listen, **FAST | {"session_timeout": 60.0}).subscribe("pay")
         async with consumer:
             await ended.wait()
 
@@ -63,7 +63,7 @@ def test_a_coroutine_may_shut_its_consumer_down_in_another_task(lake: Published,
             heard.set_result(asyncio.create_task(later()))
             return ConsumeResult.SUCCESS
 
-        consumer = AsyncPushConsumer("g", lake.tables.root, listen, **FAST | {"session": 60.0}).subscribe("pay")
+        consumer = AsyncPushConsumer("g", lake.tables.root, listen, **FAST | {"session_timeout": 60.0}).subscribe("pay")
         await consumer.start()
         behind = await asyncio.wait_for(heard, 30)
         await asyncio.to_thread(until, lambda: consumer.consumer.consumed)

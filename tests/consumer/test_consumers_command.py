@@ -94,7 +94,12 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 
 def consumer(listener: Listener, **more: Any) -> PushConsumer:
-    options: dict[str, Any] = {"threads": 2, "max_reconsume_times": 0, "commit_interval": 0.05, "session": 0.6} | more
+    options: dict[str, Any] = {
+        "threads": 2,
+        "max_reconsume_times": 0,
+        "commit_interval": 0.05,
+        "session_timeout": 0.6,
+    } | more
     return PushConsumer("credits", "data", listener, **options).subscribe("payments")
 
 

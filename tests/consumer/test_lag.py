@@ -141,7 +141,9 @@ def test_members_retries_and_dead_letters_are_told(lake: Published) -> None:
 
 def test_a_member_lives_for_three_sessions_after_the_group_was_written() -> None:
     """Alone in a group, one that is killed stays in its state: nobody removes it."""
-    state = GroupState({name: Member(name, 1, START, frozenset(), session_ms=ms) for name, ms in _SESSIONS.items()}, {})
+    state = GroupState(
+        {name: Member(name, 1, START, frozenset(), session_timeout_ms=ms) for name, ms in _SESSIONS.items()}, {}
+    )
     for after, living in ((30_000, {"a", "b"}), (30_001, {"b"}), (-3_600_000, {"a", "b"}), (3_600_000, set())):
         assert group_lag("credits", state, START, {}, START + after).living == living
 

@@ -49,7 +49,7 @@ def scraped_until(metrics: ConsumerMetrics, wanted: Mapping[tuple[str, str], flo
 
 
 def consumer_of(lake: Published, **more: Any) -> PushConsumer:
-    options = {"max_reconsume_times": 0, "commit_interval": 0.05, "session": 0.6, "threads": 2} | more
+    options = {"max_reconsume_times": 0, "commit_interval": 0.05, "session_timeout": 0.6, "threads": 2} | more
     return PushConsumer("credits", lake.tables.root, listener, **options).subscribe("pay")
 
 

@@ -53,7 +53,9 @@ def test_a_store_that_does_not_answer_holds_up_the_shutdown_for_a_session(
     Published(s3).publish({"pay": [Published(s3).messages(1)]})
     with fault_proxy(s3_port) as port:
         own = options(port)
-        consumer = PushConsumer("g", s3.root, Heard(), options=own, threads=1, session=5).subscribe("pay").start()
+        consumer = (
+            PushConsumer("g", s3.root, Heard(), options=own, threads=1, session_timeout=5).subscribe("pay").start()
+        )
         until(lambda: consumer.consumed == 1)
         hold(port, "consumer_groups", 1_000_000)
         ending = threading.Thread(target=consumer.shutdown, args=(0.1,))

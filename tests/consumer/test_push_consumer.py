@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from checkback.consumer.consume_from_where import StartFrom
 
-FAST: dict[str, Any] = {"session": 2.0, "commit_interval": 0.05, "retry_levels": [0.01], "threads": 4}
+FAST: dict[str, Any] = {"session_timeout": 2.0, "commit_interval": 0.05, "retry_levels": [0.01], "threads": 4}
 
 
 def start(
@@ -462,7 +462,7 @@ def test_a_member_beats_until_its_calls_have_returned(lake: Published, running: 
         began.set()
         assert go_on.wait(20)
 
-    consumer = start(lake, running, Heard(also=wait), threads=1, session=0.3)
+    consumer = start(lake, running, Heard(also=wait), threads=1, session_timeout=0.3)
     assert began.wait(10)
     ending = threading.Thread(target=consumer.shutdown)
     ending.start()

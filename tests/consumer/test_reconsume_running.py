@@ -101,7 +101,7 @@ def test_resumed_while_the_position_is_loaded(lake: Published, running: list[Pus
             return kept
 
     again = Heard()
-    start(lake, running, again, positions=Slow(positions.engine), session=1.0)
+    start(lake, running, again, positions=Slow(positions.engine), session_timeout=1.0)
     again.wait_for(1)
     assert not loads[0].state.retries
     lake.publish({"pay": [lake.messages(1)]})

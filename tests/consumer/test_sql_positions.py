@@ -207,7 +207,7 @@ def test_members_whose_positions_take_longer_than_a_session_share_the_queues(
     lake.publish({"pay": [lake.messages(128, range(64))]})
     heard = Heard()
     for _ in range(2):
-        start(lake, running, heard, positions=Slow(engine), session=1.0)
+        start(lake, running, heard, positions=Slow(engine), session_timeout=1.0)
     until(lambda: [len(each.queues()) for each in running] == [32, 32])
     heard.wait_for(*range(128))
     state = GroupTable(lake.tables, "g").state
@@ -257,7 +257,12 @@ def test_a_dead_letter_that_only_the_group_has_kept_is_not_buried(
 
     lake.publish({"pay": [lake.messages(3)]})
     heard, ready = Heard(fails.copy(), also=apply), threading.Event()
-    options: dict[str, Any] = {"positions": Locked(engine), "max_reconsume_times": 0, "threads": 1, "session": 3600.0}
+    options: dict[str, Any] = {
+        "positions": Locked(engine),
+        "max_reconsume_times": 0,
+        "threads": 1,
+        "session_timeout": 3600.0,
+    }
     with monkeypatch.context() as patched:
         patched.setattr(Coordinator, "run", lambda *_: None)  # the test takes its steps
         consumer = start(lake, running, listen, **options)
@@ -313,7 +318,7 @@ def test_a_database_of_before_the_group_is_not_passed_over(
     engine.dispose()
     (tmp_path / "books").write_bytes(copy.read_bytes())
     lake.publish({"pay": [lake.messages(2, (0, 1))]})
-    consumer = start(lake, running, Heard(also=apply), positions=SqlPositions(engine), session=60)
+    consumer = start(lake, running, Heard(also=apply), positions=SqlPositions(engine), session_timeout=60)
     until(lambda: "the queue's row is gone" in str(consumer.last_error) or effects(engine))
     assert not effects(engine)
     running.pop().shutdown()

@@ -50,7 +50,9 @@ def test_members_are_unlike_if_their_topics_or_selectors_are(subscriptions: list
 
 
 def consumer(lake: Published, running: list[PushConsumer], name: str, selector: MessageSelector | str) -> PushConsumer:
-    made = PushConsumer("g", lake.tables.root, Heard(), session=2.0, commit_interval=0.05, threads=1, member=name)
+    made = PushConsumer(
+        "g", lake.tables.root, Heard(), session_timeout=2.0, commit_interval=0.05, threads=1, member=name
+    )
     running.append(made.subscribe("pay", selector))
     return made.start()
 

@@ -43,7 +43,7 @@ class Tuning:
     timeout: int = TIMEOUT_S
     interval: int = INTERVAL_S
     max_checks: int = 160_000
-    reserved: str = "72h"
+    max_age: str = "72h"
 
 
 class Application:
@@ -63,7 +63,7 @@ class Application:
             f"storage.root={root}",
             f"transaction.timeout={tuning.timeout}s",
             f"transaction.check_interval={tuning.interval}s",
-            f"transaction.reserved={tuning.reserved}",
+            f"transaction.max_age={tuning.max_age}",
             f"reconcile.max_checks={tuning.max_checks}",
             f"transaction.check_max={CHECK_MAX}",
             "reconcile.trigger=300ms",

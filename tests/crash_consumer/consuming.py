@@ -124,7 +124,7 @@ def consume(root: str, folder: str, name: str, member: str, kind: Kind) -> None:
         max_reconsume_times=MOST,
         retry_levels=LEVELS,
         suspend=SUSPEND_S,
-        session=SESSION_S,
+        session_timeout=SESSION_S,
         commit_interval=COMMIT_S,
         member=member,
         **more,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError, create_model
 
 from checkback.settings import Producer, Settings
+from checkback.settings.values import format_size
 from docs.markdown import prose, table
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ CHECKBACK__PRODUCERS__ORDERS__ENDPOINTS='["http://127.0.0.1:8901/check"]' checkb
 
 Values are YAML, also those of variables and `--set`, without its tags (`!!int`), dates, octal numbers and
 numbers of base 60: `010` and `2:28` are text. A duration is a whole number with a unit: `500ms`, `6s`, `1m`,
-`72h`, `2d`. `null` means not set. An unknown key or an invalid value is reported in one line that names the key, its
-layer and the fix; exit code 2.
+`72h`, `2d`. So is a size: `512B`, `32KiB`, `16MiB`, `1GiB`, `1TiB`. `null` means not set. An unknown key or an invalid
+value is reported in one line that names the key, its layer and the fix; exit code 2.
 
 *fixed*: the checkpoint depends on it. `reconcile` refuses to start with another value; `checkback rebuild` creates a
 checkpoint with the new one ([runbook.md](runbook.md#rebuild)). `land` refuses another `kafka.queue_base` for a topic
@@ -128,6 +129,14 @@ def _kind(schema: Mapping[str, Any], model: type[BaseModel], name: str) -> str:
         return f"list: {_kind(schema['items'], model, '')}"
     if schema.get("format") == "duration":
         return "duration" + _shortest(model, name)
+    if schema.get("format") == "size":
+        about = model.model_fields[name].metadata
+        least, most = (next(getattr(one, key) for one in about if hasattr(one, key)) for key in ("ge", "le"))
+        return f"size, {format_size(least)} to {format_size(most)}"
+    return _plain_kind(schema)
+
+
+def _plain_kind(schema: Mapping[str, Any]) -> str:
     least, most = schema.get("minimum"), schema.get("maximum")
     if least is not None and most is not None:
         return f"{_KINDS[schema['type']]}, {least} to {most}"

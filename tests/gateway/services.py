@@ -52,7 +52,7 @@ def with_service(
 
     What it has acknowledged is in the tables, unless it is given a journal.
     """
-    own = {"acknowledge": "table", "gather": "0s", "remember": "1ms", "remember_max": 1} | gateway
+    own = {"acknowledge": "table", "linger": "0s", "dedup_window": "1ms", "dedup_max": 1} | gateway
     settings = Settings.model_validate({"storage": {"root": str(root)}, "gateway": own, "producers": producers or {}})
     history = SlowHistory(root)
 

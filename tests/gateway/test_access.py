@@ -119,7 +119,7 @@ def test_token_of_two_groups_is_both() -> None:
         (["storage.catalog=main", "storage.schema=x", "storage.checkpoints=x"], "so in no catalog"),
         (["storage.writer=spark"], "the gateway writes without Spark"),
         (["gateway.queues=[1,1]"], "names a queue twice"),
-        (["gateway.max_receiving=2000"], "gateway.max_receiving is less than gateway.max_body; a body must fit"),
+        (["gateway.max_receiving=2000B"], "gateway.max_receiving is less than gateway.max_body; a body must fit"),
         (["gateway.port=70000"], "gateway.port"),
     ],
 )
@@ -164,7 +164,7 @@ def test_full_queue_says_when_to_come_again(tmp_path: Path) -> None:
         assert [result.get("code") for result in results] == [None, None, None, "queue_full", "queue_full"]
         again = gateway.post("/v1/halves", {"messages": [half(f"t-{n}") for n in range(5)]}).json()["results"]
         assert [result.get("queue_offset") for result in again] == [0, 1, 2, 3, 4]
-    by_table = "gateway.acknowledge=table", "gateway.gather=1h"
+    by_table = "gateway.acknowledge=table", "gateway.linger=1h"
     with Gateway(tmp_path, "gateway.max_waiting=1", *by_table) as gateway:
         import threading
 

@@ -28,7 +28,7 @@ PROBLEM = "application/problem+json"
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     with Gateway(
-        tmp_path_factory.mktemp("tables"), TO_TABLE, "gateway.max_body=100000", "gateway.gather=5ms"
+        tmp_path_factory.mktemp("tables"), TO_TABLE, "gateway.max_body=100000B", "gateway.linger=5ms"
     ) as running:
         yield running
 

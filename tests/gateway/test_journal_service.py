@@ -168,12 +168,12 @@ def test_what_is_not_in_the_tables_yet_is_known_all_the_same(tmp_path: Path) -> 
         assert (told["state"], told["queue_offset"]) == ("COMMIT", 0)
         assert not rows(tmp_path, "half")
 
-    assert run(started(tmp_path, flush="1h", remember="1ms", remember_max=1), act) is None
+    assert run(started(tmp_path, flush="1h", dedup_window="1ms", dedup_max=1), act) is None
     assert offsets(tmp_path) == {"t-0": 0, "t-1": 1}
 
 
 def test_tables_that_cannot_be_written_stop_nobody_until_the_journal_is_full(tmp_path: Path) -> None:
-    service = started(tmp_path, flush="1ms", journal_max=1 << 20)
+    service = started(tmp_path, flush="1ms", journal_max="1MiB")
 
     async def act(service: GatewayService) -> None:
         os.rename(tmp_path / "half", tmp_path / "away")
@@ -204,7 +204,7 @@ def test_journal_that_is_half_full_is_flushed_at_once(tmp_path: Path) -> None:
             await asyncio.sleep(0)
         assert {code(answer) for answer in answers} == {None}
 
-    assert run(started(tmp_path, flush="1h", journal_max=1 << 20), act) is None
+    assert run(started(tmp_path, flush="1h", journal_max="1MiB"), act) is None
     assert offsets(tmp_path) == {f"t-{n}": n for n in range(16)}
 
 

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     root = tmp_path_factory.mktemp("tables")
-    with Gateway(root, "gateway.timeout=400ms", "gateway.max_body=50000", "gateway.gather=0s") as running:
+    with Gateway(root, "gateway.timeout=400ms", "gateway.max_body=50000B", "gateway.linger=0s") as running:
         yield running
 
 
@@ -76,7 +76,7 @@ def test_request_that_does_not_come_is_not_waited_for(gateway: Gateway, parts: l
 HEALTHZ = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
-@pytest.mark.parametrize("override", ["gateway.gather=0s", "producers.orders.token=env:ORDERS_TOKEN"])
+@pytest.mark.parametrize("override", ["gateway.linger=0s", "producers.orders.token=env:ORDERS_TOKEN"])
 def test_request_behind_another_one_is_not_waited_for(tmp_path: Path, override: str) -> None:
     """In the same write as a whole one, its end never sent: it keeps no connection from others, and no end waiting."""
     begun = [HEAD + b"Content-Length: 100\r\n\r\n", HEAD + b"Content-Length: 100\r\n\r\n{", HEAD]
@@ -161,7 +161,7 @@ CLOSING = HEAD + b"Connection: close\r\n"
 
 
 @pytest.mark.parametrize("end", [b"\r\n", b""], ids=["many", "one"])
-@pytest.mark.parametrize("override", ["gateway.gather=0s", "producers.orders.token=env:ORDERS_TOKEN"])
+@pytest.mark.parametrize("override", ["gateway.linger=0s", "producers.orders.token=env:ORDERS_TOKEN"])
 def test_trailers_that_never_end_are_cut_off(tmp_path: Path, end: bytes, override: str) -> None:
     """Nobody reads them, so nothing would hold them up; also of one who has been told that a token is needed."""
     part = 1000 * (b"x: " + b"y" * 1000 + end)

@@ -50,7 +50,7 @@ def test_late_op_leaves_the_name_to_the_half_message_that_was_sent_last(tmp_path
             assert isinstance(ended, dict)
             assert ended["repeated"] is repeated
 
-    with_service(tmp_path, act, remember="1h", remember_max=100)
+    with_service(tmp_path, act, dedup_window="1h", dedup_max=100)
 
 
 def test_clock_that_is_set_forward_makes_nothing_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def test_clock_that_is_set_forward_makes_nothing_forgotten(tmp_path: Path, monke
             places.append(stored["queue_offset"])
         assert places == [0, 0, 0]
 
-    with_service(tmp_path, act, remember="10m", remember_max=100)
+    with_service(tmp_path, act, dedup_window="10m", dedup_max=100)
 
 
 def test_look_ups_of_one_token_leave_room_to_others(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_half_message_that_is_sent_again_is_known_whatever_others_send(tmp_path:
         service.cache.forget(0, 10)
         assert await service.halves.take([mine], None) == [first]
 
-    with_service(tmp_path, act, {"orders": {}, "many": {}}, remember="1h", remember_max=100)
+    with_service(tmp_path, act, {"orders": {}, "many": {}}, dedup_window="1h", dedup_max=100)
 
 
 async def sent(service: GatewayService, state: str, **fields: Any) -> tuple[str | None, Any]:
@@ -149,7 +149,7 @@ def test_half_message_that_is_forgotten_while_others_are_looked_up_is_known(tmp_
         first, second = await service.ops.take(ops, None)
         assert (code(first), code(second)) == (None, "contradiction" if ended else None)
 
-    with_service(tmp_path, act, remember="10m")
+    with_service(tmp_path, act, dedup_window="10m")
 
 
 @pytest.mark.parametrize("forgotten_again", [False, True])
@@ -192,7 +192,7 @@ def test_op_that_lands_while_another_is_looked_up_stands(tmp_path: Path, forgott
             assert await sent(service, state) == answer
         assert [row["state"] for row in rows(tmp_path, "op")] == ["COMMIT"]
 
-    with_service(tmp_path, act, remember="1h", remember_max=100)
+    with_service(tmp_path, act, dedup_window="1h", dedup_max=100)
 
 
 def test_half_message_of_an_op_on_its_way_is_not_forgotten(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_half_message_of_an_op_on_its_way_is_not_forgotten(tmp_path: Path) -> No
         service.ops._older._find = noted_find
         first = asyncio.ensure_future(sent(service, "COMMIT"))
         await asyncio.to_thread(writing.wait, PATIENCE_S)
-        service._remember_ms = -(1 << 40)
+        service._dedup_window_ms = -(1 << 40)
         service.forget()
         assert len(service.cache) == 1
         second = asyncio.ensure_future(sent(service, "COMMIT"))
@@ -228,7 +228,7 @@ def test_half_message_of_an_op_on_its_way_is_not_forgotten(tmp_path: Path) -> No
         assert await sent(service, "ROLLBACK") == ("contradiction", "COMMIT")
         assert looked_up == [(0, 0)]  # why and when it was decided
 
-    with_service(tmp_path, act, remember="1h", remember_max=100)
+    with_service(tmp_path, act, dedup_window="1h", dedup_max=100)
 
 
 @pytest.mark.parametrize("wrong", [{"producer_group": "other"}, {"transaction_id": "t-2"}, {}])
@@ -251,7 +251,7 @@ def test_refused_op_does_not_hide_a_decision(tmp_path: Path, wrong: dict[str, st
         for state in ("COMMIT", "ROLLBACK"):
             assert await sent(service, state) == ("contradiction", "DISCARD")
 
-    with_service(tmp_path, act, remember="1h", remember_max=100)
+    with_service(tmp_path, act, dedup_window="1h", dedup_max=100)
 
 
 @pytest.mark.parametrize("known", ["cached", "forgotten", "restarted"])
@@ -300,10 +300,10 @@ def test_op_against_the_decision_is_told_it(tmp_path: Path, decided: str, first:
         assert sorted(stored) == sorted(contradicting | ({first} if first is not None else set()))
         assert len(rows(tmp_path, "op")) == 1 + len(stored)
 
-    with_service(tmp_path, store, remember="1h", remember_max=100)
+    with_service(tmp_path, store, dedup_window="1h", dedup_max=100)
     if known == "restarted":
         land(tmp_path, "decisions", *decisions)
-        with_service(tmp_path, tell, remember="1h", remember_max=100)
+        with_service(tmp_path, tell, dedup_window="1h", dedup_max=100)
 
 
 @pytest.mark.parametrize("ended", [None, "COMMIT", "ROLLBACK", "DISCARD", "CANCEL"])
@@ -327,7 +327,7 @@ def test_half_message_that_is_sent_again_after_its_end_is_told_it(tmp_path: Path
             assert again == first
         assert len(rows(tmp_path, "half")) == 2
 
-    with_service(tmp_path, act, remember="1h", remember_max=100)
+    with_service(tmp_path, act, dedup_window="1h", dedup_max=100)
 
 
 def _no_disk(prepared: Any) -> None:

@@ -107,16 +107,16 @@ def _catches(pid: int, number: int) -> bool:
 
 def test_what_is_forgotten_is_found_in_the_tables(tmp_path: Path) -> None:
     """Memory holds two half messages; ops for older ones are judged all the same."""
-    with Gateway(tmp_path, TO_TABLE, "gateway.remember_max=2", "gateway.gather=0s") as gateway:
+    with Gateway(tmp_path, TO_TABLE, "gateway.dedup_max=2", "gateway.linger=0s") as gateway:
         for n in range(6):
             gateway.post("/v1/half", half(f"t-{n}"))
-    with Gateway(tmp_path, "gateway.remember_max=2") as gateway:
+    with Gateway(tmp_path, "gateway.dedup_max=2") as gateway:
         assert "checkback_gateway_remembered 2.0" in gateway.get("/metrics").text
         assert gateway.post("/v1/op", op(0, "t-1")).json()["code"] == "wrong_transaction_id"
         assert gateway.post("/v1/op", op(0, "t-0")).json()["repeated"] is False
         results = gateway.post("/v1/ops", {"ops": [op(n, f"t-{n}", "ROLLBACK") for n in range(7)]}).json()["results"]
         assert [result["status"] for result in results] == [409, 200, 200, 200, 200, 200, 404]
-    with Gateway(tmp_path, "gateway.remember=1ms") as gateway:
+    with Gateway(tmp_path, "gateway.dedup_window=1ms") as gateway:
         # At most the last one: from it a start counts back.
         assert re.search(r"^checkback_gateway_remembered [01]\.0$", gateway.get("/metrics").text, re.MULTILINE)
         assert gateway.post("/v1/op", op(3, "t-3", "ROLLBACK")).json()["repeated"] is True
@@ -159,7 +159,7 @@ def test_messages_of_a_key_or_queue_keep_their_order_in_one_half_queue(tmp_path:
 
 def test_queue_that_is_given_up_is_known_all_the_same(tmp_path: Path) -> None:
     """What landed there keeps its place when it is sent again, and takes its op, once; new ones land in the others."""
-    with Gateway(tmp_path, "gateway.queues=[0,1,5000]", "gateway.gather=0s") as gateway:
+    with Gateway(tmp_path, "gateway.queues=[0,1,5000]", "gateway.linger=0s") as gateway:
         places = {n: gateway.post("/v1/half", half(f"t-{n}")).json() for n in range(6)}
     given_up = [n for n, place in places.items() if place["queue_id"] != 0]
     assert len(given_up) == 4
@@ -282,7 +282,7 @@ def test_kill_9_under_load_loses_and_repeats_nothing(tmp_path: Path) -> None:
     """Every acknowledged half message and op is in the tables exactly once, and no offset was given twice."""
     producers = Producers(6)
     for kill in range(KILLS + 1):
-        with Gateway(tmp_path, "gateway.gather=10ms") as gateway:
+        with Gateway(tmp_path, "gateway.linger=10ms") as gateway:
             if kill:
                 producers.url = gateway.url
             else:
@@ -307,7 +307,7 @@ def test_kill_9_under_load_loses_and_repeats_nothing(tmp_path: Path) -> None:
 
 def test_what_was_accepted_is_finished(tmp_path: Path) -> None:
     """SIGTERM while requests wait to be committed: each is answered 200, and is in the table."""
-    with Gateway(tmp_path, TO_TABLE, "gateway.gather=1h") as gateway:
+    with Gateway(tmp_path, TO_TABLE, "gateway.linger=1h") as gateway:
         answers: list[requests.Response] = []
 
         def send(number: int) -> None:

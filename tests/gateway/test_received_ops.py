@@ -80,7 +80,7 @@ def test_same_with_a_journal_whatever_is_sent_again_and_whenever_it_restarts(run
                     for requests in [[FIRST]] * (not number) + steps:  # noqa: B023 - called at once
                         answers.extend(await answered(service, requests))  # noqa: B023
 
-                service = started(root, acknowledge=acknowledge, gather="0s", flush="1h" if kill else "1ms")
+                service = started(root, acknowledge=acknowledge, linger="0s", flush="1h" if kill else "1ms")
                 assert run(service, act, kill and acknowledge == "journal") is None
             assert run(started(root, acknowledge=acknowledge), answered_nothing) is None
             tables[acknowledge] = [
@@ -138,14 +138,14 @@ def test_ops_of_recent_half_messages_stay_together(tmp_path: Path) -> None:
 
 
 def test_half_message_is_remembered_until_its_op_is_in_the_table(tmp_path: Path) -> None:
-    """Although gateway.remember is over: a look-up would not find the op, which is in the journal only."""
+    """Although gateway.dedup_window is over: a look-up would not find the op, which is in the journal only."""
 
     async def send(service: GatewayService) -> None:
         await answered(service, [FIRST])
 
     async def act(service: GatewayService) -> None:
         sizes = blocks_of(service)
-        service._remember_ms = -(1 << 40)
+        service._dedup_window_ms = -(1 << 40)
         waiting = asyncio.ensure_future(answered(service, [("ops", [op(2, NAMES[2]), op(3, NAMES[3])])]))
         while not service.ops._in_flight:
             await asyncio.sleep(0)
@@ -162,7 +162,7 @@ def test_half_message_is_remembered_until_its_op_is_in_the_table(tmp_path: Path)
 
 
 def test_ops_of_older_half_messages_keep_none_in_the_cache(tmp_path: Path) -> None:
-    """Or it could grow beyond gateway.remember_max: from the half message of such an op on, all would stay."""
+    """Or it could grow beyond gateway.dedup_max: from the half message of such an op on, all would stay."""
 
     async def send(service: GatewayService) -> None:
         await answered(service, [FIRST])
@@ -177,4 +177,4 @@ def test_ops_of_older_half_messages_keep_none_in_the_cache(tmp_path: Path) -> No
         assert sizes == [1]
 
     assert run(started(tmp_path), send) is None
-    assert run(started(tmp_path, flush=timedelta(hours=1), remember_max=6), act) is None
+    assert run(started(tmp_path, flush=timedelta(hours=1), dedup_max=6), act) is None

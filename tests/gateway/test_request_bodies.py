@@ -209,7 +209,9 @@ def test_question_is_answered_whatever_body_it_brings(tmp_path: Path) -> None:
 
 def test_full_room_says_when_to_come_again(tmp_path: Path) -> None:
     """While a large body does not come to an end, another is told 503; small ones are taken; then all are."""
-    with Gateway(tmp_path, "gateway.max_body=200000", "gateway.max_receiving=200000", "gateway.timeout=1h") as gateway:
+    with Gateway(
+        tmp_path, "gateway.max_body=200000B", "gateway.max_receiving=200000B", "gateway.timeout=1h"
+    ) as gateway:
         content = json.dumps(half("slow", properties={}, keys="k" * 30_000, body="A" * 160_000)).encode()
         with socket.create_connection(("127.0.0.1", gateway.port), PATIENCE_S) as slow:
             slow.sendall(head(len(content)) + content[:-1])
@@ -239,7 +241,7 @@ def test_client_that_does_not_read_is_not_waited_for(tmp_path: Path) -> None:
 
 def test_requests_that_wait_hold_no_bodies(tmp_path: Path) -> None:
     """The same message sent again and again while its commit is awaited is there once."""
-    options = {"gather": "1h", "max_connections": 30, "acknowledge": "table"}
+    options = {"linger": "1h", "max_connections": 30, "acknowledge": "table"}
     config = Settings.model_validate({"storage": {"root": str(tmp_path)}, "gateway": options})
     content = json.dumps(half("big", body="A" * (1 << 20))).encode()
 

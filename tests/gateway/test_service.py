@@ -29,14 +29,14 @@ async def _sent(running: GatewayService, name: str) -> Answer:
 def test_sent_again_after_the_clock_was_set_it_lands_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: int
 ) -> None:
-    """It is known for `gateway.remember` from the restart on, and then forgotten."""
+    """It is known for `gateway.dedup_window` from the restart on, and then forgotten."""
     answers = []
 
     async def act(running: GatewayService, _: SlowHistory) -> None:
         running.forget()
         answers.append(await _sent(running, "t-1"))
 
-    with_service(tmp_path, act, remember="10m", remember_max=100)
+    with_service(tmp_path, act, dedup_window="10m", dedup_max=100)
     monkeypatch.setattr(service, "steady_ms", lambda: steady_ms() + minutes * _MINUTE)
 
     async def again(running: GatewayService, history: SlowHistory) -> None:
@@ -45,14 +45,14 @@ def test_sent_again_after_the_clock_was_set_it_lands_once(
         running.forget()
         assert len(running.cache) == 0
 
-    with_service(tmp_path, again, remember="10m", remember_max=100)
+    with_service(tmp_path, again, dedup_window="10m", dedup_max=100)
     assert [code(answer) for answer in answers] == [None, None]
     assert answers[0] == answers[1]
     assert [row["queue_offset"] for row in rows(tmp_path, "half")] == [0]
 
 
 def test_what_landed_long_before_the_last_one_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By `gateway.remember`, counted back from the last one, also if it was stored by a clock that was ahead."""
+    """By `gateway.dedup_window`, counted back from the last one, also if it was stored by a clock that was ahead."""
 
     def clock(minutes: int) -> None:
         for where, name in ((half_messages, "now_ms"), (service, "steady_ms")):
@@ -67,6 +67,6 @@ def test_what_landed_long_before_the_last_one_is_forgotten(tmp_path: Path, monke
         known = [running.cache.named(f"orders/{name}") is not None for name in ("old", "t-1", "t-2")]
         assert known == [False, True, True]
 
-    with_service(tmp_path, act, remember="10m", remember_max=100)
+    with_service(tmp_path, act, dedup_window="10m", dedup_max=100)
     clock(0)
-    with_service(tmp_path, again, remember="10m", remember_max=100)
+    with_service(tmp_path, again, dedup_window="10m", dedup_max=100)

@@ -56,7 +56,7 @@ def test_messages_are_refused_while_the_store_throttles_and_stored_once_after_it
     monkeypatch.setattr("checkback.storage.files.object_store._RETRIES", retries)
     with fault_proxy(s3_port) as port:
         storage = {"root": f"{s3_server.ROOT}/{uuid.uuid4().hex}", "options": s3_server.options(port)}
-        settings = Settings.model_validate({"storage": storage, "gateway": {"gather": "0s"}})
+        settings = Settings.model_validate({"storage": storage, "gateway": {"linger": "0s"}})
 
         async def act(service: GatewayService) -> None:
             for number in range(3):

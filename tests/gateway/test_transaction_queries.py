@@ -80,7 +80,7 @@ def test_of_several_half_messages_a_committed_one_is_answered(
             else:
                 assert found == (7, number - 1, states[number - 1] or "PENDING")
 
-    with_service(tmp_path, act, remember="1h", remember_max=100)
+    with_service(tmp_path, act, dedup_window="1h", dedup_max=100)
 
 
 def test_questions_beyond_the_limit_are_refused(tmp_path: Path) -> None:

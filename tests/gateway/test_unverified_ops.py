@@ -33,7 +33,7 @@ MINE = frozenset({"orders"})
 
 @asynccontextmanager
 async def _running(root: Path, queue: int, journal: bool) -> AsyncIterator[GatewayService]:
-    own: dict[str, Any] = {"gather": "0s", "queues": [queue], "acknowledge": "table"}
+    own: dict[str, Any] = {"linger": "0s", "queues": [queue], "acknowledge": "table"}
     if journal:
         own |= {"acknowledge": "journal", "journal": f"{root}/_journal-{queue}", "flush": "1h"}
     settings = Settings.model_validate({"storage": {"root": str(root)}, "gateway": own})

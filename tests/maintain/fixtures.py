@@ -40,7 +40,7 @@ class Quiet:
 def settings_of(root: Path | str, **maintain: object) -> Settings:
     """The tables in a folder; any two small files are worth it, and become files of 1 MB."""
     return Settings.model_validate(
-        {"storage": {"root": str(root)}, "maintain": {"min_files": 2, "target_file_size": 1 << 20, **maintain}}
+        {"storage": {"root": str(root)}, "maintain": {"min_files": 2, "target_file_size": "1MiB", **maintain}}
     )
 
 

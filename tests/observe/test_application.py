@@ -48,7 +48,7 @@ def test_application_tells_what_it_does(
     settings = Settings.model_validate(
         {
             "storage": {"root": str(tmp_path)},
-            "transaction": {"timeout": "0s", "reserved": "36500d", "check_interval": "1h"},
+            "transaction": {"timeout": "0s", "max_age": "36500d", "check_interval": "1h"},
             "reconcile": {"partitions": 2, "segment_size": 64, "trigger": "200ms"},
             "metrics": {"port": port},
         }

@@ -173,7 +173,7 @@ def test_crash_between_the_tables_of_a_batch_breaks_nothing(
     settings = Settings.model_validate(
         {
             "storage": {"root": str(tmp_path)},
-            "transaction": {"timeout": "0s", "reserved": "36500d", "check_interval": "1h"},
+            "transaction": {"timeout": "0s", "max_age": "36500d", "check_interval": "1h"},
             "reconcile": {"partitions": 2, "segment_size": 64},
         }
     )

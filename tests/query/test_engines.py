@@ -227,7 +227,8 @@ def test_both_engines_give_the_same_rows(spark: SparkSession, moment: Any) -> No
         settings = Settings.model_validate(
             {
                 "storage": {"root": root},
-                "check": {"count_undelivered": random.random() < 0.5, "breaker_failures": random.choice((1, 2, 10))},
+                "transaction": {"count_undelivered": random.random() < 0.5},
+                "check": {"breaker_failures": random.choice((1, 2, 10))},
                 "producers": {"orders": {"endpoints": ["http://a"]}},
             }
         )

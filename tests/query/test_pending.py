@@ -247,7 +247,7 @@ def test_a_check_that_was_requested_twice_has_the_outcome_of_the_first(tmp_path:
 
 def test_own_immunity_is_capped_as_in_the_segments(tmp_path: Path) -> None:
     """Rule 4: a producer cannot hide what is stuck behind an immunity of years."""
-    about = Settings.model_validate({"storage": {"root": str(tmp_path)}, "transaction": {"reserved": "2h"}})
+    about = Settings.model_validate({"storage": {"root": str(tmp_path)}, "transaction": {"max_age": "2h"}})
     old = Transaction(0, 0)
     write(None, Tables.of(about.storage), [old.half(check_immunity_s=10 * 365 * 86_400)])
     (row,) = Answers(about).pending().to_pylist()

@@ -44,7 +44,7 @@ _FAST = {"timeout_ms": 2_000, "check_interval_ms": 10_000, "check_max": 5}
 _MIXED = {"check_interval_ms": 10_000, "check_jitter_ms": _JITTER}
 _RECEIVED = {"check_interval_ms": 10_000, "count_undelivered": False}
 _UNKNOWN = dict.fromkeys(
-    ("timeout_ms", "check_interval_ms", "check_max", "reserved_ms", "check_jitter_ms", "count_undelivered", "committed")
+    ("timeout_ms", "check_interval_ms", "check_max", "max_age_ms", "check_jitter_ms", "count_undelivered", "committed")
 )
 #: by what they are for, (application, rules, times)
 _PLAN: list[tuple[str, str, dict[str, Any], list[float]]] = [

@@ -25,7 +25,7 @@ def test_state_and_tables_agree(spark: SparkSession, tmp_path: Path) -> None:
     settings = Settings.model_validate(
         {
             "storage": {"root": str(tmp_path)},
-            "transaction": {"timeout": "36500d", "reserved": "36500d"},
+            "transaction": {"timeout": "36500d", "max_age": "36500d"},
             "reconcile": {"partitions": 2, "segment_size": 64},
         }
     )

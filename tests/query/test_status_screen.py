@@ -60,7 +60,7 @@ _LEDGER = TableFacts(
 _STATUS = Status(
     now=_NOW,
     timeout=timedelta(seconds=6),
-    reserved=timedelta(hours=72),
+    max_age=timedelta(hours=72),
     reconcile=ReconcileFacts(
         "process 12 on host",
         Progress(_DONE, _DONE, _NOW - 3_500),
@@ -79,7 +79,7 @@ def test_lines() -> None:
         "reconcile": "at work: process 12 on host",
         "last batch": "41, 14:14:55, 5s ago, took 1.5 s",
         "watermarks": (
-            "checked what was born before 14:14:49 (timeout), discarded before 2026-11-18 14:14:55 (reserved)"
+            "checked what was born before 14:14:49 (timeout), discarded before 2026-11-18 14:14:55 (max_age)"
         ),
         "lag": "half 12 rows, oldest 2s; op 0 rows",
         "pending": "4",
@@ -321,7 +321,7 @@ def test_json_has_the_documented_keys() -> None:
     for owner, expected in (("process 12 on host", (begun, none)), (None, (begun, none)), ("", (none, begun))):
         told_of = as_json(replace(_STATUS, reconcile=ReconcileFacts(owner, Progress(Batch(42, _NOW - 1000), _DONE))))
         assert (told_of["under_way"], told_of["interrupted"]) == expected
-    assert told["watermarks"] == {"timeout": "2026-11-21T14:14:49.000Z", "reserved": "2026-11-18T14:14:55.000Z"}
+    assert told["watermarks"] == {"timeout": "2026-11-21T14:14:49.000Z", "max_age": "2026-11-18T14:14:55.000Z"}
     assert told["lag"] == {
         "half": {"rows": 12, "oldest": "2026-11-21T14:14:58.000Z", "age_s": 2.0},
         "op": {"rows": 0, "oldest": None, "age_s": None},

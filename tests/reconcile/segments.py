@@ -11,7 +11,7 @@ from checkback.reconcile.segment import Rules, Segment, decide
 
 SIZE = 16
 #: short times: timeout 6 ms, interval 10 ms, at most 3 checks, given up after 1000 ms
-RULES = Rules(timeout=6, check_interval=10, check_max=3, reserved=1000)
+RULES = Rules(timeout=6, check_interval=10, check_max=3, max_age=1000)
 
 
 def half(

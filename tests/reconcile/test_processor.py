@@ -72,7 +72,7 @@ def test_processor_forgets_a_segment_after_the_reserved_time() -> None:
     tester = Batches()
     tester.at(1, half(3), commit(3))
     assert tester.tester.peekValueState("segment", KEY) is not None
-    tester.at(RULES.reserved + 2)
+    tester.at(RULES.max_age + 2)
     assert tester.tester.peekValueState("segment", KEY) is None
 
 
@@ -95,8 +95,8 @@ def test_what_is_due_beyond_the_most_checks_waits_for_the_next_batch() -> None:
 def test_scheduled_message_has_a_timer_of_its_own() -> None:
     """It fires at its time, whatever else the segment waits for, and the segment is kept until then."""
     tester = Batches()
-    assert tester.at(1, half(3, delay=2 * RULES.reserved), half(4), commit(3)) == [("SCHEDULE", 3)]
-    due = delivery_timer(1 + 2 * RULES.reserved)
+    assert tester.at(1, half(3, delay=2 * RULES.max_age), half(4), commit(3)) == [("SCHEDULE", 3)]
+    due = delivery_timer(1 + 2 * RULES.max_age)
     assert tester.at(due_timer(1 + RULES.timeout)) == [("CHECK", 4)]
     assert tester.at(due - 9, commit(4))[-1] == ("COMMIT", 4)
     assert tester.wakes[-1] == due

@@ -241,7 +241,7 @@ def test_segment_where_only_received_checks_count(name: str) -> None:
 
 def test_nothing_is_discarded_whose_last_check_was_sent_to_nobody() -> None:
     """It was skipped, because `check` lagged: it is requested again, with its number, until it is told of."""
-    run = Run(replace(RULES, reserved=10**9))
+    run = Run(replace(RULES, max_age=10**9))
     run.at(0, half(1))
     numbers = [number for now in range(10, 100, 10) for _, _, number in run.at(now)]
     assert numbers == [1, 2, *[3] * 7]
@@ -326,7 +326,7 @@ def test_wake_at_names_the_next_time_that_anything_happens() -> None:
 
 
 def test_segment_is_forgotten_only_when_repeats_may_be() -> None:
-    """The bits stay for the reserved time after the last half."""
+    """The bits stay for max_age after the last half."""
     run = Run()
     run.at(1, half(0), commit(0))
     assert not run.segment.forgettable(1000)
@@ -342,7 +342,7 @@ def test_what_became_of_a_check_waits_for_nothing() -> None:
 
 def test_jitter_spreads_what_came_due_together() -> None:
     """Sixteen first checks in one batch; the second ones over the whole jitter, each at the time of its own."""
-    rules = replace(RULES, check_interval=1000, check_jitter=100, reserved=10**6)
+    rules = replace(RULES, check_interval=1000, check_jitter=100, max_age=10**6)
     first: list[list[int]] = [[], []]
     for run in first:
         segment, _ = decide(Segment.empty(0, SIZE), events(*map(half, range(SIZE))), 500, rules)

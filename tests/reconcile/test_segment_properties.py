@@ -68,8 +68,8 @@ batches = st.lists(
     ),
     max_size=25,
 )
-#: and where only received checks count, with a reserved time that is soon over
-ALL_RULES = [RULES, replace(RULES, count_undelivered=False, reserved=60)]
+#: and where only received checks count, with a max_age that is soon over
+ALL_RULES = [RULES, replace(RULES, count_undelivered=False, max_age=60)]
 
 
 class Model:
@@ -115,7 +115,7 @@ class Model:
             elif kind in (Kind.HALF, Kind.MESSAGE):
                 self.seen.add(offset)
                 birth = min(born, store // 1000)
-                due = birth + (min(immunity, self.rules.reserved) if immunity >= 0 else RULES.timeout) + 1
+                due = birth + (min(immunity, self.rules.max_age) if immunity >= 0 else RULES.timeout) + 1
                 held = {"landed": store // 1000, "due": due, "times": 0, "asked": [], "group": group, "tx": tx}
                 self.pending[offset] = held | {"delay": delay}
                 at_once += [offset] * (kind == Kind.MESSAGE)
@@ -144,18 +144,18 @@ class Model:
                 done.append(rolled_back if kind == Kind.ROLLBACK else self.commit(offset, decided[offset], now))
             elif owner is None and offset in self.seen:
                 done.append(("LATE_OP", offset))
-            elif owner is None and now - since > self.rules.reserved:
+            elif owner is None and now - since > self.rules.max_age:
                 done.append(("REJECT_OP", offset, "NO_HALF"))
             elif owner is None and not any((r[0], r[6], r[7]) == (offset, group, tx) for _, r in self.waiting):
                 self.waiting.append((since, row))
         for offset, held in list(self.pending.items()) if check else ():
-            enough = len(held["asked"]) >= min(RULES.check_max, self.rules.reserved // RULES.check_interval + 1)
+            enough = len(held["asked"]) >= min(RULES.check_max, self.rules.max_age // RULES.check_interval + 1)
             if held["due"] > now:
                 continue
             if held["times"] >= RULES.check_max:
                 done.append(("DISCARD", offset, "CHECK_MAX"))
                 self.discarded.append((offset, self.pending.pop(offset)["times"]))
-            elif enough and held["asked"][-1] - held["landed"] > self.rules.reserved:
+            elif enough and held["asked"][-1] - held["landed"] > self.rules.max_age:
                 done.append(("DISCARD", offset, "EXPIRED"))
                 self.discarded.append((offset, self.pending.pop(offset)["times"]))
             else:
@@ -255,4 +255,4 @@ def test_promises_hold(history: History, jitter: int, rules: Rules) -> None:  # 
         assert len(counted) == len(set(counted)) or not rules.count_undelivered, offset
         assert all(b - a >= RULES.check_interval for a, b in pairwise(times))
     assert set(ended) == set(scheduled)
-    assert set(decisions) == taken  # after the reserved time nothing is left
+    assert set(decisions) == taken  # after max_age nothing is left

@@ -111,7 +111,7 @@ def test_restored_segment_decides_as_the_lost_one(
     found = restore(0, SIZE, tables.known(), now, RULES) or Segment.empty(0, SIZE)
     restored, _ = decode(encode(found), 0, SIZE)
     segment = _waiting_anew(segment, now)
-    for later, rows in [*after, (RULES.reserved // 2, []), (RULES.reserved, [])]:
+    for later, rows in [*after, (RULES.max_age // 2, []), (RULES.max_age, [])]:
         now += later
         batch = landed(now, rows)
         segment, expected = decide(segment, batch, now, RULES)
@@ -143,10 +143,10 @@ def test_checks_go_on_where_they_were() -> None:
 
 
 def test_segment_that_nothing_depends_on_is_left_out() -> None:
-    """Decided, and longer ago than the reserved time."""
+    """Decided, and longer ago than max_age."""
     rows = rows_of((Known.DECIDED, half(3)))
-    assert restore(0, SIZE, rows, RULES.reserved - 1, RULES) is not None
-    assert restore(0, SIZE, rows, RULES.reserved, RULES) is None
+    assert restore(0, SIZE, rows, RULES.max_age - 1, RULES) is not None
+    assert restore(0, SIZE, rows, RULES.max_age, RULES) is None
     assert restore(0, SIZE, rows[:0], 0, RULES) is None
 
 
@@ -154,17 +154,17 @@ def test_what_was_taken_long_after_it_landed_is_known_for_as_long() -> None:
     """Its decision says when at the latest; of what is pending it may have been just now."""
     decided = restore(0, SIZE, rows_of((Known.DECIDED, half(3)), checks=(0, 5000)), 5999, RULES)
     assert decided is not None
-    assert decided.seen_until == 5000 + RULES.reserved
+    assert decided.seen_until == 5000 + RULES.max_age
     pending = restore(0, SIZE, rows_of((Known.UNDECIDED, half(3))), 5000, RULES)
     assert pending is not None
-    assert pending.seen_until == 5000 + RULES.reserved
+    assert pending.seen_until == 5000 + RULES.max_age
 
 
 def test_restored_op_waits_for_the_reserved_time() -> None:
     """However long ago it landed: an outage may have lain between, and its half message is still to come."""
     restored = restore(0, SIZE, rows_of((Known.OP, commit(3))), 5000, RULES)
     assert restored is not None
-    _, actions = decide(restored, events(half(3, 5000)), 5000 + RULES.reserved, RULES)
+    _, actions = decide(restored, events(half(3, 5000)), 5000 + RULES.max_age, RULES)
     assert actions["action"].tolist() == [Action.COMMIT]
 
 
@@ -179,9 +179,9 @@ def test_half_landed_twice_alike_is_marked() -> None:
 def test_op_that_is_only_to_be_rejected_takes_nobodys_place() -> None:
     """One of an unknown state: the COMMIT of the same producer is applied."""
     rows = rows_of((Known.OP, op(3, Kind.UNKNOWN)), (Known.OP, commit(3, store=2)))
-    restored = restore(0, SIZE, rows, RULES.reserved + 2, RULES)
+    restored = restore(0, SIZE, rows, RULES.max_age + 2, RULES)
     assert restored is not None
-    _, actions = decide(restored, events(half(3)), RULES.reserved + 2, RULES)
+    _, actions = decide(restored, events(half(3)), RULES.max_age + 2, RULES)
     assert Action.COMMIT in actions["action"]
 
 

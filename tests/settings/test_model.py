@@ -14,6 +14,8 @@ from pydantic import ValidationError
 from checkback.messages.durations import LONGEST, format_duration, parse_duration
 from checkback.settings import Settings
 from checkback.settings.loading import load
+from checkback.settings.model import flatten
+from checkback.settings.values import format_size, parse_size
 from support.loading import SECRET, refusal, write
 
 
@@ -70,6 +72,43 @@ def test_duration_of_any_other_form_is_refused_and_the_form_shown(value: object)
     assert "500ms, 6s, 1m, 72h or 2d" in line
 
 
+# Sizes
+
+
+@given(st.integers(0, 1 << 50))
+def test_size_survives_text(size: int) -> None:
+    assert parse_size(format_size(size)) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("1024B", 1024), ("64KiB", 64 << 10), ("16MiB", 16 << 20), ("1GiB", 1 << 30), ("0001MiB", 1 << 20)],
+)
+def test_size_accepted(text: str, size: int) -> None:
+    settings = Settings.model_validate({"gateway": {"max_receiving": "1TiB", "max_body": text}})
+    assert settings.gateway.max_body == size
+
+
+@pytest.mark.parametrize(
+    "value", [16777216, 1.5, "16777216", "16 MiB", "16mib", "16MB", "1.5GiB", "-1KiB", "", None, True, []]
+)
+def test_size_of_any_other_form_is_refused_and_the_form_shown(value: object) -> None:
+    line = refusal({"gateway": {"max_body": value}})
+    assert line.startswith("gateway.max_body (my.yml): ")
+    assert "512B, 32KiB, 16MiB, 1GiB or 1TiB" in line
+
+
+def test_size_out_of_range_is_refused_with_the_limit_as_it_is_written() -> None:
+    assert "is '1023B', must be at least 1KiB; " in refusal({"gateway": {"max_body": "1023B"}})
+    assert "is '2GiB', must be at most 1GiB; " in refusal({"gateway": {"max_body": "2GiB"}})
+
+
+def test_what_is_shown_of_sizes_and_durations_is_read_again() -> None:
+    given = {"max_body": "20MiB", "journal_max": "1048577B", "linger": "1m"}
+    shown = flatten(Settings.model_validate({"gateway": given}))
+    assert {key: shown[f"gateway.{key}"] for key in given} == given
+
+
 # Counts
 
 
@@ -90,7 +129,7 @@ def test_defaults_are_those_of_the_design() -> None:
     settings = Settings()
     transaction = settings.transaction
     assert (transaction.timeout, transaction.check_interval) == (timedelta(seconds=6), timedelta(seconds=60))
-    assert (transaction.check_max, transaction.reserved) == (15, timedelta(hours=72))
+    assert (transaction.check_max, transaction.max_age) == (15, timedelta(hours=72))
     assert (settings.reconcile.trigger, settings.reconcile.segment_size) == (timedelta(seconds=2), 4096)
     assert (settings.reconcile.partitions, settings.reconcile.max_files) == (4, 1000)
     assert (settings.check.timeout, settings.check.concurrency) == (timedelta(seconds=5), 32)
@@ -175,7 +214,7 @@ def test_endpoint_refused_and_not_repeated(url: str) -> None:
         ("transaction.check_max", [1, 100], [0, -1, "15", 1.0, True, None]),
         ("transaction.timeout", ["0s"], ["-1s"]),
         ("transaction.check_interval", ["1ms"], ["0s"]),
-        ("transaction.reserved", ["1ms"], ["0s", "36501d"]),
+        ("transaction.max_age", ["1ms"], ["0s", "36501d"]),
         ("reconcile.trigger", ["0s"], []),
         ("reconcile.segment_size", [1, 65536], [0, 65537]),
         ("reconcile.partitions", [1], [0]),
@@ -187,7 +226,7 @@ def test_endpoint_refused_and_not_repeated(url: str) -> None:
         ("check.breaker_pause", ["1ms"], ["0s"]),
         ("check.retry_after_max", ["1ms"], ["0s"]),
         ("check.batch_time", ["1ms"], ["0s"]),
-        ("check.count_undelivered", [False], ["no", 0]),
+        ("transaction.count_undelivered", [False], ["no", 0]),
         ("transaction.check_jitter", ["0s", "60s"], ["-1s"]),
         ("producers.orders.checks_per_second", [1, 0.5, None], [0, -1, "5", True, float("nan"), float("inf"), 1e-9]),
         ("producers.orders.checks_burst", [1], [0, 0.5]),

@@ -46,7 +46,7 @@ class Gateway:
         halves = [half for half in [*self.world.tables.rows["half"], *journaled] if half.queue == self.queue]
         self.cache = DeduplicationCache({self.queue: 0})
         self.cache.remember([self._cached(half) for half in halves])
-        self.unverified = UnverifiedOps(self.world.reconcile.rules.reserved, UNVERIFIED)
+        self.unverified = UnverifiedOps(self.world.reconcile.rules.max_age, UNVERIFIED)
         for record in self.journal:
             if isinstance(record, Op):
                 self.cache.ended(record.queue, record.offset, _STATES[record.kind])
@@ -118,7 +118,7 @@ class Gateway:
             self._begin()
 
     def forget(self) -> None:
-        """Time passes, longer than gateway.remember."""
+        """Time passes, longer than gateway.dedup_window."""
         if not self.journal:
             self.cache.forget(1 << 62, 0)
 

@@ -47,7 +47,7 @@ class Life:
 
     def immune(self, rules: Rules) -> int:
         """Until when it is not checked (rule 4)."""
-        own = min(self.half.immunity, rules.reserved)
+        own = min(self.half.immunity, rules.max_age)
         return self.born + (own if own >= 0 else rules.timeout)
 
     @property
@@ -122,7 +122,7 @@ class Lives:
         for half in sorted(halves, key=lambda row: (row.store, row.group, row.transaction)):
             key = half.queue, half.offset
             if key not in self.by_key:
-                self.by_key[key] = Life(half, number, planned.time + planned.rules.reserved)
+                self.by_key[key] = Life(half, number, planned.time + planned.rules.max_age)
                 self.by_key[key].commit_itself(number)
         ops = list(enumerate(self.world.tables.rows["op"]))[slice(*planned.op)]
         self._receive(number, ops)
@@ -149,7 +149,7 @@ class Lives:
         life = self.by_key.get((op.queue, op.offset))
         if life is None:
             held = self._early.setdefault((op.queue, op.offset), [])
-            waited = query.offsets[number].time - query.offsets[number].rules.reserved
+            waited = query.offsets[number].time - query.offsets[number].rules.max_age
             known = any(
                 (other.group, other.transaction) == (op.group, op.transaction) and since >= waited
                 for since, other in held
@@ -178,9 +178,9 @@ class Lives:
             elif key not in kept:
                 life.deciding = None
                 life.commit_itself(number)
-            life.known_until = min(life.known_until, life.landed + planned.rules.reserved)
+            life.known_until = min(life.known_until, life.landed + planned.rules.max_age)
         for half in sorted(tables["half"][: planned.half[1]], key=lambda row: (row.store, row.group, row.transaction)):
-            known_until = half.store // 1000 + planned.rules.reserved
+            known_until = half.store // 1000 + planned.rules.max_age
             if (half.queue, half.offset) not in self.by_key:
                 self.by_key[half.queue, half.offset] = Life(half, number, known_until)
                 self.by_key[half.queue, half.offset].commit_itself(number)
@@ -205,6 +205,6 @@ class Lives:
         return batch not in self.world.reconcile.void
 
     def _forgotten(self, op: Op) -> bool:
-        """Has the segment forgotten its half, the reserved time after it? Then the op waits for another (rule 3)."""
+        """Has the segment forgotten its half, max_age after it? Then the op waits for another (rule 3)."""
         life = self.by_key.get((op.queue, op.offset))
         return life is not None and self._latest >= life.known_until

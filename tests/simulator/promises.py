@@ -169,9 +169,9 @@ class Promises:
         waited = decision.at - asked[-1].at
         _keep("P5", waited >= by.check_interval, key, f"is discarded {waited} ms after its last check")
         if decision.reason == Reason.EXPIRED.name:
-            _keep("P3", decision.at - life.landed > rules.reserved, key, "is given up before the reserved time")
+            _keep("P3", decision.at - life.landed > rules.max_age, key, "is given up before max_age")
             _keep("P5", len(asked) >= rules.enough, key, f"is given up after {len(asked)} checks")
-            last = asked[-1].at - life.landed > rules.reserved or by.check_interval != rules.check_interval
+            last = asked[-1].at - life.landed > rules.max_age or by.check_interval != rules.check_interval
             _keep("P5", last, key, "is given up without a last check")
             return
         _keep("P5", count >= rules.check_max, key, f"is discarded after {count} checks that count")

@@ -176,7 +176,7 @@ class Rebuild:
         scheduled = {row[:4]: row.deliver_at for row in self.tables.rows["decisions"] if row.deliver_at}
         ended = self.cancelled() | {(row.queue, row.offset) for row in self.tables.rows["deliveries"]}
         checks = self.checks()
-        since = now - self.query.rules.reserved
+        since = now - self.query.rules.max_age
         for half in self.tables.rows["half"][:until]:
             key = half.queue, half.offset
             times, asked, at = checks.get((*key, half.group, half.transaction), (0, 0, 0))

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from simulator.steps import Step
 
 _TIMEOUT, _INTERVAL = 6, 10
-#: A history either repeats half messages, and then no offset is ever forgotten (rule 3: after the reserved time), or
-#: it has a reserved time that passes.
+#: A history either repeats half messages, and then no offset is ever forgotten (rule 3: after max_age), or
+#: it has a max_age that passes.
 _FOR_EVER = 10**9
 _RIGHT, _WRONG = ("", "", "", "unstated"), ("group", "id")
 
@@ -73,7 +73,7 @@ def scenario(seed: int) -> Scenario:
     )
     delayed = random.random() < 0.3
     transactions = _transactions(random, rules, delayed)
-    steps = _sent(random, len(transactions), rules.reserved == _FOR_EVER, delayed)
+    steps = _sent(random, len(transactions), rules.max_age == _FOR_EVER, delayed)
     happens = [happening(random, rules) for _ in range(random.randrange(16, 40))]
     rebuilds = [rebuild_step(random, steps) for _ in range(random.choice([0, 0, 0, 0, 1, 1, 2, 3]))]
     for step in [*steps, *rebuilds]:
@@ -95,13 +95,13 @@ def rebuild_step(random: Random, sent: list[Step]) -> Step:
 def restart_steps(random: Random, rules: Rules) -> list[Step]:
     """Some settings are others, mostly with a batch under way.
 
-    The reserved time is only made longer: how long it was tells the promises for how long an offset is remembered.
+    max_age is only made longer: how long it was tells the promises for how long an offset is remembered.
     """
     values: dict[str, list[Any]] = {
         "timeout": [_TIMEOUT, 2 * _TIMEOUT],
         "check_interval": [_INTERVAL, 2 * _INTERVAL],
         "check_max": [1, 2, 3],
-        "reserved": [max(rules.reserved, 200)],
+        "max_age": [max(rules.max_age, 200)],
         "count_undelivered": [True, False],
     }
     names = random.sample(sorted(values), random.randrange(len(values)))
@@ -122,7 +122,7 @@ def _transactions(random: Random, rules: Rules, delayed: bool) -> tuple[Transact
         answers = tuple(random.choices(OUTCOMES, k=random.randrange(1, 5)))
         if random.random() < 0.25:  # just in time
             answers = (UNKNOWN,) * (rules.check_max - 1) + (COMMIT,)
-        if rules.reserved == _FOR_EVER and answers[-1] == NOBODY:  # nothing would ever end it
+        if rules.max_age == _FOR_EVER and answers[-1] == NOBODY:  # nothing would ever end it
             answers += (NO_ANSWER,)
         found.append(Transaction(queue, offset, random.choice([1, 2]), 10 + number, answers))
     return tuple(found)

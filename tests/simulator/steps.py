@@ -11,7 +11,7 @@ from simulator.tables import Half, Op
 if TYPE_CHECKING:
     from simulator.world import World
 
-#: nobody waits until everything is forgotten (rule 3), unless the reserved time is short
+#: nobody waits until everything is forgotten (rule 3), unless max_age is short
 _PATIENCE = 1000
 #: groups from here on send what concerns nobody
 HOSTILE = 900

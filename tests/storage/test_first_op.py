@@ -100,7 +100,7 @@ def test_all_go_by_the_same_op(transaction_id: str, ops: list[dict[str, Any]]) -
         (found,) = find(FileStore(Tables(root=root, by_files=True)), Asked(transaction_id), 9).transactions
         assert (found.ops[0].state if found.ops else None) == expected
         assert DeduplicationHistory(root).find({(0, 7)})[0, 7].state == expected
-        # A start looks at what landed within gateway.remember only.
+        # A start looks at what landed within gateway.dedup_window only.
         (recent,) = DeduplicationHistory(root).recent([0], T0, 10).states
         recently = [row for row in ops if row["store_timestamp"] is not None]
         assert STATE_OF[recent] == decided(transaction_id, recently)

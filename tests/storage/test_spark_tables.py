@@ -59,7 +59,7 @@ class Lakehouse:
                 "storage": self.storage,
                 "transaction": {
                     "timeout": "36500d",
-                    "reserved": "36500d",
+                    "max_age": "36500d",
                 },
                 "reconcile": {"partitions": 2, "segment_size": segment_size},
             }

@@ -179,7 +179,7 @@ def batch(batch_id: int, time: datetime, application: str | None = "query", **ot
         "timeout_ms": 6_000,
         "check_interval_ms": 60_000,
         "check_max": CHECK_MAX,
-        "reserved_ms": 72 * 3_600_000,
+        "max_age_ms": 72 * 3_600_000,
         "check_jitter_ms": 0,
         "count_undelivered": True,
         **dict.fromkeys((*COUNTED.values(), "scheduled", "checks", "rejected", "unpublished"), 0),

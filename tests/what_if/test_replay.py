@@ -16,7 +16,7 @@ from checkback.what_if.records import NEVER, RECORDED, Answered, Row, State
 from checkback.what_if.replay import Answers, replayed
 from checkback.what_if.timeline import Cadence, Timeline
 
-_RULES = Rules(timeout=6_000, check_interval=60_000, check_max=2, reserved=10**9)
+_RULES = Rules(timeout=6_000, check_interval=60_000, check_max=2, max_age=10**9)
 _SIZE = 4
 _NAMED = (1, 7, 0, -1)
 
@@ -142,7 +142,7 @@ UNREACHED = (
 
 def test_checks_that_reached_nobody_are_not_counted_as_received() -> None:
     """Rules 6 and 9: it is pending until it expires; what takes longer than the checks that count is not followed."""
-    found = _under(LATE_TIMES, *UNREACHED, count_undelivered=False, reserved=200_000)
+    found = _under(LATE_TIMES, *UNREACHED, count_undelivered=False, max_age=200_000)
     assert (found["state"], found["reason"], found["turn"]) == (State.DISCARD, Reason.EXPIRED, NEVER)
     assert 200_000 < found["at"] < 400_000
     assert found["checks"] == found["assumed"] + 2 > 200_000 // 62_000
@@ -153,7 +153,7 @@ def test_checks_that_reached_nobody_are_not_counted_as_received() -> None:
 def test_without_its_answer_the_op_tells_what_the_rule_in_force_made_it() -> None:
     """Of a check that was received, if checks count when received; else of one that was sent."""
     rows = tuple(row for row in UNREACHED if row[0] != Row.ANSWER)
-    assert _under(LATE_TIMES, *rows, count_undelivered=False, reserved=200_000)["reason"] == Reason.EXPIRED
+    assert _under(LATE_TIMES, *rows, count_undelivered=False, max_age=200_000)["reason"] == Reason.EXPIRED
     received = _op(Kind.DELIVERED, 8, Source.CHECK, 1)
     times = replace(LATE_TIMES, rules=(replace(_RULES, count_undelivered=False),))
     assert _under(times, *rows, received, check_interval=59_000)["reason"] == Reason.CHECK_MAX

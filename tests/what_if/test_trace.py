@@ -37,7 +37,7 @@ def recorded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> S
     groups = {line["producer_group"] for line in expected.lines(TRACE / "half.jsonl")}
     with ExampleProducer(TRACE / "check_answers.json") as producer:
         nobody = ["http://127.0.0.1:9/check"]
-        rules = {"timeout": "0s", "reserved": "36500d", "check_interval": "1ms", "check_max": _CHECK_MAX}
+        rules = {"timeout": "0s", "max_age": "36500d", "check_interval": "1ms", "check_max": _CHECK_MAX}
         settings = Settings.model_validate(
             {
                 "storage": {"root": str(root)},

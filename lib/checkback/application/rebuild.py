@@ -280,7 +280,7 @@ def segment_blocks(
     size, rules = settings.reconcile.segment_size, rules_of(settings)
     read = {name: read_table(spark, tables, name) for name in ("decisions", "deliveries", "check_requests", "rejected")}
     read |= {name: read_table(spark, tables, name, versions[name] - 1) for name in ("half", "op")}
-    rows = _halves(read, now - rules.reserved, rules).unionByName(_ops(read))
+    rows = _halves(read, now - rules.max_age, rules).unionByName(_ops(read))
     segment = F.concat_ws("/", "queue_id", F.expr(f"offset div {size}"))
 
     def block(key: tuple[pa.Scalar, ...], table: pa.Table) -> pa.Table:

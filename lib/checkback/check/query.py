@@ -131,7 +131,7 @@ class CheckBatches:
     """
 
     def __init__(self, tables: Tables, settings: Settings, slots: int) -> None:
-        check = settings.check
+        check, transaction = settings.check, settings.transaction
         self._tables = tables
         self._flush = tables.flush_of(NAME, "check_requests", "check_answers", "half", "op")
         self._seen = SeenCommits(tables, NAME, "start again: what is missing is sent again")
@@ -148,8 +148,8 @@ class CheckBatches:
         self._operators_queue = settings.operator.queue
         self._half: DeltaLog | None = None
         self._reached = pa.array([name for name, group in self._worker.groups.items() if group.endpoints], pa.string())
-        self._check_interval = settings.transaction.check_interval
-        self._last = settings.transaction.check_max if check.count_undelivered else None
+        self._check_interval = transaction.check_interval
+        self._last = transaction.check_max if transaction.count_undelivered else None
         self.decided = 0
         self.observer: AnswerListener | None = None
         self._with_body = sorted(name for name, producer in settings.producers.items() if producer.include_body)

@@ -133,7 +133,7 @@ class Coordinator:
             hand.cut_off = not member.holds()
         self._compare()
         if hand.cut_off:
-            hand.note(StorageError(_SLOW, f"{GROUP_PREFIX}{hand.group}", "raise consumer.session"))
+            hand.note(StorageError(_SLOW, f"{GROUP_PREFIX}{hand.group}", "raise consumer.session_timeout"))
         until = time.monotonic() + member.beat_s
         errors = [*self._adopt(until), *self._bury(until)]
         if errors:

@@ -25,7 +25,7 @@ class ConsumerOptions:
     max_reconsume_times: int | None
     retry_levels: tuple[float, ...] | None
     suspend: float
-    session: float
+    session_timeout: float
     commit_interval: float
 
     def __post_init__(self) -> None:
@@ -38,7 +38,7 @@ class ConsumerOptions:
         for level in self.retry_levels or ():
             _seconds("retry_levels", level, 0.0)
         _seconds("suspend", self.suspend, 0.0)
-        _seconds("session", self.session, _SESSION_S)
+        _seconds("session_timeout", self.session_timeout, _SESSION_S)
         _seconds("commit_interval", self.commit_interval, 0.001)
 
     @property

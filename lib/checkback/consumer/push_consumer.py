@@ -79,7 +79,7 @@ class PushConsumer:
         max_reconsume_times: int | None = None,
         retry_levels: Iterable[float] | None = None,
         suspend: float = 1.0,
-        session: float | None = None,
+        session_timeout: float | None = None,
         commit_interval: float | None = None,
         member: str | None = None,
         options: dict[str, str] | None = None,
@@ -101,7 +101,7 @@ class PushConsumer:
             max_reconsume_times=max_reconsume_times,
             retry_levels=None if retry_levels is None else tuple(retry_levels),
             suspend=suspend,
-            session=settings.session.total_seconds() if session is None else session,
+            session_timeout=(settings.session_timeout.total_seconds() if session_timeout is None else session_timeout),
             commit_interval=settings.commit_interval.total_seconds() if commit_interval is None else commit_interval,
         )
         self.group = group
@@ -175,7 +175,7 @@ class PushConsumer:
         # Unique: a process that is started anew under the same name is another member, and so is a forked one.
         self.member = f"{self._named or f'{socket.gethostname()}-{os.getpid()}'}-{uuid.uuid4().hex[:8]}"
         kind: dict[str, Any] = {"selectors": selectors, "in_database": self._positions is not None}
-        member = Membership(table, self.member, self._selectors, options.session, starts, **kind)
+        member = Membership(table, self.member, self._selectors, options.session_timeout, starts, **kind)
         poll_s = _POLL_STORE_S if is_registered(self._tables.root) else _POLL_S
         reader = Reader(hand, batches, {topic: self._reader(topic, batches) for topic in self._selectors}, poll_s)
         unfiltered = {topic: TopicReader(self._tables, topic, batches) for topic in self._selectors}
@@ -234,7 +234,7 @@ class PushConsumer:
             _join(thread, None if end is None else max(0.0, end - time.monotonic()))
         coordinator.ended.set()
         # A store may not answer for minutes: after the session others take this member for dead anyway.
-        _join(group, None if end is None else self._options.session)
+        _join(group, None if end is None else self._options.session_timeout)
 
     def pause(self) -> None:
         """Call the listener no more until `resume`; the member stays in the group."""

@@ -78,7 +78,7 @@ class OpWriter:
         #: Of other gateways' queues, whose half messages nobody knows: not by place, which anybody may name.
         self._unverified_in_flight: dict[OpKey, ReceivedOp] = {}
         #: Blocks keep the half messages from their first on in the cache: not more than half of it.
-        self._recent = gateway.remember_max // (2 * len(gateway.queues))
+        self._recent = gateway.dedup_max // (2 * len(gateway.queues))
         self.commits: GroupCommit[ReceivedOp | ReceivedOps] = GroupCommit(self, gateway.max_waiting, intake)
 
     async def take(self, messages: Sequence[RemarkedOp | Problem], groups: Groups) -> list[Answer]:

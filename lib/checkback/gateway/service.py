@@ -86,7 +86,7 @@ class GatewayService:
                 for queue_id in gateway.queues
             }
             self.cache = DeduplicationCache(next_offsets, settings.producers)
-            self._remember_ms = gateway.remember // timedelta(milliseconds=1)
+            self._dedup_window_ms = gateway.dedup_window // timedelta(milliseconds=1)
             self.cache.remember(self._remembered(history, [*gateway.queues, *others], gateway))
             for decided in history.decided(self.cache.first_offsets()):
                 self.cache.decided(*decided)
@@ -96,8 +96,8 @@ class GatewayService:
             raise
         self.tokens = BearerTokens(settings.producers)
         self.health = HealthState(stop)
-        self._remember_max = gateway.remember_max
-        self._gather_s = gateway.gather.total_seconds()
+        self._dedup_max = gateway.dedup_max
+        self._linger_s = gateway.linger.total_seconds()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="older")
         self._history = history
         self._metrics = metrics
@@ -115,7 +115,7 @@ class GatewayService:
         self.halves = HalfMessageWriter(
             gateway, self.tokens, self.cache, half, metrics, self.health, settings.delay.max, self._intake
         )
-        unverified = UnverifiedOps(settings.transaction.reserved // timedelta(milliseconds=1))
+        unverified = UnverifiedOps(settings.transaction.max_age // timedelta(milliseconds=1))
         self.ops = OpWriter(
             gateway, self.tokens, self.cache, op, metrics, self.health, history, self._thread, unverified, self._intake
         )
@@ -132,7 +132,7 @@ class GatewayService:
             metrics.last_offset(queue_id, self.cache.next_offset(queue_id) - 1)
 
     def _remembered(self, history: DeduplicationHistory, queues: Sequence[int], gateway: Gateway) -> RememberedColumns:
-        """What landed within gateway.remember before the last half message of the owned queues, shifted to now.
+        """What landed within gateway.dedup_window before the last half message of the owned queues, shifted to now.
 
         The clock may have been set forward since. The last is the one with the greatest offset, which is independent of
         clocks.
@@ -140,8 +140,8 @@ class GatewayService:
         now = steady_ms()
         last = history.last_stored(gateway.queues)
         behind = 0 if last is None else max(0, now - last)
-        since = now - behind - self._remember_ms
-        found = history.recent(queues, time_of(since), gateway.remember_max)
+        since = now - behind - self._dedup_window_ms
+        found = history.recent(queues, time_of(since), gateway.dedup_max)
         return replace(found, stored=np.minimum(found.stored + behind, now))
 
     async def run(self) -> None:
@@ -153,8 +153,8 @@ class GatewayService:
         try:
             if self.journal is None or self._flushing is None:
                 await asyncio.gather(
-                    drive("commit-half", [self.halves.commits], to_table, self._gather_s),
-                    drive("commit-op", [self.ops.commits], to_table, self._gather_s),
+                    drive("commit-half", [self.halves.commits], to_table, self._linger_s),
+                    drive("commit-op", [self.ops.commits], to_table, self._linger_s),
                 )
             else:
                 await self._run_with_journal(self.journal, self._flushing)
@@ -210,7 +210,7 @@ class GatewayService:
         kept = self.journal.unflushed_offsets() if self.journal is not None else {}
         for queue_id, offset in self.ops.first_offsets().items():
             kept[queue_id] = min(offset, kept.get(queue_id, offset))
-        self.cache.forget(steady_ms() - self._remember_ms, self._remember_max, kept)
+        self.cache.forget(steady_ms() - self._dedup_window_ms, self._dedup_max, kept)
 
     async def follow(self) -> None:
         """Take over what `reconcile` has decided since the last call, also against an op that came too late."""

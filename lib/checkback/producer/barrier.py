@@ -149,7 +149,7 @@ class Barrier:
     def purge(self, older_than: timedelta = timedelta(days=7)) -> int:
         """Delete older marks; returns their number.
 
-        Keep them longer than transaction.reserved, 72 hours by default, and than a gateway that is down may keep
+        Keep them longer than transaction.max_age, 72 hours by default, and than a gateway that is down may keep
         acknowledged half messages to itself (docs/gateway.md).
         """
         before = datetime.now(timezone.utc) - older_than

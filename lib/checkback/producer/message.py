@@ -46,7 +46,7 @@ class Message:
     the same key that must come after it, call the producer's ``flush``. Or ``real_queue_id`` names the queue. With
     neither, messages are spread by their transaction id. ``transaction_id``: if empty, the producer generates a unique
     one (RocketMQ's UNIQ_KEY); or an idempotency key, unique in the producer group, with which a message sent again
-    after a crash lands only once: within ``gateway.remember`` (10 minutes), at one gateway. At most one of
+    after a crash lands only once: within ``gateway.dedup_window`` (10 minutes), at one gateway. At most one of
     ``delay_level`` (RocketMQ's, 1 to 18), ``delay`` (from COMMIT) and ``deliver_at`` (with a time zone) says when it is
     delivered, see docs/protocol.md. The limits are RocketMQ's, see docs/landing.md. ``keys``: words separated by
     spaces.

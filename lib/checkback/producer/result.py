@@ -60,7 +60,7 @@ class SendResult:
 
     ``queue_id`` and ``queue_offset``: its place in `half`, None if it is not known to be stored. ``error``: why not;
     with NO_ANSWER it may be stored all the same, and sending it again under the same transaction_id changes nothing
-    within ``gateway.remember`` (10 minutes), at one gateway.
+    within ``gateway.dedup_window`` (10 minutes), at one gateway.
     """
 
     send_status: SendStatus

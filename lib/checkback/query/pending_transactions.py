@@ -148,7 +148,7 @@ known AS (
                 ELSE unix_millis(c.requested_at) * 1000 END + CAST(:check_interval AS BIGINT),
             CASE WHEN h.born_us > :most THEN CAST(:most AS BIGINT) ELSE h.born_us END + CASE
                 WHEN h.check_immunity_s >= 0
-                    THEN least(CAST(h.check_immunity_s AS BIGINT) * 1000000, CAST(:reserved AS BIGINT))
+                    THEN least(CAST(h.check_immunity_s AS BIGINT) * 1000000, CAST(:max_age AS BIGINT))
                 ELSE CAST(:timeout AS BIGINT) END) AS next_us
     FROM halves AS h
     LEFT JOIN checks AS c
@@ -194,10 +194,10 @@ def pending_question(settings: Settings, *, bodies: bool = False) -> Question:
     rules = settings.transaction
     values: dict[str, Value] = {
         "check_max": rules.check_max,
-        "count_undelivered": int(settings.check.count_undelivered),
+        "count_undelivered": int(rules.count_undelivered),
         "check_interval": _us(rules.check_interval),
         "timeout": _us(rules.timeout),
-        "reserved": _us(rules.reserved),
+        "max_age": _us(rules.max_age),
         "most": MOST,
         **names,
     }

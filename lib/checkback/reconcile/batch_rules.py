@@ -70,9 +70,9 @@ def rules_of(settings: Settings) -> Rules:
         timeout=ms(transaction.timeout),
         check_interval=ms(transaction.check_interval),
         check_max=transaction.check_max,
-        reserved=ms(transaction.reserved),
+        max_age=ms(transaction.max_age),
         check_jitter=ms(transaction.check_jitter),
-        count_undelivered=settings.check.count_undelivered,
+        count_undelivered=transaction.count_undelivered,
     )
 
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 #: Incremented with each change that makes `decide` or `partition_batch` decide a batch differently: `batch_rules`.
 DECISION_VERSION = 1
 
-#: minimum number of checks before a half message older than the reserved time expires, if check_max allows it (rule 7)
+#: minimum number of checks before a half message older than max_age expires, if check_max allows it (rule 7)
 CHECKS_AT_LEAST = 15
 #: maximum number of ops waiting for the half message at one offset: per group, and in total (rule 3)
 WAITING_OF_GROUP, WAITING_AT_OFFSET = 8, 64
@@ -60,14 +60,14 @@ class Rules:
     timeout: int = 6_000
     check_interval: int = 60_000
     check_max: int = 15
-    reserved: int = 72 * 3_600_000
+    max_age: int = 72 * 3_600_000
     check_jitter: int = 0
     count_undelivered: bool = True
 
     @property
     def enough(self) -> int:
         """Minimum number of checks before a half message expires, however old it is (rule 7)."""
-        return min(self.check_max, CHECKS_AT_LEAST, self.reserved // max(1, self.check_interval) + 1)
+        return min(self.check_max, CHECKS_AT_LEAST, self.max_age // max(1, self.check_interval) + 1)
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Segment:
         if len(self.pending):
             times.append(self.pending["due"].min())
         if len(self.early):
-            times.append(self.early["since"].min() + rules.reserved + 1)
+            times.append(self.early["since"].min() + rules.max_age + 1)
             cancels = self.early["kind"] == Kind.CANCEL
             if self.has_seen(self.early["offset"]).any() or _too_many(self.early).any() or cancels.any():
                 return 0  # restored from the tables, and not applied yet
@@ -178,7 +178,7 @@ def _take_halves(segment: Segment, halves: Records, now: int, rules: Rules, acti
         at, _ = find(pending["offset"], taken["offset"][own])
         scheduled = scheduling.commit(scheduled, pending[at], Source.PRODUCER, now, actions)
         pending = np.delete(pending, at)
-    seen_until = max(segment.seen_until, now + rules.reserved)
+    seen_until = max(segment.seen_until, now + rules.max_age)
     return replace(segment, seen=seen, pending=pending, scheduled=scheduled, seen_until=seen_until)
 
 
@@ -194,7 +194,7 @@ def _with_repeats(records: Records, repeats: Records) -> Records:
 def births(halves: Records, rules: Rules) -> tuple[NDArray[Any], NDArray[Any]]:
     """The born times of half messages, and the times of their first checks (rule 4)."""
     born = np.minimum(halves["born"], halves["store"] // 1000)  # a born time in the future is capped at the landing
-    own = np.minimum(halves["immunity"], rules.reserved)
+    own = np.minimum(halves["immunity"], rules.max_age)
     # Due when now > born + immunity, hence + 1.
     return born, born + np.where(own >= 0, own, rules.timeout) + 1
 
@@ -270,7 +270,7 @@ def _wait(
     if late.any():
         actions.append(actions_on(Action.LATE_OP, ops[late]))
         ops = ops[~late]
-    outdated = now - ops["since"] > rules.reserved
+    outdated = now - ops["since"] > rules.max_age
     if outdated.any():
         actions.append(actions_on(Action.REJECT_OP, ops[outdated], Reason.NO_HALF))
         ops = ops[~outdated]
@@ -322,7 +322,7 @@ def _check_back(segment: Segment, now: int, rules: Rules, actions: list[Records]
     if expired.any():
         old = pending[expired]
         checked = old["due"] - next_check(old, 0, rules)
-        expired[expired] = checked - old["store"] // 1000 > rules.reserved
+        expired[expired] = checked - old["store"] // 1000 > rules.max_age
     for gone, reason in ((exhausted, Reason.CHECK_MAX), (expired, Reason.EXPIRED)):
         if gone.any():
             actions.append(actions_on_pending(Action.DISCARD, pending[gone], reason))

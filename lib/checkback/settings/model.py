@@ -32,6 +32,7 @@ from checkback.settings.values import (
     Retention,
     Secret,
     SecretConf,
+    Size,
     Text,
     Token,
     refuse,
@@ -101,13 +102,17 @@ class Storage(_Section):
 
 
 class Transaction(_Section):
-    """Times and limits of the protocol; the defaults are RocketMQ's."""
+    """Times and limits of the protocol; the defaults are RocketMQ's.
+
+    ``count_undelivered``: whether a check that no endpoint received counts towards ``check_max``.
+    """
 
     timeout: DurationFromZero = timedelta(seconds=6)
     check_interval: PositiveDuration = timedelta(seconds=60)
     check_max: Count = 15
+    count_undelivered: StrictBool = True
     check_jitter: DurationFromZero = timedelta(0)
-    reserved: PositiveDuration = timedelta(hours=72)
+    max_age: PositiveDuration = timedelta(hours=72)
 
     @model_validator(mode="after")
     def _jitter_is_less(self) -> Self:
@@ -136,8 +141,7 @@ class Check(_Section):
 
     Circuit breaker: after ``breaker_failures`` consecutive failures an endpoint gets no checks for ``breaker_pause``,
     at most half of transaction.check_interval; or for its Retry-After, up to ``retry_after_max``. ``batch_time``:
-    deadline of a batch; checks not sent by then are skipped. ``count_undelivered``: whether a check that no endpoint
-    received counts towards check_max.
+    deadline of a batch; checks not sent by then are skipped.
     """
 
     timeout: PositiveDuration = timedelta(seconds=5)
@@ -147,21 +151,20 @@ class Check(_Section):
     breaker_pause: PositiveDuration = timedelta(seconds=30)
     retry_after_max: PositiveDuration = timedelta(minutes=5)
     batch_time: PositiveDuration = timedelta(seconds=30)
-    count_undelivered: StrictBool = True
 
 
 class Gateway(_Section):
-    """The HTTP API for producers. Sole writer of the half queues ``queues``; sizes are in bytes.
+    """The HTTP API for producers. Sole writer of the half queues ``queues``.
 
-    ``remember``, ``remember_max``: retention and size of the in-memory deduplication cache of half messages: a retry
-    gets the same offset. ``max_waiting``: messages accepted but uncommitted. ``max_receiving``: bytes of incomplete
-    request bodies. ``timeout``: for reading a request, and for writing a response.
+    ``dedup_window``, ``dedup_max``: retention and size of the in-memory deduplication cache of half messages: a retry
+    gets the same offset. ``max_waiting``: messages accepted but uncommitted. ``max_receiving``: size of all
+    incomplete request bodies. ``timeout``: for reading a request, and for writing a response.
 
     ``acknowledge``: a message is acknowledged once it is flushed to the journal, a file on a local disk, or committed
     to its table; auto: the journal if the tables are in a local folder. ``journal``: its folder, empty:
     ``<storage.root>/_journal``; over 64 MiB must be free on its disk. ``flush``: between two commits of the journal's
-    content to the tables; ``journal_max``: bytes in it that are not in the tables yet, and 400 for each message or op.
-    ``gather``: without a journal, how long messages wait for others.
+    content to the tables; ``journal_max``: size of what is not in the tables yet, and 400 bytes for each message or
+    op. ``linger``: without a journal, how long messages wait for others.
     """
 
     host: Text = "127.0.0.1"
@@ -170,14 +173,14 @@ class Gateway(_Section):
     acknowledge: Literal["auto", "journal", "table"] = "auto"
     journal: Folder = ""
     flush: PositiveDuration = timedelta(milliseconds=500)
-    journal_max: Annotated[StrictInt, Field(ge=1 << 20, le=1 << 40)] = 256 << 20
-    gather: DurationFromZero = timedelta(milliseconds=30)
-    remember: PositiveDuration = timedelta(minutes=10)
-    remember_max: Count = 1_000_000
+    journal_max: Annotated[Size, Field(ge=1 << 20, le=1 << 40)] = 256 << 20
+    linger: DurationFromZero = timedelta(milliseconds=30)
+    dedup_window: PositiveDuration = timedelta(minutes=10)
+    dedup_max: Count = 1_000_000
     max_waiting: Count = 20_000
-    max_body: Annotated[StrictInt, Field(ge=1024, le=1 << 30)] = 16 << 20
-    max_receiving: Annotated[StrictInt, Field(ge=1024, le=1 << 40)] = 256 << 20
-    max_headers: Annotated[StrictInt, Field(ge=1024, le=1 << 20)] = 32 << 10
+    max_body: Annotated[Size, Field(ge=1024, le=1 << 30)] = 16 << 20
+    max_receiving: Annotated[Size, Field(ge=1024, le=1 << 40)] = 256 << 20
+    max_headers: Annotated[Size, Field(ge=1024, le=1 << 20)] = 32 << 10
     max_connections: Count = 2000
     timeout: PositiveDuration = timedelta(seconds=10)
     reject_transactions: StrictBool = False
@@ -229,7 +232,7 @@ class Metrics(_Section):
 
 
 class Maintain(_Section):
-    """Compaction and retention by `maintain`: files smaller than ``target_file_size`` (bytes) are bin-packed.
+    """Compaction and retention by `maintain`: files smaller than ``target_file_size`` are bin-packed.
 
     ``min_files``: minimum number of such files in a table. ``retention``: how far back time travel reaches;
     ``log_retention``: how far back the history (the Delta log) reaches.
@@ -237,7 +240,7 @@ class Maintain(_Section):
 
     retention: Retention = timedelta(days=7)
     log_retention: Retention = timedelta(days=30)
-    target_file_size: Annotated[StrictInt, Field(ge=1 << 20, le=1 << 30)] = 128 << 20
+    target_file_size: Annotated[Size, Field(ge=1 << 20, le=1 << 30)] = 128 << 20
     min_files: Annotated[StrictInt, Field(ge=2, le=INT_MAX)] = 10
 
     @model_validator(mode="after")
@@ -248,12 +251,12 @@ class Maintain(_Section):
 
 
 class Consumer(_Section):
-    """Consumer groups. ``session``: after this time without a heartbeat a member's queues go to the others.
+    """Consumer groups. ``session_timeout``: after this time without a heartbeat a member's queues go to the others.
 
     ``commit_interval``: how often positions are kept; messages consumed since are consumed again after a crash.
     """
 
-    session: PositiveDuration = timedelta(seconds=10)
+    session_timeout: PositiveDuration = timedelta(seconds=10)
     commit_interval: PositiveDuration = timedelta(seconds=1)
 
 
@@ -325,7 +328,7 @@ class Settings(_Section):
 
 
 def flatten(settings: Settings) -> dict[str, Any]:
-    """Dotted key -> JSON value: durations as text, secrets as ``****``, unset keys as None."""
+    """Dotted key -> JSON value: durations and sizes as text, secrets as ``****``, unset keys as None."""
     flat: dict[str, Any] = {}
     for section, fields in settings.model_dump(mode="json", by_alias=True).items():
         if section == "spark":

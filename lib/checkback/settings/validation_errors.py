@@ -13,6 +13,7 @@ from checkback.errors import SettingsError
 from checkback.messages.fields import nearest
 from checkback.settings.model import Producer
 from checkback.settings.secret_paths import is_secret
+from checkback.settings.values import format_size
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -70,6 +71,8 @@ def _explained(
         what, fix = error["msg"].replace("Input should be", "must be"), _FIX.get(kind, "correct it")
         for long, short in (("greater than or equal to", "at least"), ("less than or equal to", "at most")):
             what = what.replace(long, short)
+        if isinstance(value, str) and (limit := context.get("ge", context.get("le"))) is not None:  # of a size
+            what = what.replace(str(limit), format_size(limit))
         # An endpoint, and any of Spark's, may hold a secret, too.
         hidden = path[0] in ("producers", "spark") or is_secret(model, path)
         if value is None:  # `--set KEY=`, an empty variable
@@ -85,8 +88,8 @@ _FIX = {
     "bool_type": "write true or false",
     "string_type": "put it in quotes",
     "string_too_short": "write a value or leave the key out",
-    "greater_than_equal": "write a number within the limit",
-    "less_than_equal": "write a number within the limit",
+    "greater_than_equal": "write a value within the limit",
+    "less_than_equal": "write a value within the limit",
 }
 
 

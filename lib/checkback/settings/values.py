@@ -1,4 +1,4 @@
-"""Types and validation of settings' values: durations, counts, names, endpoints, secrets.
+"""Types and validation of settings' values: durations, sizes, counts, names, endpoints, secrets.
 
 A value is a YAML or JSON value, or text. Errors never show a possible secret.
 """
@@ -29,6 +29,8 @@ _AZURE = ("abfs", "abfss", "wasb", "wasbs")
 _ONE_SLASH = re.compile(r"(?i)(?:s3a?|gs|abfss?):/(?!/)")
 # or several, as the name nodes of HDFS; a bucket may have an underscore
 _HOST = re.compile(r"(?:[^:@\[\]\\]*|\[[0-9A-Fa-f:.%]*\])(?::[0-9]*)?(?:,[^:@\[\]\\]+(?::[0-9]*)?)*")
+_BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_SIZE = re.compile(r"([0-9]{1,18})(B|KiB|MiB|GiB|TiB)")
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 # RFC 6750's b64token, as after "Bearer" in a header.
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,512}=*")
@@ -51,6 +53,30 @@ def _duration(value: object) -> timedelta:
         refuse("is not a duration" if value is None else f"{value!r} is a duration without a unit", fix)
     try:
         return parse_duration(value)
+    except ValueError as error:
+        refuse(str(error), fix)
+
+
+def parse_size(text: str) -> int:
+    """Bytes of text such as ``512B``, ``32KiB``, ``16MiB``, ``1GiB`` or ``1TiB``. Raises ValueError."""
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a size")
+    return int(match[1]) * _BYTES[match[2]]
+
+
+def format_size(size: int) -> str:
+    """The shortest text that ``parse_size`` parses to as many bytes."""
+    unit = next(unit for unit, bytes_ in reversed(_BYTES.items()) if unit == "B" or (size and not size % bytes_))
+    return f"{size // _BYTES[unit]}{unit}"
+
+
+def _size(value: object) -> int:
+    fix = "write a whole number and its unit: 512B, 32KiB, 16MiB, 1GiB or 1TiB"
+    if not isinstance(value, str):
+        refuse("is not a size" if value is None else f"{value!r} is a size without a unit", fix)
+    try:
+        return parse_size(value)
     except ValueError as error:
         refuse(str(error), fix)
 
@@ -164,6 +190,12 @@ _Duration = Annotated[timedelta, BeforeValidator(_duration), PlainSerializer(for
 DurationFromZero = Annotated[_Duration, AfterValidator(_not_negative)]
 PositiveDuration = Annotated[_Duration, AfterValidator(_positive)]
 Retention = Annotated[_Duration, AfterValidator(_retention)]
+Size = Annotated[
+    int,
+    BeforeValidator(_size),
+    PlainSerializer(format_size, when_used="json"),
+    Field(json_schema_extra={"format": "size"}),
+]
 Count = Annotated[StrictInt, Field(ge=1, le=INT_MAX)]
 QueueId = Annotated[StrictInt, Field(ge=0, le=INT_MAX)]
 Text = Annotated[str, Field(min_length=1)]

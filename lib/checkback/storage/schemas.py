@@ -227,7 +227,7 @@ CONSUMER_GROUP: Columns = (
         "of a member: SqlPositions, null = it keeps positions here",
     ),
     _column("reset_id", _STRING, "of a queue: of the position that an operator has set, until its owner has kept it"),
-    _column("session_ms", _LONG, "of a member: its consumer.session"),
+    _column("session_timeout_ms", _LONG, "of a member: its consumer.session_timeout"),
     _column("settled_at", _TIME, "of a queue: batch time up to which all is consumed; of a member: when it joined"),
 )
 READ_RANGE = pa.struct([(name, _LONG) for name in ("from_version", "from_index", "to_version", "to_index")])
@@ -244,9 +244,9 @@ BATCHES: Columns = (
     _column("timeout_ms", _LONG, "transaction.timeout that it was decided with; null = not known, so all rules"),
     _column("check_interval_ms", _LONG, "transaction.check_interval"),
     _column("check_max", _INT, "transaction.check_max"),
-    _column("reserved_ms", _LONG, "transaction.reserved"),
+    _column("max_age_ms", _LONG, "transaction.max_age"),
     _column("check_jitter_ms", _LONG, "transaction.check_jitter"),
-    _column("count_undelivered", _BOOLEAN, "check.count_undelivered"),
+    _column("count_undelivered", _BOOLEAN, "transaction.count_undelivered"),
     _column("committed", _LONG, "decisions COMMIT; null = not known, so all counts"),
     _column("rolled_back", _LONG, "decisions ROLLBACK"),
     _column("discarded", _LONG, "decisions DISCARD"),

@@ -154,9 +154,9 @@ SETTINGS = {
     "timeout": "transaction.timeout",
     "check_interval": "transaction.check_interval",
     "check_max": "transaction.check_max",
-    "reserved": "transaction.reserved",
+    "max_age": "transaction.max_age",
     "check_jitter": "transaction.check_jitter",
-    "count_undelivered": "check.count_undelivered",
+    "count_undelivered": "transaction.count_undelivered",
 }
 #: offsets of all queues that are read together, about
 _TOGETHER = 32_768

@@ -30,7 +30,7 @@ CHANGE_COLUMNS = (
     "after",
     "checks",
 )
-_DURATIONS = ("timeout", "check_interval", "reserved", "check_jitter")
+_DURATIONS = ("timeout", "check_interval", "max_age", "check_jitter")
 
 
 def heading(found: WhatIf) -> str:

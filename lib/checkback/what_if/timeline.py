@@ -117,7 +117,7 @@ _RULES = {
     "timeout": "timeout_ms",
     "check_interval": "check_interval_ms",
     "check_max": "check_max",
-    "reserved": "reserved_ms",
+    "max_age": "max_age_ms",
     "check_jitter": "check_jitter_ms",
     "count_undelivered": "count_undelivered",
 }

@@ -167,7 +167,7 @@ def group_lag(
 
 def lives(member: Member, written_at: int, now: int) -> bool:
     """Whether a member counts as alive, by when its group was last written."""
-    return now - written_at <= _SESSIONS * member.session_ms
+    return now - written_at <= _SESSIONS * member.session_timeout_ms
 
 
 def damaged_group(group: str, why: str) -> GroupLag:

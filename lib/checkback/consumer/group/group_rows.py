@@ -41,7 +41,7 @@ def from_rows(rows: pa.Table) -> GroupState:
     for row in in_schema(rows, arrow_schema(GROUP_PREFIX)).to_pylist():
         if row["kind"] == "MEMBER":
             joined = _ms(row["settled_at"]) or 0
-            about = row["counter"], joined, frozenset[str](), row["reason"], row["session_ms"]
+            about = row["counter"], joined, frozenset[str](), row["reason"], row["session_timeout_ms"]
             members[row["member"]] = Member(row["member"], *about, in_database=row["kept_by"] is not None)
         elif row["kind"] == "SUBSCRIPTION":
             topics.setdefault(row["member"], {})[row["topic"]] = row["selector"]
@@ -81,7 +81,7 @@ def _member_row(member: Member) -> dict[str, Any]:
         "counter": member.heartbeat,
         "settled_at": _time(member.joined_at),
         "reason": member.last_error,
-        "session_ms": member.session_ms,
+        "session_timeout_ms": member.session_timeout_ms,
         "kept_by": "SqlPositions" if member.in_database else None,
     }
 

@@ -79,9 +79,9 @@ class QueueState:
 class Member:
     """A process of the group.
 
-    ``heartbeat``: a counter, which changes some times in each ``session_ms``; ``joined_at``: ms; ``topics``: those that
-    it subscribes; ``selectors``: by topic, of those of which it does not take all messages. ``in_database``: it keeps
-    positions by SqlPositions.
+    ``heartbeat``: a counter, which changes some times in each ``session_timeout_ms``; ``joined_at``: ms; ``topics``:
+    those that it subscribes; ``selectors``: by topic, of those of which it does not take all messages. ``in_database``:
+    it keeps positions by SqlPositions.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Member:
     joined_at: int
     topics: frozenset[str]
     last_error: str | None = None
-    session_ms: int = 10_000
+    session_timeout_ms: int = 10_000
     selectors: Mapping[str, str] = field(default_factory=dict)
     in_database: bool = False
 

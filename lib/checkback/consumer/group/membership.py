@@ -162,7 +162,7 @@ class Membership:
         return {
             name: heartbeat
             for name, (heartbeat, since) in self._seen.items()
-            if name != self.name and now > since + members[name].session_ms / 1000
+            if name != self.name and now > since + members[name].session_timeout_ms / 1000
         }
 
     def _with(

@@ -145,8 +145,8 @@ class GroupCommit(Generic[T]):
         self.came.set()
         return ticket.done
 
-    async def gather(self, seconds: float) -> None:
-        """Wait for further messages, until the first has waited so long. They also gather during a commit."""
+    async def linger(self, seconds: float) -> None:
+        """Wait for further messages, until the first has waited so long. They also come during a commit."""
         oldest = self._oldest()
         pause = 0.0 if oldest is None else oldest + seconds - asyncio.get_running_loop().time()
         if pause > 0 and self.waiting < COMMIT_ROWS:
@@ -248,12 +248,12 @@ async def drive(
     name: str,
     queues: Sequence[GroupCommit[Any]],
     write: Callable[[Sequence[Commit[Any]]], None],
-    gather_s: float = 0.0,
+    linger_s: float = 0.0,
     in_loop: InLoop | None = None,
 ) -> None:
     """Commit what is accepted until all queues are closed and empty. While one commit runs, the next gathers.
 
-    ``write`` blocks, and runs in the thread ``name``, or in the loop's own where ``in_loop`` says so. ``gather_s``: how
+    ``write`` blocks, and runs in the thread ``name``, or in the loop's own where ``in_loop`` says so. ``linger_s``: how
     long the first message of a commit waits for others.
     """
     loop, came = asyncio.get_running_loop(), asyncio.Event()
@@ -266,7 +266,7 @@ async def drive(
                 await came.wait()
                 continue
             for queue in queues:
-                await queue.gather(gather_s)
+                await queue.linger(linger_s)
             begun = [(queue, commit) for queue in queues if (commit := queue.begin()) is not None]
             if not begun:
                 continue

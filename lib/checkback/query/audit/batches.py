@@ -38,7 +38,7 @@ _COUNTS = {
 }
 #: null in a batch's row: none. Rebuild's row of an interrupted batch has no counts at all
 _DELAYS = ("scheduled", "delivered", "cancelled")
-_RULES = ("check_interval_ms", "check_max", "reserved_ms", "check_jitter_ms", "count_undelivered")
+_RULES = ("check_interval_ms", "check_max", "max_age_ms", "check_jitter_ms", "count_undelivered")
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def _emptied(fixed: FixedTables) -> bool:
 def rules(fixed: FixedTables) -> str:
     """CTE `rules`: those that each batch was decided with, from its row.
 
-    Columns batch_id, ms; turn (increases with time), application (its index); check_interval, check_max, reserved,
+    Columns batch_id, ms; turn (increases with time), application (its index); check_interval, check_max, max_age,
     jitter, count_undelivered (null = unknown); first_interval (of the application's first batch: after a rebuild it
     determines when each half message is due again). Times are ms.
     """
@@ -125,7 +125,7 @@ placed AS (
     FROM {{{ALL}batches}}),
 rules AS (
     SELECT batch_id, ms, place * {APPLICATION} + batch_id AS turn, place AS application,
-        check_interval_ms AS check_interval, check_max, reserved_ms AS reserved, check_jitter_ms AS jitter,
+        check_interval_ms AS check_interval, check_max, max_age_ms AS max_age, check_jitter_ms AS jitter,
         count_undelivered, {first} AS first_interval
     FROM placed WHERE copy = 1)"""
 

@@ -9,7 +9,7 @@ from checkback.reconcile.segment import CHECKS_AT_LEAST
 
 @dataclass(frozen=True)
 class RulesHistory:
-    """Whether transaction.check_jitter was ever above 0, and whether check.count_undelivered was ever false."""
+    """Whether transaction.check_jitter was ever above 0, and whether transaction.count_undelivered was ever false."""
 
     jitter: bool = False
     uncounted: bool = False
@@ -29,7 +29,7 @@ events AS (
     SELECT queue_id, queue_offset, transaction_id, TRUE AS discard, reason, check_times AS number,
         unix_millis(decided_at) AS ms, batch_id FROM {decisions} WHERE state = 'DISCARD'),
 ruled AS (
-    SELECT e.*, r.turn, r.application, r.check_interval, r.check_max, r.reserved, r.jitter, r.count_undelivered,
+    SELECT e.*, r.turn, r.application, r.check_interval, r.check_max, r.max_age, r.jitter, r.count_undelivered,
         r.first_interval
     FROM events AS e LEFT JOIN rules AS r ON r.batch_id = e.batch_id AND r.ms = e.ms)"""
 
@@ -80,9 +80,9 @@ timed AS (
         CASE
             WHEN discard AND reason = 'EXPIRED' THEN CASE WHEN check_interval IS NOT NULL THEN CAST(least(
                 check_max, {CHECKS_AT_LEAST},
-                CAST(floor(reserved / CAST(greatest(check_interval, 1) AS DOUBLE)) AS BIGINT) + 1) AS INT) END
+                CAST(floor(max_age / CAST(greatest(check_interval, 1) AS DOUBLE)) AS BIGINT) + 1) AS INT) END
             WHEN discard THEN check_max END AS needed,
         asked,
         CASE WHEN discard AND reason = 'EXPIRED' AND coalesce(last_application = application, FALSE)
-            THEN last_due - check_interval - reserved END AS landed_before
+            THEN last_due - check_interval - max_age END AS landed_before
     FROM linked)"""

@@ -211,10 +211,10 @@ def _immunity(known: RulesInForce) -> str:
             unknown.append(then)
         else:
             timeouts.append(f"CASE WHEN {then} THEN {epoch.timeout} END")
-            most.append(f"CASE WHEN {then} THEN {epoch.reserved} END")
+            most.append(f"CASE WHEN {then} THEN {epoch.max_age} END")
     if known.epochs and known.past:
         unknown.append(f"{known.epochs[0].begin} > {begin}")
-    # A half's own immunity is at most transaction.reserved.
+    # A half's own immunity is at most transaction.max_age.
     return f"""CASE WHEN own_immunity IS NOT NULL THEN least(own_immunity, {", ".join(most)})
         WHEN NOT ({" OR ".join(unknown)}) THEN least({", ".join(timeouts)}) END"""
 
@@ -240,10 +240,10 @@ def _sources(known: RulesInForce) -> dict[str, str]:
 
 
 def _outlived(known: RulesInForce, before: int) -> str:
-    """Whether it was due ``before`` (ms), and then past transaction.reserved and checked often enough (rule 7)."""
-    reserved = known.epochs[-1].reserved if known.epochs else UNKNOWN
-    if reserved == UNKNOWN:
+    """Whether it was due ``before`` (ms), and then past transaction.max_age and checked often enough (rule 7)."""
+    max_age = known.epochs[-1].max_age if known.epochs else UNKNOWN
+    if max_age == UNKNOWN:
         return "FALSE"
     waited = f"next_check_at - {known.longest} - {_LANDED_MS}"
     often = f"checks >= {known.enough}"
-    return f"coalesce(next_check_at < {before} AND {often} AND {waited} > {reserved}, FALSE)"
+    return f"coalesce(next_check_at < {before} AND {often} AND {waited} > {max_age}, FALSE)"

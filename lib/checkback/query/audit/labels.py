@@ -186,10 +186,10 @@ def _in_force(accounted: BatchAudit, reads: BatchReads, ever: RulesHistory) -> R
     )
     if not len(batches):
         return known
-    interval, jitter, reserved, most = (
-        int(batches[name][-1]) for name in ("check_interval", "jitter", "reserved", "check_max")
+    interval, jitter, max_age, most = (
+        int(batches[name][-1]) for name in ("check_interval", "jitter", "max_age", "check_max")
     )
-    enough = min(most, CHECKS_AT_LEAST, reserved // max(1, interval) + 1)
+    enough = min(most, CHECKS_AT_LEAST, max_age // max(1, interval) + 1)
     return replace(known, longest=interval + max(0, jitter), enough=enough)
 
 

@@ -81,7 +81,7 @@ _ALL = (
         "P1",
         "in `discarded` for another reason, or after more or fewer checks, than decided",
     ),
-    Finding("pending_overdue", "broken", "P1", "has its own op, or outlived transaction.reserved, and was skipped"),
+    Finding("pending_overdue", "broken", "P1", "has its own op, or outlived transaction.max_age, and was skipped"),
     Finding("published_while_scheduled", "broken", "P1", "published, but not in `deliveries`: perhaps early"),
     Finding("delay_not_kept", "broken", "P1", "decided COMMIT with another deliver_at than its delay gives, or none"),
     Finding("delivered_early", "broken", "P1", "published before its deliver_at"),

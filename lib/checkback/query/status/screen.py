@@ -96,7 +96,7 @@ def as_json(status: Status) -> dict[str, Any]:
         "interrupted": open_batch if _is_gone(status) else None,
         "watermarks": None
         if done is None
-        else {"timeout": iso(done.time - _ms(status.timeout)), "reserved": iso(done.time - _ms(status.reserved))},
+        else {"timeout": iso(done.time - _ms(status.timeout)), "max_age": iso(done.time - _ms(status.max_age))},
         "lag": {name: _unread_json(unread, status.now) for name, unread in status.reconcile.lag.items()},
         "decisions": None
         if facts is None
@@ -171,12 +171,12 @@ def _batch(status: Status) -> list[Line]:
     if found.done is not None:
         took = "" if found.done_at is None else f", took {max(0, found.done_at - found.done.time) / 1000:.1f} s"
         said = f"{found.done.batch_id}, {_ago(found.done.time, status.now)}{took}"
-        timeout, reserved = found.done.time - _ms(status.timeout), found.done.time - _ms(status.reserved)
+        timeout, max_age = found.done.time - _ms(status.timeout), found.done.time - _ms(status.max_age)
         marks = [
             Line(
                 "watermarks",
                 f"checked what was born before {_exact(timeout, status.now)} (timeout), "
-                f"discarded before {_exact(reserved, status.now)} (reserved)",
+                f"discarded before {_exact(max_age, status.now)} (max_age)",
             )
         ]
     if found.under_way is not None and _is_gone(status):

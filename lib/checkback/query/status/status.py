@@ -147,7 +147,7 @@ class Status:
 
     now: int
     timeout: timedelta
-    reserved: timedelta
+    max_age: timedelta
     reconcile: ReconcileFacts
     facts: TableFacts | None = None
     consumers: tuple[ConsumerFacts, ...] | None = None
@@ -163,12 +163,12 @@ def read_status(settings: Settings, now: datetime, view: View | None = None) -> 
     if view is not None and view.at is not None:
         at, place, session = ms_of(view.at), tables.checkpoint("reconcile"), view.engine.session
         then = _facts(view, settings, view.at, lambda: progress(session, place, at))
-        return Status(at, transaction.timeout, transaction.reserved, ReconcileFacts(), then, past=True)
+        return Status(at, transaction.timeout, transaction.max_age, ReconcileFacts(), then, past=True)
     with ThreadPoolExecutor(1) as pool:  # beside the tables: each takes requests that follow one another
         reading = pool.submit(_reconcile, tables, None if view is None else view.engine.session)
         facts = None if view is None else _facts(view, settings, now, lambda: reading.result().progress)
         found = reading.result()
-    return Status(round(now.timestamp() * 1000), transaction.timeout, transaction.reserved, found, facts)
+    return Status(round(now.timestamp() * 1000), transaction.timeout, transaction.max_age, found, facts)
 
 
 def _reconcile(tables: Tables, spark: SparkSession | None) -> ReconcileFacts:

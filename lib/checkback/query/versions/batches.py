@@ -28,7 +28,7 @@ BATCH = np.dtype(
         ("finished", "<i8"),
         ("timeout", "<i8"),
         ("check_interval", "<i8"),
-        ("reserved", "<i8"),
+        ("max_age", "<i8"),
         ("jitter", "<i8"),
         ("check_max", "<i8"),
     ]
@@ -52,13 +52,13 @@ class Epoch(NamedTuple):
     """Consecutive batches decided with the same rules; UNKNOWN = the rules are unknown.
 
     ``begin``: the earliest batch time; ``end``: the latest batch time up to the last of them. ``timeout``,
-    ``reserved``: the settings transaction.*, ms.
+    ``max_age``: the settings transaction.*, ms.
     """
 
     begin: int
     end: int
     timeout: int
-    reserved: int
+    max_age: int
 
 
 def in_order(records: Records) -> Records:
@@ -135,12 +135,12 @@ def epochs(batches: Records) -> list[Epoch]:
     """The batches, which are in order, grouped by the rules in force."""
     if not len(batches):
         return []
-    changes = np.flatnonzero((np.diff(batches["timeout"]) != 0) | (np.diff(batches["reserved"]) != 0)) + 1
+    changes = np.flatnonzero((np.diff(batches["timeout"]) != 0) | (np.diff(batches["max_age"]) != 0)) + 1
     changes = changes if len(changes) < _EPOCHS else changes[:0]
     latest = np.maximum.accumulate(batches["time"])
     return [
         # If an epoch has several rules, the loosest.
-        Epoch(int(part["time"].min()), int(until[-1]), *(int(part[name].min()) for name in ("timeout", "reserved")))
+        Epoch(int(part["time"].min()), int(until[-1]), *(int(part[name].min()) for name in ("timeout", "max_age")))
         for part, until in zip(np.split(batches, changes), np.split(latest, changes), strict=True)
     ]
 

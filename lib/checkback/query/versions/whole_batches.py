@@ -77,7 +77,7 @@ OF_BATCH = "coalesce(application, 'unknown ' || CAST(unix_millis(batch_time) AS 
 _BATCHES = f"""
     SELECT {OF_BATCH} AS application, batch_id, unix_millis(batch_time) AS time,
         unix_millis(coalesce(finished_at, batch_time)) AS finished, timeout_ms AS timeout,
-        check_interval_ms AS check_interval, reserved_ms AS reserved, check_jitter_ms AS jitter, check_max
+        check_interval_ms AS check_interval, max_age_ms AS max_age, check_jitter_ms AS jitter, check_max
     FROM {{batches}} WHERE batch_id IS NOT NULL AND batch_time IS NOT NULL
 """
 

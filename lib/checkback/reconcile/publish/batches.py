@@ -80,7 +80,7 @@ def batch_row(
             "timeout_ms": rules.timeout,
             "check_interval_ms": rules.check_interval,
             "check_max": rules.check_max,
-            "reserved_ms": rules.reserved,
+            "max_age_ms": rules.max_age,
             "check_jitter_ms": rules.check_jitter,
             "count_undelivered": rules.count_undelivered,
         }

@@ -76,7 +76,7 @@ LONGEST_DELAY = 100 * 366 * 86_400_000
 REJECTION = {
     Reason.WRONG_GROUP: "wrong producer_group: not that of the half message",
     Reason.WRONG_TRANSACTION_ID: "wrong transaction_id: not that of the half message",
-    Reason.NO_HALF: "no half message with this offset came within transaction.reserved",
+    Reason.NO_HALF: "no half message with this offset came within transaction.max_age",
     Reason.TOO_MANY: "too many ops of this group wait for half messages that have not come",
     Reason.UNKNOWN_STATE: "unknown state: neither COMMIT nor ROLLBACK",
     Reason.NOT_SCHEDULED: "not scheduled: nothing to cancel, or it was published or cancelled before",

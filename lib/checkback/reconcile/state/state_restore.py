@@ -71,7 +71,7 @@ def _seen_until(halves: Records, now: int, rules: Rules) -> int:
     if not len(halves):
         return 0
     taken = np.maximum(halves["store"] // 1000, np.where(halves["known"] == Known.UNDECIDED, now, halves["at"]))
-    return int(taken.max()) + rules.reserved
+    return int(taken.max()) + rules.max_age
 
 
 def _pending(halves: Records, rules: Rules) -> Records:
