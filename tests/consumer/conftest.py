@@ -30,4 +30,4 @@ def running() -> Iterator[list[PushConsumer]]:
     consumers: list[PushConsumer] = []
     yield consumers
     for consumer in consumers:
-        consumer.shutdown(10)
+        consumer.close(10)

@@ -31,7 +31,7 @@ def test_a_coroutine_may_shut_its_consumer_down(lake: Published) -> None:
         ended = asyncio.Event()
 
         async def listen(_: Any) -> ConsumeResult:
-            await consumer.shutdown()
+            await consumer.close()
             ended.set()
             return ConsumeResult.SUCCESS
 
@@ -55,11 +55,11 @@ def test_a_coroutine_may_shut_its_consumer_down_in_another_task(lake: Published,
 
         async def later() -> None:
             await returned.wait()
-            await consumer.shutdown()
+            await consumer.close()
             assert GroupTable(lake.tables, "g").state.members == {}
 
         async def listen(_: Any) -> ConsumeResult:
-            await how(consumer.shutdown())
+            await how(consumer.close())
             heard.set_result(asyncio.create_task(later()))
             return ConsumeResult.SUCCESS
 
@@ -115,7 +115,7 @@ def test_coroutines_whose_loop_has_ended_have_not_failed(lake: Published, runnin
     asyncio.run(run())
     lake.publish({"pay": [lake.messages(2)]})
     until(lambda: made[0].consumer.stopping)
-    made[0].consumer.shutdown(20)
+    made[0].consumer.close(20)
     assert dead_letters(lake) == []
     other = Heard()
     start(lake, running, other)
@@ -157,7 +157,7 @@ def test_coroutines_cancelled_as_their_loop_ends_have_not_failed(
     with pytest.raises(RuntimeError, match="own"):
         asyncio.run(run())
     until(lambda: made[0].consumer.stopping)
-    made[0].consumer.shutdown(20)
+    made[0].consumer.close(20)
     assert (made[0].consumer.failed, dead_letters(lake)) == (0, [])
     other = Heard()
     start(lake, running, other)
@@ -184,7 +184,7 @@ def test_a_loop_ends_with_a_later_message_consumed(lake: Published, running: lis
     with pytest.raises(RuntimeError, match="own"):
         asyncio.run(run())
     until(lambda: made[0].consumer.stopping)
-    ending = threading.Thread(target=made[0].consumer.shutdown, daemon=True)
+    ending = threading.Thread(target=made[0].consumer.close, daemon=True)
     ending.start()
     ending.join(10)
     assert not ending.is_alive()

@@ -55,14 +55,14 @@ def test_dead_letters_after_a_restore_are_kept(lake: Published, running: list[Pu
         lake.publish({"pay": [lake.messages(1)]})
         start(lake, running, lambda _: None, max_reconsume_times=0)
         until(lambda count=number + 1: len(dead_letters(lake)) == count)  # type: ignore[misc]
-        running.pop().shutdown()
+        running.pop().close()
         if number == 0:
             version = deltalake.DeltaTable(place).version()
     deltalake.DeltaTable(place).restore(version)
     lake.publish({"pay": [lake.messages(1)]})
     consumer = start(lake, running, lambda _: None, max_reconsume_times=0)
     until(lambda: len(dead_letters(lake)) == 6)
-    consumer.shutdown()
+    consumer.close()
     assert Counter(row["half_queue_offset"] for row in dead_letters(lake)) == Counter([0, 1, 1, 2, 2, 3])
 
 
@@ -71,7 +71,7 @@ def test_a_group_that_becomes_orderly_consumes_its_retries(lake: Published, runn
     first = Heard({2: 1, 4: 1})
     start(lake, running, first, retry_levels=[3600], commit_interval=0.02)
     first.wait_for(*range(6))
-    running.pop().shutdown()
+    running.pop().close()
 
     def hurry(state: Any) -> Any:
         from dataclasses import replace
@@ -109,7 +109,7 @@ def test_a_retry_kept_by_a_clock_that_was_ahead_waits_for_its_own_pause(
         ahead.setattr("checkback.consumer.process_queues._BEGAN", process_queues._BEGAN + 3600)
         start(lake, running, first, **options)
         first.wait_for(1)
-        running.pop().shutdown()
+        running.pop().close()
     start(lake, running, second, **options)
     second.wait_for(1)
 
@@ -169,7 +169,7 @@ def test_dead_letter_whose_commit_is_made_and_reported_as_failed_is_there(
     assert failed.wait(60)
     lake.publish({"pay": [lake.messages(1)]})
     until(lambda: len(dead_letters(lake)) == 2)
-    consumer.shutdown(30)
+    consumer.close(30)
     assert sorted(row["half_queue_offset"] for row in dead_letters(lake)) == [0, 1]
 
 
@@ -192,7 +192,7 @@ def test_what_comes_behind_a_message_that_is_held_is_not_given_up_with_it(
         options["positions"].create_table()
     start(lake, running, listener_batch=listen, **options, max_reconsume_times=1_000_000)
     until(lambda: len(calls) >= 3)
-    running.pop().shutdown()
+    running.pop().close()
     lake.publish({"pay": [lake.messages(2)]})
     lake.compact("topics/pay")  # all are read at once
     before = len(calls)
@@ -226,7 +226,7 @@ def test_in_order_a_batch_that_fails_is_tried_again_message_by_message(
         until(lambda: calls[-1:] == [[(5, 4)]])
         bad.set()
     until(lambda: calls and calls[-1][-1][0] == 29)
-    consumer.shutdown()
+    consumer.close()
     tries = [[(5, times)] for times in range(1, calls.index([(6, 1)]) - 5)]
     assert limit is None or len(tries) == max(limit, 1)
     assert calls == [
@@ -258,7 +258,7 @@ def test_in_order_what_holds_up_a_queue_is_seen_by_others(
     began = now_ms()
     start(lake, running, first, **options)
     until(lambda: (found := held()) is not None and found[2].times >= 3)
-    running.pop().shutdown()
+    running.pop().close()
     found = held()
     assert found is not None
     topic, queue_id, retry = found
@@ -270,7 +270,7 @@ def test_in_order_what_holds_up_a_queue_is_seen_by_others(
     second.wait_for(1)
     until(lambda: second.times[1] == 2 or consumer.held())
     second.wait_for(3)
-    running.pop().shutdown()
+    running.pop().close()
     assert second.messages[0].reconsume_times == retry.times
     assert second.offsets == [1, 1, 2, 3]
     assert held() is None
@@ -286,7 +286,7 @@ def test_in_order_a_retry_that_is_out_of_order_already_holds_up_nothing(
     start(lake, running, first, retry_levels=[3600], commit_interval=0.02)
     first.wait_for(0, 1, 2)
     until(lambda: not running[0].in_hand)
-    running.pop().shutdown()
+    running.pop().close()
     lake.publish({"pay": [lake.messages(2)]})
     second = Heard({1: 10**6})
     start(lake, running, second, orderly=True, suspend=0.02)

@@ -75,15 +75,15 @@ def test_a_listener_may_shut_its_consumer_down(lake: Published, running: list[Pu
 
     def stop(_: Any) -> None:
         both.wait(10)
-        consumer.shutdown()
+        consumer.close()
 
     heard = Heard(also=stop)
     consumer = PushConsumer("g", lake.tables.root, heard, **FAST | {"threads": 2}).subscribe("pay")
     consumer.start()
     until(lambda: not consumer.queues() or len(heard.messages) >= 2)
-    consumer.shutdown(20)
+    consumer.close(20)
     assert GroupTable(lake.tables, "g").state.members == {}
-    with pytest.raises(SettingsError, match="shut down"):
+    with pytest.raises(SettingsError, match="closed"):
         consumer.start()
 
 
@@ -108,12 +108,12 @@ def test_a_listener_may_shut_its_consumer_down_while_it_starts(lake: Published) 
     lake.publish({"pay": [lake.messages(20, range(20))]})
 
     def stop(_: Any) -> None:
-        consumer.shutdown()
+        consumer.close()
         SlowlyStarted.heard_one.set()
 
     consumer = SlowlyStarted("slow", lake.tables.root, Heard(also=stop), **FAST | {"threads": 2}).subscribe("pay")
     consumer.start()
-    consumer.shutdown(20)
+    consumer.close(20)
     assert GroupTable(lake.tables, "slow").state.members == {}
     assert not [thread for thread in threading.enumerate() if thread.name.endswith("-slow")]
 
@@ -123,8 +123,8 @@ def test_a_consumer_that_is_shut_down_before_it_has_started_leaves(
 ) -> None:
     lake.publish({"pay": [lake.messages(3)]})
     consumer = PushConsumer("early", lake.tables.root, Heard(), **FAST).subscribe("pay")
-    monkeypatch.setattr(Coordinator, "adopt", lambda _: consumer.shutdown())
-    with pytest.raises(SettingsError, match="shut down"):
+    monkeypatch.setattr(Coordinator, "adopt", lambda _: consumer.close())
+    with pytest.raises(SettingsError, match="closed"):
         consumer.start()
     assert GroupTable(lake.tables, "early").state.members == {}
 
@@ -156,7 +156,7 @@ def test_a_listener_that_ends_its_transaction(
     heard = Heard()
     start(lake, running, listen, positions=SqlPositions(engine), threads=1)
     heard.wait_for_count(4 if how == "committed" else 5)
-    running.pop().shutdown()
+    running.pop().close()
     with engine.begin() as connection:
         effects = Counter(connection.execute(text("SELECT message FROM effect")).scalars())
     assert effects == Counter(range(4))
@@ -184,7 +184,7 @@ def test_what_the_database_refuses_at_the_commit_is_a_failure(
     start(lake, running, listen, positions=SqlPositions(engine), max_reconsume_times=2)
     until(lambda: [letter["half_queue_offset"] for letter in dead_letters(lake)] == [1])
     heard.wait_for(*range(4))
-    running.pop().shutdown()
+    running.pop().close()
     assert heard.offsets.count(1) == 3
     with engine.begin() as connection:
         booked = connection.execute(text("SELECT account FROM booking")).scalars().all()
@@ -209,7 +209,7 @@ def test_a_listener_in_a_file_of_any_name_holds_up_nothing(lake: Published, runn
     start(lake, running, listen, max_reconsume_times=0)
     until(lambda: [letter["half_queue_offset"] for letter in dead_letters(lake)] == [1])
     assert dead_letters(lake)[0]["reason"].startswith("ValueError at b\\udcfccher.py:")
-    running.pop().shutdown()
+    running.pop().close()
     assert heard.offsets.count(1) == 1
     start(lake, running, other := Heard())
     lake.publish({"pay": [lake.messages(1)]})

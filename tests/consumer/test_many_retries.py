@@ -41,7 +41,7 @@ def test_retries_ahead_of_the_position_do_not_hold_it_up(
     """A member was killed whose first call hung, while the others failed."""
     monkeypatch.setattr("checkback.consumer.process_queues._MOST_RETRIES", 10)
     start(lake, running, Heard())
-    running.pop().shutdown()
+    running.pop().close()
     lake.publish({"pay": [lake.messages(20)]})
     with_retries(lake, range(1, 15))
     heard = Heard()
@@ -58,7 +58,7 @@ def test_retries_of_a_topic_that_is_away_do_not_hold_up_another(
     heard = Heard()
     start(lake, running, heard)
     heard.wait_for(*range(15))
-    running.pop().shutdown()
+    running.pop().close()
     with_retries(lake, range(15))
     place = lake.tables.location("topics/pay")
     shutil.move(place, f"{place}.away")
@@ -100,7 +100,7 @@ def test_due_retries_are_read_as_far_as_there_is_room(
     heard = Heard()
     start(lake, running, heard, orderly=orderly)
     heard.wait_for(*range(100))
-    running.pop().shutdown()
+    running.pop().close()
     with_retries(lake, range(100))
     go_on = threading.Event()
 

@@ -37,7 +37,7 @@ def test_two_members_consume_each_message_once(s3: Tables, running: list[PushCon
     lake.publish({"pay": [lake.messages(64, range(64))]})
     until(lambda: len(first.messages) + len(second.messages) >= 128)
     for consumer in running:
-        consumer.shutdown(30)
+        consumer.close(30)
     assert set((first.times + second.times).values()) == {1}
     again = Heard()
     lake.publish({"pay": [lake.messages(1)]})
@@ -58,7 +58,7 @@ def test_a_store_that_does_not_answer_holds_up_the_shutdown_for_a_session(
         )
         until(lambda: consumer.consumed == 1)
         hold(port, "consumer_groups", 1_000_000)
-        ending = threading.Thread(target=consumer.shutdown, args=(0.1,))
+        ending = threading.Thread(target=consumer.close, args=(0.1,))
         ending.start()
         ending.join(PATIENCE_S)
         ended = not ending.is_alive()

@@ -103,7 +103,7 @@ def test_a_start_at_a_batch_matters_to_new_topics_only(lake: Published, running:
     heard = Heard()
     start(lake, running, heard, start_from=2)
     heard.wait_for(2)
-    running.pop().shutdown()
+    running.pop().close()
     lake.rebuild()
     lake.publish({"pay": [lake.messages(1)]})
     again = Heard()
@@ -172,7 +172,7 @@ def test_a_group_s_table_that_cannot_be_written(
         running.append(consumer.start())
         heard.wait_for(0)
         monkeypatch.setattr("checkback.storage.parquet.parquet_files.FileWriter.write", fail)
-        running.pop().shutdown(10)
+        running.pop().close(10)
         assert consumer.stopping
 
 
@@ -239,7 +239,7 @@ def test_a_log_that_fails_does_not_end_the_groups_thread(lake: Published, runnin
     place.with_name("away").rename(place)
     GroupTable(lake.tables, "g").update(lambda state: rebalance.leave(state, consumer.member))
     until(lambda: GroupTable(lake.tables, "g").state.members.keys() == before.keys())
-    running.pop().shutdown()
+    running.pop().close()
     assert GroupTable(lake.tables, "g").state.members == {}
 
 

@@ -154,5 +154,5 @@ def test_a_message_that_a_topic_has_twice_holds_up_nothing(
     consumer = start(lake, running, listener, retry_levels=[0.02], commit_interval=0.02, **options)
     lake.publish({"pay": [lake.messages(1)]})
     listener.wait(lambda heard: all(heard.times[offset] >= 4 for offset in (0, 1, 2, 3)) and heard.times[4])
-    consumer.shutdown()
+    consumer.close()
     assert "KeyError" not in caplog.text

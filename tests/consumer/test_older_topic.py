@@ -87,7 +87,7 @@ def test_a_retry_waits_too(lake: Published, running: list[PushConsumer]) -> None
     shutil.rmtree(place)
     newest.rename(place)
     heard.wait(lambda heard: heard.times[1] == 2)
-    consumer.shutdown()
+    consumer.close()
     assert dead_letters(lake) == []
     assert not any(each.retries for each in kept(lake))
 

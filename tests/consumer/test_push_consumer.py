@@ -117,7 +117,7 @@ def test_after_the_last_retry_a_message_is_in_dead_letters_once(lake: Published,
     assert (row["consumer_group"], row["topic"], row["reconsume_times"]) == ("g", "pay", 2)
     assert row["body"] == b"body-3"
     assert row["reason"].startswith("ValueError at test_push_consumer.py:")
-    consumer.shutdown()
+    consumer.close()
     again = Heard()
     lake.publish({"pay": [lake.messages(1)]})
     start(lake, running, again)
@@ -159,7 +159,7 @@ def test_orderly_no_message_is_given_up_that_nobody_has_limited(lake: Published,
     start(lake, running, heard, orderly=True, suspend=0)
     heard.wait_for(4)
     assert heard.offsets == [0, 0, 1, *[2] * 41, 3, 4]
-    running.pop().shutdown()
+    running.pop().close()
     assert not dead_letters(lake)
 
 
@@ -186,7 +186,7 @@ def test_a_group_goes_on_where_it_was(lake: Published, running: list[PushConsume
     first = Heard()
     start(lake, running, first)
     first.wait_for(*range(10))
-    running.pop().shutdown()
+    running.pop().close()
     lake.publish({"pay": [lake.messages(10, (0, 1)), lake.messages(5, (2,))]})
     lake.rebuild()
     lake.publish({"pay": [lake.messages(5, (0, 3))]})
@@ -355,7 +355,7 @@ def test_shutdown_finishes_the_call_in_progress(lake: Published, running: list[P
     heard = Heard(also=wait)
     consumer = start(lake, running, heard, threads=1)
     assert began.wait(10)
-    ending = threading.Thread(target=consumer.shutdown)
+    ending = threading.Thread(target=consumer.close)
     ending.start()
     until(lambda: consumer.stopping)
     go_on.set()
@@ -377,7 +377,7 @@ def test_two_members_share_the_queues_and_hand_them_over(lake: Published, runnin
     lake.publish({"pay": [lake.messages(64, range(64))]})
     until(lambda: len(first.messages) + len(second.messages) == 128)
     assert len(second.messages) == 32
-    two.shutdown()
+    two.close()
     until(lambda: len(one.queues()) == 64)
     lake.publish({"pay": [lake.messages(64, range(64))]})
     first.wait(lambda heard: len(heard.messages) == 160)
@@ -464,7 +464,7 @@ def test_a_member_beats_until_its_calls_have_returned(lake: Published, running: 
 
     consumer = start(lake, running, Heard(also=wait), threads=1, session_timeout=0.3)
     assert began.wait(10)
-    ending = threading.Thread(target=consumer.shutdown)
+    ending = threading.Thread(target=consumer.close)
     ending.start()
     until(lambda: consumer.stopping)
     before = heartbeat(lake)

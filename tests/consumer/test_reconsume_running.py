@@ -59,7 +59,7 @@ def test_a_dead_letter_is_consumed_again_once(
     first.wait_for(0, 1, 2)
     until(lambda: dead_letters(lake))
     if not running_meanwhile:
-        running.pop().shutdown()
+        running.pop().close()
     resume(lake)
     heard = first
     if not running_meanwhile:
@@ -68,7 +68,7 @@ def test_a_dead_letter_is_consumed_again_once(
     heard.wait(lambda heard: heard.messages and heard.messages[-1].reconsume_times == 1)
     lake.publish({"pay": [lake.messages(1)]})
     heard.wait_for(3)
-    running.pop().shutdown()
+    running.pop().close()
     again = Heard()
     lake.publish({"pay": [lake.messages(1)]})
     start(lake, running, again, **options)
@@ -86,7 +86,7 @@ def test_resumed_while_the_position_is_loaded(lake: Published, running: list[Pus
     start(lake, running, first, max_reconsume_times=0, positions=positions)
     first.wait_for(0, 1, 2)
     until(lambda: dead_letters(lake))
-    running.pop().shutdown()
+    running.pop().close()
     loads = []
 
     class Slow(SqlPositions):

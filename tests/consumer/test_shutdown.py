@@ -41,7 +41,7 @@ def shut_down_twice(root: str, interrupted: bool) -> None:
         go_on.set()
         if interrupted:
             raise KeyboardInterrupt
-        consumer.shutdown()
+        consumer.close()
 
     def send() -> None:
         until(lambda: consumer.stopping)
@@ -53,9 +53,9 @@ def shut_down_twice(root: str, interrupted: bool) -> None:
     assert began.wait(PATIENCE_S)
     threading.Thread(target=send).start()
     try:
-        consumer.shutdown()
+        consumer.close()
     except KeyboardInterrupt:
-        consumer.shutdown()
+        consumer.close()
     assert consumer.consumed == 1
 
 
@@ -85,10 +85,10 @@ class Signalled(threading.Condition):
 def shut_down_under_the_lock(root: str, when: str) -> None:
     """A process that is told to end in the middle of whatever takes the lock of the consumer's threads."""
     consumer = PushConsumer("g", root, Heard(), **FAST).subscribe("pay")
-    signal.signal(signal.SIGTERM, lambda *_: consumer.shutdown())
+    signal.signal(signal.SIGTERM, lambda *_: consumer.close())
     if when == "it starts":
         consumer._hand.changed = Signalled()
-        with pytest.raises(SettingsError, match="shut down"):
+        with pytest.raises(SettingsError, match="closed"):
             consumer.start()
         return
     consumer.start()
@@ -97,7 +97,7 @@ def shut_down_under_the_lock(root: str, when: str) -> None:
     asked: object = getattr(consumer, when)
     if callable(asked):
         asked(*["pay"] if when == "settled_at" else [])
-    consumer.shutdown()
+    consumer.close()
 
 
 @pytest.mark.parametrize("when", ["it starts", "queues", "in_hand", "settled_at", "resume"])
@@ -135,7 +135,7 @@ def test_a_consumer_that_lacks_a_thread_does_not_start(lake: Published) -> None:
         consumer.start()
     left = [thread for thread in threading.enumerate() if thread.name.endswith("-threadless")]
     members = GroupTable(lake.tables, "threadless").state.members
-    consumer.shutdown()
+    consumer.close()
     assert (left, members) == ([], {})
 
 
@@ -150,10 +150,10 @@ def test_the_time_to_wait_counts_while_another_shutdown_waits(lake: Published) -
 
     consumer = PushConsumer("g", lake.tables.root, Heard(also=wait), **FAST).subscribe("pay").start()
     assert began.wait(PATIENCE_S)
-    patient = threading.Thread(target=consumer.shutdown)
+    patient = threading.Thread(target=consumer.close)
     patient.start()
     until(lambda: consumer.stopping)
-    hasty = threading.Thread(target=consumer.shutdown, args=(0.1,))
+    hasty = threading.Thread(target=consumer.close, args=(0.1,))
     hasty.start()
     hasty.join(PATIENCE_S / 3)
     ended, waits, members = not hasty.is_alive(), patient.is_alive(), GroupTable(lake.tables, "g").state.members
@@ -178,5 +178,5 @@ def test_a_consumer_is_started_once(lake: Published) -> None:
         thread.join(PATIENCE_S)
     heard.wait_for(0, 1, 2)
     assert len([thread for thread in threading.enumerate() if thread.name.endswith("-twice")]) == 4
-    consumer.shutdown(20)
+    consumer.close(20)
     assert not [thread for thread in threading.enumerate() if thread.name.endswith("-twice")]

@@ -61,14 +61,14 @@ def test_an_effect_is_kept_with_its_position_or_not_at_all(
     until(lambda: dead_letters(lake))
     heard.wait_for(*range(30))
     until(lambda: 3 in effects(engine))
-    consumer.shutdown()
+    consumer.close()
     assert effects(engine) == Counter(set(range(30)) - {8})
     assert heard.times[8] == 4
     again = Heard(also=apply)
     lake.publish({"pay": [lake.messages(5)]})
     start(lake, running, again, positions=SqlPositions(engine))
     again.wait_for(*range(30, 35))
-    running[-1].shutdown()
+    running[-1].close()
     assert effects(engine) == Counter(set(range(35)) - {8})
     assert [row["half_queue_offset"] for row in dead_letters(lake)] == [8]
 
@@ -80,7 +80,7 @@ def test_orderly_the_queue_waits_for_its_failed_message(
     heard = Heard({3: 2}, also=apply)
     start(lake, running, heard, positions=SqlPositions(engine), orderly=True, suspend=0.01)
     heard.wait_for(9)
-    running[-1].shutdown()
+    running[-1].close()
     assert heard.offsets == [0, 1, 2, 3, 3, 3, *range(4, 10)]
     assert effects(engine) == Counter(range(10))
 
@@ -91,7 +91,7 @@ def test_orderly_the_ledger_has_no_hole(lake: Published, running: list[PushConsu
     heard = Heard({1: 40}, also=apply)
     start(lake, running, heard, positions=SqlPositions(engine), orderly=True, suspend=0)
     heard.wait_for(3)
-    running[-1].shutdown()
+    running[-1].close()
     with engine.begin() as connection:
         assert list(connection.execute(select(EFFECT.c.message).order_by(EFFECT.c.id)).scalars()) == [0, 1, 2, 3]
     assert not dead_letters(lake)
@@ -135,18 +135,18 @@ def test_another_lakes_rows_are_refused(
     heard = Heard(also=apply)
     start(lake, running, heard, positions=SqlPositions(engine))
     heard.wait_for(0, 1)
-    running.pop().shutdown()
+    running.pop().close()
     other = Published(Tables.of(Storage(root=str(tmp_path / "other"), sync=False)), application="b", offset=10)
     other.publish({"pay": [other.messages(2)]})
     heard = Heard(also=apply)
     consumer = start(other, running, heard, positions=SqlPositions(engine))
     until(lambda: "the row is that of another lake's group" in str(consumer.last_error))
     assert "table consumer_positions, g, pay/" in str(consumer.last_error)
-    running.pop().shutdown()
+    running.pop().close()
     assert heard.offsets == []
     start(other, running, heard, positions=SqlPositions(engine, "other_positions"))
     heard.wait_for(10, 11)
-    running.pop().shutdown()
+    running.pop().close()
     assert effects(engine) == Counter([0, 1, 10, 11])
     own = GroupTable(other.tables, "g").table_id
     with pytest.raises(StorageError, match=f"set their group_table_id to '{own}'"):
@@ -191,7 +191,7 @@ def test_a_retry_whose_message_is_gone_is_a_dead_letter(
         positions.keep(connection, "g", QUEUE, 0, state)
     start(lake, running, Heard(also=apply), positions=positions)
     until(lambda: [row["half_queue_offset"] for row in dead_letters(lake)] == [99])
-    running.pop().shutdown()
+    running.pop().close()
     assert positions.load("g", QUEUE, QueueState(Position()), table_id).state.retries == ()
     assert effects(engine) == Counter()
 
@@ -273,13 +273,13 @@ def test_a_dead_letter_that_only_the_group_has_kept_is_not_buried(
     until(applied)
     coordinator.step(False)
     assert failures == [(0,)]
-    consumer.shutdown()
+    consumer.close()
     coordinator.leave()
     lake.publish({"pay": [lake.messages(1)]})
     again = Heard(also=apply)
     start(lake, running, again, positions=SqlPositions(engine))
     again.wait_for(3)
-    running.pop().shutdown()
+    running.pop().close()
     assert [row["half_queue_offset"] for row in dead_letters(lake)] == [given_up]
     assert effects(engine) == Counter({0, 1, 2, 3} - {given_up})
 
@@ -314,16 +314,16 @@ def test_a_database_of_before_the_group_is_not_passed_over(
     lake.publish({"pay": [lake.messages(10, (0, 1))]})
     start(lake, running, Heard(also=apply), positions=SqlPositions(engine))
     until(lambda: len(effects(engine)) == 10)
-    running.pop().shutdown()
+    running.pop().close()
     engine.dispose()
     (tmp_path / "books").write_bytes(copy.read_bytes())
     lake.publish({"pay": [lake.messages(2, (0, 1))]})
     consumer = start(lake, running, Heard(also=apply), positions=SqlPositions(engine), session_timeout=60)
     until(lambda: "the queue's row is gone" in str(consumer.last_error) or effects(engine))
     assert not effects(engine)
-    running.pop().shutdown()
+    running.pop().close()
     shutil.rmtree(lake.tables.location("consumer_groups/g"))
     start(lake, running, Heard(also=apply), positions=SqlPositions(engine))
     until(lambda: len(effects(engine)) == 12)
-    running.pop().shutdown()
+    running.pop().close()
     assert effects(engine) == Counter(range(12))

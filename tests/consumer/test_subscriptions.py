@@ -82,7 +82,7 @@ def test_members_with_other_selectors_are_logged_shown_and_counted(
         "new": "pay (SQL92 amount > 5)",
     }
     assert {each["selectors"]["pay"] for each in as_json(found)["members"]} == {"TAG A || B", "SQL92 amount > 5"}
-    other.shutdown()
+    other.close()
     until(lambda: differing(first) == differing(same) == 0)
     (found,) = consumer_lag(lake.tables, START, "g")
     assert "members subscribe differently" not in heading(found, START)

@@ -67,19 +67,19 @@ class AsyncPushConsumer:
         try:
             await asyncio.shield(starting)
         except asyncio.CancelledError:  # nobody will shut it down
-            starting.add_done_callback(lambda _: threading.Thread(target=self.consumer.shutdown).start())
+            starting.add_done_callback(lambda _: threading.Thread(target=self.consumer.close).start())
             raise
         return self
 
-    async def shutdown(self, timeout: float | None = None) -> None:
+    async def close(self, timeout_s: float | None = None) -> None:
         """Finish the listener's calls in progress, keep the positions, leave the group.
 
         Called by the listener it returns at once, and the rest is done when the calls have returned.
         """
         if _CALL.get() in self._calls:
-            self._ending = asyncio.create_task(asyncio.to_thread(self.consumer.shutdown, timeout))
+            self._ending = asyncio.create_task(asyncio.to_thread(self.consumer.close, timeout_s))
         else:
-            await asyncio.to_thread(self.consumer.shutdown, timeout)
+            await asyncio.to_thread(self.consumer.close, timeout_s)
 
     def pause(self) -> None:
         """Call the listener no more until `resume`."""
@@ -95,7 +95,7 @@ class AsyncPushConsumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.shutdown()
+        await self.close()
 
     def _listen(self, argument: Any) -> Any:
         """Await the listener in the event loop; if that ends, the message is left to another member."""
@@ -105,12 +105,12 @@ class AsyncPushConsumer:
             call = asyncio.run_coroutine_threadsafe(awaiting, loop)
         except (AttributeError, RuntimeError):  # `start` was not called, or the loop is closed
             awaiting.close()
-            self.consumer.shutdown()
+            self.consumer.close()
             raise ListenerGoneError from None
         while not wait([call], _LOOK_S).done:
             if loop.is_closed() or (self.consumer.stopping and not loop.is_running()):
                 call.cancel()
-                self.consumer.shutdown()
+                self.consumer.close()
                 raise ListenerGoneError
         if call.cancelled():
             raise ListenerGoneError

@@ -249,7 +249,7 @@ def follows(request: Request, plan: Plan) -> str:
         return (
             f"The group {request.group} goes on at {request.said} with these topics once a member runs. Messages are "
             "counted whether the members' selectors match or not. Retries of messages that come again are dropped, and "
-            f"their dead letters ({len(plan.dead)}) count as resumed; others stay. A listener that uses consumed() "
+            f"their dead letters ({len(plan.dead)}) count as resumed; others stay. A listener that uses idempotent() "
             "leaves out what it has a mark of: delete the group's marks (MessageApply) first."
         )
     what = "The group" if request.topic is None else f"The topic {request.topic}"

@@ -117,7 +117,7 @@ class PushConsumer:
         self._threads: list[threading.Thread] = []
         self._coordinator: Coordinator | None = None
         #: Held while it starts. What a service calls besides takes no lock that the threads need: a signal's
-        #: handler may interrupt it anywhere, and its `shutdown` waits for them.
+        #: handler may interrupt it anywhere, and its `close` waits for them.
         self._starting = threading.Lock()
 
     def subscribe(self, topic: str, selector: MessageSelector | str = "*") -> PushConsumer:
@@ -133,7 +133,7 @@ class PushConsumer:
         """Join the group and begin to consume. Raises SettingsError, StorageError. Returns itself."""
         with self._starting:
             if self.stopping:
-                raise _shut_down(self.group)
+                raise _closed(self.group)
             if not self._threads:
                 self._start()
         return self
@@ -187,44 +187,44 @@ class PushConsumer:
         targets = [("reader", reader.run), *((str(number), caller.run) for number in range(options.threads))]
         group = self._thread("group", coordinator.run, 2 * poll_s, options.commit_interval)
         self._threads = [group, *(self._thread(*target) for target in targets)]
-        self._coordinator = coordinator  # from here on `shutdown` ends it
+        self._coordinator = coordinator  # from here on `close` ends it
         if self.stopping:
             coordinator.leave()
-            raise _shut_down(self.group)
+            raise _closed(self.group)
         try:
             for thread in self._threads:  # the first message's listener may shut the consumer down: the group's first
                 thread.start()
         except BaseException:  # no more threads are to be had
-            self.shutdown()
+            self.close()
             raise
 
-    def shutdown(self, timeout: float | None = None) -> None:
+    def close(self, timeout_s: float | None = None) -> None:
         """Finish the calls in progress, keep the positions, leave the group.
 
-        ``timeout``: s to wait for calls, and then for the session's time at most for the store; what that has not
+        ``timeout_s``: to wait for calls, and then for the session's time at most for the store; what that has not
         answered by then goes on behind.
         Called by the listener it returns at once, and the rest is done when the calls have returned. Called again, also
         by a signal's handler or after an interrupt, it waits for the same end.
         """
         called = threading.current_thread() in self._threads
         ending = threading.Thread(
-            target=self._end, args=(timeout,), name=f"consumer-end-{self.group}", daemon=not called
+            target=self._end, args=(timeout_s,), name=f"consumer-end-{self.group}", daemon=not called
         )
         try:
             ending.start()
         except RuntimeError:  # the interpreter is ending
             if called:
                 raise
-            self._end(timeout)
+            self._end(timeout_s)
             return
         if called:
             self._hand.stopping.wait()
         else:
             ending.join()
 
-    def _end(self, timeout: float | None) -> None:
+    def _end(self, timeout_s: float | None) -> None:
         """In a thread of its own, which no signal interrupts. Of two at once each waits for its time, and no longer."""
-        end = None if timeout is None else time.monotonic() + timeout
+        end = None if timeout_s is None else time.monotonic() + timeout_s
         self._hand.stopping.set()
         coordinator = self._coordinator
         if coordinator is None:  # if it is starting it finds that it is to stop
@@ -246,7 +246,7 @@ class PushConsumer:
 
     @property
     def stopping(self) -> bool:
-        """True after `shutdown`."""
+        """True after `close`."""
         return self._hand.stopping.is_set()
 
     @property
@@ -301,7 +301,7 @@ class PushConsumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.shutdown()
+        self.close()
 
     def _reader(self, topic: str, batches: BatchLog) -> TopicReader:
         selector = self._selectors[topic]
@@ -319,10 +319,10 @@ def _said(selector: MessageSelector) -> str | None:
     return f"{selector.type} {selector.text if tags is None else ' || '.join(sorted(tags))}"
 
 
-def _shut_down(group: str) -> SettingsError:
-    return SettingsError("the consumer was shut down", group, "make a new one")
+def _closed(group: str) -> SettingsError:
+    return SettingsError("the consumer was closed", group, "make a new one")
 
 
 def _join(thread: threading.Thread, timeout: float | None) -> None:
-    if thread.is_alive():  # one that is started after `shutdown` ends at once
+    if thread.is_alive():  # one that is started after `close` ends at once
         thread.join(timeout)

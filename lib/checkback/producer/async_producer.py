@@ -86,8 +86,13 @@ class AsyncTransactionProducer(BaseProducer):
         # As many as are called: their timeouts count from the call.
         self._endings = DaemonThreads(sys.maxsize, "checkback-flush")
 
-    async def __aenter__(self) -> AsyncTransactionProducer:
+    async def start(self) -> AsyncTransactionProducer:
+        """See TransactionProducer.start."""
+        self._refuse_closed()
         return self
+
+    async def __aenter__(self) -> AsyncTransactionProducer:
+        return await self.start()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -60,6 +60,10 @@ class BaseProducer:
             sleep=pause,
         )
 
+    def _refuse_closed(self) -> None:
+        if self._senders.closed:
+            raise SettingsError("the producer was closed", self._group, "make a new one")
+
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)
 

@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 
 
 class CheckServer:
-    """Serves a ``check_app`` at ``url`` while its ``with`` block runs; needs uvicorn (``checkback[producer]``).
+    """Serves a ``check_app`` at ``url`` from `start` to `close`; needs uvicorn (``checkback[producer]``).
 
-    ``with``: in a separate thread. ``async with``: in the running event loop, so that an AsyncTransactionListener can
-    use that loop's resources. ``port`` 0: any free port. ``certificate`` and ``key``: PEM files, for https. Shutdown
-    waits up to ``patience_s`` for checks in progress. A connection without a complete request head for ``timeout_s`` is
-    closed, and so are those beyond ``max_connections``, or half of the process's limit of open files.
+    ``with``, or `start` and `close`: in a separate thread. ``async with``: in the running event loop, so that an
+    AsyncTransactionListener can use that loop's resources. ``port`` 0: any free port. ``certificate`` and ``key``: PEM
+    files, for https. Closing waits up to ``patience_s`` for checks in progress. A connection without a complete request
+    head for ``timeout_s`` is closed, and so are those beyond ``max_connections``, or half of the process's limit of
+    open files.
 
     Raises CheckbackError if it cannot listen on the address; SettingsError for another than loopback without a secret.
     """
@@ -69,21 +70,32 @@ class CheckServer:
         self._thread: threading.Thread | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def __enter__(self) -> CheckServer:
-        # Clients that connect before the thread has started wait in the socket's backlog.
-        self._thread = threading.Thread(
-            target=self._server.run, args=([self._listening],), name="checkback-check-server", daemon=True
-        )
-        self._thread.start()
+    def start(self) -> CheckServer:
+        """Serve in a thread of its own. Raises SettingsError after `close`. Returns itself."""
+        if self._server.should_exit:
+            raise SettingsError("the check server was closed", self.url, "make a new one")
+        if self._thread is None:
+            # Clients that connect before the thread has started wait in the socket's backlog.
+            self._thread = threading.Thread(
+                target=self._server.run, args=([self._listening],), name="checkback-check-server", daemon=True
+            )
+            self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Answer the checks in progress and end the thread. It may be called again."""
         self._server.should_exit = True
         if self._thread is not None:
             self._thread.join()
         self._listening.close()
+
+    def __enter__(self) -> CheckServer:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     async def __aenter__(self) -> CheckServer:
         self._task = asyncio.create_task(self._server.serve([self._listening]))

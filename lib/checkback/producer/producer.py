@@ -82,8 +82,13 @@ class TransactionProducer(BaseProducer):
         self._listener = listener
         self._sleep = sleep
 
-    def __enter__(self) -> TransactionProducer:
+    def start(self) -> TransactionProducer:
+        """Begin; the first message does so, too. Raises SettingsError after `close`. Returns itself."""
+        self._refuse_closed()
         return self
+
+    def __enter__(self) -> TransactionProducer:
+        return self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -100,7 +105,7 @@ class TransactionProducer(BaseProducer):
     def close(self, timeout_s: float | None = None) -> None:
         """Flush, tell ``on_op_error`` of the ops that have not landed by then, and close the connections.
 
-        Called in ``on_op_error`` it returns at once, and closes behind.
+        Called in ``on_op_error`` it returns at once, and closes behind. It may be called again.
         """
         self._senders.close(self._in_time(timeout_s))
 

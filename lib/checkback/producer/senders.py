@@ -203,6 +203,11 @@ class Senders:
         self._none_late()
         _RUNNING.add(self)
 
+    @property
+    def closed(self) -> bool:
+        """True after `close`."""
+        return self._closed
+
     def add(self, route: Route, call: Call) -> bool:
         """Have an attempt made; False if the producer is closed."""
         self._prefer(call, call.home)
