@@ -1,4 +1,4 @@
-"""The spark-submit commands that docs/deploy-cluster.md prints, run on a cluster of this machine."""
+"""The spark-submit commands that docs/deploy.md prints, run on a cluster of this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from cluster.lake import Lake
 
-PAGE = "docs/deploy-cluster.md"
+PAGE = "docs/deploy.md"
 CLIENT, CLUSTER, FOLDER = "Client mode", "Cluster mode", "Tables in a shared folder"
 _SPARK = {
     "spark.executor.memory": "640m",

@@ -137,5 +137,5 @@ def test_a_question_that_has_not_begun_yet_is_ended_too(root: Path) -> None:
 
 
 def test_the_limits_are_those_of_the_page() -> None:
-    """docs/dashboard.md names them."""
+    """docs/inspect.md names them."""
     assert (TIMEOUT_S, MAX_CONNECTIONS) == (10, 200)

@@ -66,7 +66,7 @@ _SPARK = """Spark configuration properties, e.g. `spark.executor.memory: 4g`. Va
 `config show` shows numbers, sizes, true and false, classes, and names and places by their keys; it masks all others,
 which may be secrets. Nor are these on the command line of the Spark that a command starts; options of other JVMs
 (`spark.executor.extraJavaOptions`) are on theirs. `conf/spark-s3.conf` has those that
-tables in S3 need on a cluster ([deploy-cluster.md](deploy-cluster.md))."""
+tables in S3 need on a cluster ([deploy.md](deploy.md#on-a-cluster))."""
 
 
 def page() -> str:

@@ -183,7 +183,7 @@ def test_answers_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     monkeypatch.setenv("CHECKBACK__STORAGE__ROOT", str(tmp_path))
     names = _run(_python("docs/inspect.md", "In Python"), {}, **{'group="orders", ': ""})
     assert len(capsys.readouterr().out.splitlines()) == names["answers"].pending().num_rows
-    names = _run(_python("docs/audit.md", "In Python"), {"settings": settings})
+    names = _run(_python("docs/inspect.md", "The audit in Python"), {"settings": settings})
     assert {"level", "promise", "finding"} <= set(names["answers"].findings().column_names)
 
 
@@ -270,7 +270,7 @@ def _replayed(root: Path) -> Settings:
 
 def test_what_if_in_a_notebook(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The page's words, on all there is."""
-    block = _python("docs/what-if.md", "In a notebook")
+    block = _python("docs/inspect.md", "What-if in a notebook")
     found = _run(block, {"settings": _replayed(tmp_path)}, **{', since="6h ago"': ""})["found"]
     assert found.total.saved == 2
     assert capsys.readouterr().out == "2 0 4\n"
@@ -286,9 +286,8 @@ def test_every_python_block_is_run() -> None:
     here |= {("docs/producer.md", heading) for heading in ("The check endpoint", "The consumer")}
     here.add(("docs/producer.md", "Steps, and what happens when they fail"))
     here.add(("docs/producer.md", "Half messages and transaction ids"))
-    here |= {(f"docs/{page}.md", "In Python") for page in ("inspect", "audit")}
+    here |= {("docs/inspect.md", heading) for heading in ("In Python", "The audit in Python", "What-if in a notebook")}
     here |= {("docs/consumer-commands.md", heading) for heading in ("group list, group describe", "Metrics")}
-    here.add(("docs/what-if.md", "In a notebook"))
     there = {("docs/producer.md", "A service in one page"), ("docs/protocol.md", "Messages without a transaction")}
     # tests/producer/test_docs.py, tests/consumer/test_docs.py
     there |= {("docs/consumer.md", "Consuming a topic"), ("docs/consumer.md", "Exactly once")}
@@ -381,7 +380,7 @@ def test_first_command_of_cluster_mode_runs_the_python_that_it_names(tmp_path: P
         (path / name).write_text("#!/bin/sh\nexit 9\n")
         (path / name).chmod(0o755)
     [call, _] = [
-        call for block, call in _calls("spark-submit", "docs/deploy-cluster.md") if block.heading == "Cluster mode"
+        call for block, call in _calls("spark-submit", "docs/deploy.md") if block.heading == "Cluster mode"
     ]
     here = {
         "/opt/checkback/.venv/bin/python": str(python_without_checkback(tmp_path / "python")),

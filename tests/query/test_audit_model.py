@@ -102,7 +102,7 @@ class _Told:
 
 
 def _model(told: _Told) -> set[str]:
-    """The findings, by their meanings in FINDINGS and docs/audit.md."""
+    """The findings, by their meanings in FINDINGS and docs/inspect.md."""
     half, decided, published, discarded = told.half, told.decisions, told.topics, told.discarded
     states = {row["state"] for row in decided}
     found = {

@@ -1,4 +1,4 @@
-"""What if: the recorded transactions decided again under other rules, in virtual time (docs/what-if.md)."""
+"""What if: the recorded transactions decided again under other rules, in virtual time (docs/inspect.md)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The audit: whether the tables keep the promises of the protocol (docs/audit.md)."""
+"""The audit: whether the tables keep the promises of the protocol (docs/inspect.md)."""

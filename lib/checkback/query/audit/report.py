@@ -67,7 +67,7 @@ def verdict(report: Report) -> list[str]:
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """The report as docs/audit.md describes it."""
+    """The report as docs/inspect.md describes it."""
     return {
         "broken": report.broken,
         "unread": dict(report.unread),
