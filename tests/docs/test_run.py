@@ -379,9 +379,7 @@ def test_first_command_of_cluster_mode_runs_the_python_that_it_names(tmp_path: P
     for name in ("python", "python3"):
         (path / name).write_text("#!/bin/sh\nexit 9\n")
         (path / name).chmod(0o755)
-    [call, _] = [
-        call for block, call in _calls("spark-submit", "docs/deploy.md") if block.heading == "Cluster mode"
-    ]
+    [call, _] = [call for block, call in _calls("spark-submit", "docs/deploy.md") if block.heading == "Cluster mode"]
     here = {
         "/opt/checkback/.venv/bin/python": str(python_without_checkback(tmp_path / "python")),
         "/opt/checkback/conf/spark-s3.conf": str(nothing),
