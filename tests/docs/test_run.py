@@ -169,7 +169,7 @@ def test_listener_without_a_barrier_compares_places() -> None:
 
 def test_producer_of_several_gateways() -> None:
     """The line of the page is a producer with two gateways, neither of which is there."""
-    block = _python("docs/producer.md", "Steps, and what happens when they fail")
+    block = _python("docs/producer.md", "Several gateways")
     names: dict[str, Any] = {"orders": None, "TOKEN": "t" * 16}
     made: list[TransactionProducer] = []
     names["TransactionProducer"] = lambda *given, **named: made.append(TransactionProducer(*given, **named))
@@ -284,7 +284,7 @@ def test_every_python_block_is_run() -> None:
         ("docs/filter.md", "Message filters"),
     }
     here |= {("docs/producer.md", heading) for heading in ("The check endpoint", "The consumer")}
-    here.add(("docs/producer.md", "Steps, and what happens when they fail"))
+    here.add(("docs/producer.md", "Several gateways"))
     here.add(("docs/producer.md", "Half messages and transaction ids"))
     here |= {("docs/inspect.md", heading) for heading in ("In Python", "The audit in Python", "What-if in a notebook")}
     here |= {("docs/consumer-commands.md", heading) for heading in ("group list, group describe", "Metrics")}
