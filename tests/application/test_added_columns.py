@@ -63,7 +63,7 @@ def test_columns_of_every_name_that_is_used_inside_change_nothing(
     random = Random(11)
     trace = made(random, 120, round(time.time() * 1000))
     for half in trace.halves.values():
-        half["check_immunity_s"] = None
+        half["check_immunity"] = None
     trace.write_parts(tmp_path, random, 3)
     content: dict[str, Any] = {
         "storage": {"root": str(tmp_path / "data")},

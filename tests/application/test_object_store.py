@@ -42,9 +42,9 @@ def test_tables_in_an_object_store_end_as_in_a_folder(
     random = Random(18)
     trace = made(random, 60, round(time.time() * 1000))
     for number, half in enumerate(trace.halves.values()):
-        half["check_immunity_s"] = None
+        half["check_immunity"] = None
         if number % 3 == 0:
-            half["delay"] = 1  # published by a later run
+            half["delay"] = "1ms"  # published by a later run
     trace.write(tmp_path, random)
     content: dict[str, Any] = {
         "storage": s3_storage,

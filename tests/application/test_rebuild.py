@@ -78,7 +78,7 @@ def test_rebuilt_after_a_batch_that_broke_off(
     random = Random(seed)
     trace = made(random, 240, round(time.time() * 1000))
     for half in trace.halves.values():
-        half["check_immunity_s"] = None
+        half["check_immunity"] = None
     trace.write_parts(tmp_path, random, 4)
     survivors = tuple(random.sample(_WRITTEN[:-1], random.randrange(1, 4)))
     content: dict[str, Any] = {

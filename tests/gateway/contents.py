@@ -24,7 +24,7 @@ HALF = st.fixed_dictionaries(
         "properties": st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=2) | JUNK,
         "body": st.binary(max_size=9).map(lambda body: base64.b64encode(body).decode()) | JUNK,
         "born_timestamp": st.integers(-1, 2**48) | JUNK,
-        "check_immunity_s": st.integers(-2, 2**31) | JUNK,
+        "check_immunity": st.sampled_from(["30s", "0s", "1500ms", "99999d", "30"]) | JUNK,
     },
 )
 OP = st.fixed_dictionaries(

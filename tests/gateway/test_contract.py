@@ -79,7 +79,7 @@ def test_message_without_a_transaction_is_its_own_commit(gateway: Gateway) -> No
 def test_half_is_in_the_table_when_it_is_answered(gateway: Gateway) -> None:
     """With all its fields, what is not said being RocketMQ's defaults."""
     before = datetime.now(timezone.utc)
-    message = half("whole", real_queue_id=3, tags="a", keys="b", properties={"x": "y"}, check_immunity_s=30)
+    message = half("whole", real_queue_id=3, tags="a", keys="b", properties={"x": "y"}, check_immunity="30s")
     answer = gateway.post("/v1/half", message | {"born_timestamp": 1795227064579})
     assert answer.status_code == 200
     offset = answer.json()["queue_offset"]
@@ -316,7 +316,9 @@ def test_transaction_of_any_id_is_found(gateway: Gateway, name: str) -> None:
         ("body", None),
         ("born_timestamp", 1.5),
         ("born_timestamp", 10**18),
-        ("check_immunity_s", "7"),
+        ("check_immunity", "7"),
+        ("check_immunity", 7),
+        ("delay", 7),
         ("tags", 7),
     ],
 )

@@ -45,7 +45,7 @@ CHANGES = st.fixed_dictionaries(
         | st.dictionaries(TEXT | st.sampled_from(sorted(_PARSED)), TEXT | st.just("7"), max_size=3),
         "body": st.text("AQ=-_ /+\n", max_size=8) | st.binary(max_size=9).map(lambda b: base64.b64encode(b).decode()),
         "born_timestamp": st.none() | st.integers(-1, 2**64) | st.just(0),
-        "check_immunity_s": st.none() | st.integers(-2, 2**31),
+        "check_immunity": st.none() | st.integers(-2, 2**31) | st.sampled_from(["30s", "1500ms", "99999d", "1s\n"]),
         "delay": st.none() | st.integers(-1, 2**64) | st.sampled_from(["30s", "1d", "soon", "1s\n"]),
         "delay_level": st.none() | st.integers(-1, 2**64),
         "deliver_at": st.none() | st.integers(-1, 2**64),
@@ -111,7 +111,7 @@ def test_ops_are_the_same(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("value", [2**63, 2**64, -(2**63) - 1, 10**30])
-@pytest.mark.parametrize("field", ["delay", "delay_level", "deliver_at", "check_immunity_s", "real_queue_id"])
+@pytest.mark.parametrize("field", ["delay", "delay_level", "deliver_at", "check_immunity", "real_queue_id"])
 def test_integer_of_over_64_bits_is_refused_alone_and_beside_another(field: str, value: int) -> None:
     """In a batch with a message that is not valid each one is decoded on its own."""
     alone = decoder.half_of_body(json.dumps({**GOOD_HALF, field: value}).encode(), NOW)

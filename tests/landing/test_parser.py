@@ -38,7 +38,7 @@ def parse(kind: Kind, *batches: pa.RecordBatch) -> list[dict[str, object]]:
 
 
 def test_half_row() -> None:
-    line = half(7, body="hello", properties={"a": "1", "b": "2"}, check_immunity_s=9).encode()
+    line = half(7, body="hello", properties={"a": "1", "b": "2"}, check_immunity="9s").encode()
     (row,) = parse("half", batch_of(line))
     assert row == {
         "queue_id": 0,
@@ -72,7 +72,7 @@ def test_delay_is_kept_unless_it_is_too_long() -> None:
     now = int(AT.timestamp() * 1000)
     told: list[dict[str, Any]] = [
         {"delay_level": 3, "committed": True},
-        {"delay": _MAX_DELAY},
+        {"delay": f"{_MAX_DELAY}ms"},
         {"deliver_at": now + _MAX_DELAY, "committed": False},
         {"properties": {"TIMER_DELAY_SEC": "7"}},
         {"delay": "41d"},

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.messages.delay import LEVELS, PROPERTIES, Delay, delay_of, too_late
-from checkback.messages.durations import LONGEST, format_duration
+from checkback.messages.durations import LONGEST
 
 _MS_MAX = 253_402_300_799_999
 _LONGEST_MS = round(LONGEST.total_seconds() * 1000)
@@ -28,31 +28,27 @@ def test_a_duration_is_that_of_the_settings(number: int, unit: str) -> None:
     ms = number * {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}[unit]
     text = f"{number}{unit}"
     if ms <= _LONGEST_MS and len(str(number)) <= 18:
-        assert delay_of({"delay": text}, {}) == delay_of({"delay": ms}, {}) == Delay(ms or None)
+        assert delay_of({"delay": text}, {}) == delay_of({"delay": f"{ms}ms"}, {}) == Delay(ms or None)
     else:
-        with pytest.raises(ValueError, match=r"^delay: neither ms nor a duration"):
+        with pytest.raises(ValueError, match=rf"^delay: '{text}' is (?:not a duration|longer than 36500d)"):
             delay_of({"delay": text}, {})
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"delay": "ten seconds"}, "delay: neither ms nor a duration"),
-    ({"delay": "\uff11s"}, "delay: neither ms nor a duration"),
-    ({"delay": "1s\n"}, "delay: neither ms nor a duration"),
-    ({"delay": "-1s"}, "delay: neither ms nor a duration"),
-    ({"delay": -1}, "delay: negative"),
-    ({"delay": _LONGEST_MS + 1}, f"delay: longer than {format_duration(LONGEST)}"),
+    ({"delay": "\uff11s"}, "delay: '\uff11s' is not a duration"),
+    ({"delay": "-1s"}, "delay: '-1s' is not a duration"),
+    ({"delay": f"{_LONGEST_MS + 1}ms"}, "delay: '3153600000001ms' is longer than 36500d"),
     ({"deliver_at": _MS_MAX + 1}, "deliver_at: over 253402300799999"),
-    ({"delay": 1, "delay_level": 1}, "delay: delay_level is there too, only one"),
-    ({"delay": 1, "deliver_at": 1}, "deliver_at: delay is there too, only one"),
+    ({"delay": "1ms", "delay_level": 1}, "delay: delay_level is there too, only one"),
+    ({"delay": "1ms", "deliver_at": 1}, "deliver_at: delay is there too, only one"),
 ]
 
 
 @pytest.mark.parametrize(("fields", "why"), WRONG)
 def test_what_is_wrong_is_told(fields: dict[str, Any], why: str) -> None:
-    """With the field's name first, and without the text, which may be anything."""
-    with pytest.raises(ValueError, match="^" + why) as error:
+    """With the field's name first."""
+    with pytest.raises(ValueError, match="^" + why):
         delay_of(fields, {})
-    assert "ten seconds" not in str(error.value)
 
 
 READ: list[tuple[dict[str, Any], dict[str, str], Delay]] = [
@@ -66,7 +62,7 @@ READ: list[tuple[dict[str, Any], dict[str, str], Delay]] = [
     ({}, {"TIMER_DELIVER_MS": "99"}, Delay(deliver_at=99)),
     ({}, {"TIMER_DELIVER_MS": "-1"}, Delay(deliver_at=0)),
     ({}, {"TIMER_DELAY_SEC": "+5"}, Delay(5_000)),
-    ({"delay": 0}, {"DELAY": "3"}, Delay()),
+    ({"delay": "0s"}, {"DELAY": "3"}, Delay()),
     ({"deliver_at": 5}, {"DELAY": "3", "TIMER_DELAY_MS": "x"}, Delay(deliver_at=5)),
 ]
 

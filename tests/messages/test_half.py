@@ -48,9 +48,11 @@ ACCEPTED_HALVES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"tags": None, "keys": None, "properties": properties_of(32768)}, {"properties": properties_of(32768)}),
     # TAGS and KEYS are properties too, here "TAGS\1new\2KEYS\1o-1\2".
     ({"properties": properties_of(32768 - 18)}, {"properties": properties_of(32768 - 18)}),
-    ({"check_immunity_s": 0}, {"check_immunity_s": 0}),
-    ({"check_immunity_s": -7}, {"check_immunity_s": None}),
-    ({"check_immunity_s": 2**31 - 1}, {"check_immunity_s": 2**31 - 1}),
+    ({"check_immunity": "0s"}, {"check_immunity_s": 0}),
+    ({"check_immunity": "2m"}, {"check_immunity_s": 120}),
+    ({"check_immunity": "5000ms"}, {"check_immunity_s": 5}),
+    ({"check_immunity": None}, {"check_immunity_s": None}),
+    ({"check_immunity": f"{2**31 - 1}s"}, {"check_immunity_s": 2**31 - 1}),
 ]
 
 
@@ -88,20 +90,20 @@ def test_half_is_taken(changes: dict[str, Any], expected: dict[str, Any]) -> Non
 )
 def test_immunity_property_is_read_as_rocketmq_reads_it(text: str, seconds: int | None) -> None:
     properties = {"CHECK_IMMUNITY_TIME_IN_SECONDS": text}
-    assert parse_half(line(HALF, check_immunity_s=ABSENT, properties=properties)).check_immunity_s == seconds
-    assert parse_half(line(HALF, check_immunity_s=None, properties=properties)).check_immunity_s == seconds
-    assert parse_half(line(HALF, check_immunity_s=5, properties=properties)).check_immunity_s == 5
+    assert parse_half(line(HALF, check_immunity=ABSENT, properties=properties)).check_immunity_s == seconds
+    assert parse_half(line(HALF, check_immunity=None, properties=properties)).check_immunity_s == seconds
+    assert parse_half(line(HALF, check_immunity="5s", properties=properties)).check_immunity_s == 5
 
 
 @given(st.dictionaries(st.sampled_from([*sorted(CONSUMED), "region", "DELAYED", "delay"]), st.sampled_from("0135")))
 def test_properties_for_checkback_are_not_kept(properties: dict[str, str]) -> None:
     """Their columns have what they say: a message that is forwarded with its properties has none of it again."""
     plain = {name: text for name, text in properties.items() if name not in CONSUMED}
-    first = parse_half(line(HALF, check_immunity_s=ABSENT, properties=properties))
+    first = parse_half(line(HALF, check_immunity=ABSENT, properties=properties))
     assert first.properties == plain
     assert (first.delay_ms, first.deliver_at) == delay_of({}, properties)
-    again = parse_half(line(HALF, check_immunity_s=ABSENT, properties=first.properties))
-    assert again == parse_half(line(HALF, check_immunity_s=ABSENT, properties=plain))
+    again = parse_half(line(HALF, check_immunity=ABSENT, properties=first.properties))
+    assert again == parse_half(line(HALF, check_immunity=ABSENT, properties=plain))
     assert (again.delay_ms, again.deliver_at, again.check_immunity_s) == (None, None, None)
 
 
@@ -144,7 +146,7 @@ REJECTED_HALVES: list[tuple[dict[str, Any], str]] = [
     *(
         ({name: ABSENT}, f"{name}: missing")
         for name in HALF
-        if name not in ("tags", "keys", "properties", "check_immunity_s", "real_queue_id")
+        if name not in ("tags", "keys", "properties", "check_immunity", "real_queue_id")
     ),
     ({"surprise": [1, {"a": None}]}, "surprise: no such field"),
     ({"tag": None}, "tag: no such field, did you mean tags?"),
@@ -220,19 +222,27 @@ REJECTED_HALVES: list[tuple[dict[str, Any], str]] = [
     ({"born_timestamp": -1}, "born_timestamp: -1 is negative"),
     ({"born_timestamp": 253_402_300_800_000}, "born_timestamp: 253402300800000 is over 253402300799999"),
     ({"born_timestamp": "2026-01-01"}, 'born_timestamp: "2026-01-01" is not an integer'),
-    ({"delay": 1.5}, "delay: 1.5 is not an integer"),
-    ({"delay": True}, "delay: true is not an integer"),
-    ({"delay": ["1s"]}, "delay: an array is not an integer"),
-    ({"delay": -1}, "delay: negative"),
-    ({"delay": "soon"}, "delay: neither ms nor a duration"),
+    ({"delay": 1.5}, "delay: 1.5 is not a duration such as 500ms, 30s"),
+    ({"delay": True}, "delay: true is not a duration such as 500ms, 30s"),
+    ({"delay": ["1s"]}, "delay: an array is not a duration such as 500ms, 30s"),
+    ({"delay": 30000}, "delay: 30000 is not a duration such as 500ms, 30s"),
+    ({"delay": "30000"}, 'delay: "30000" is not a duration such as 500ms, 30s'),
+    ({"delay": "-1s"}, 'delay: "-1s" is not a duration such as 500ms, 30s'),
+    ({"delay": "soon" * 100_000}, "delay: a string is not a duration such as 500ms, 30s"),
+    ({"delay": "1s\n"}, "delay: '1s\\n' is not a duration"),
+    ({"delay": "36501d"}, "delay: '36501d' is longer than 36500d"),
     ({"delay_level": "3"}, 'delay_level: "3" is not an integer'),
     ({"deliver_at": -1}, "deliver_at: -1 is negative"),
     ({"deliver_at": 253_402_300_800_000}, "deliver_at: 253402300800000 is over 253402300799999"),
     ({"committed": 1}, "committed: 1 is not a boolean"),
-    ({"check_immunity_s": 2**31}, "check_immunity_s: 2147483648 is over 2147483647"),
-    ({"check_immunity_s": 1.5}, "check_immunity_s: 1.5 is not an integer"),
-    ({"check_immunity_s": False}, "check_immunity_s: false is not an integer"),
-    ({"check_immunity_s": "30"}, 'check_immunity_s: "30" is not an integer'),
+    ({"check_immunity": f"{2**31}s"}, 'check_immunity: "2147483648s" is over 2147483647s'),
+    ({"check_immunity": "36501d"}, "check_immunity: '36501d' is longer than 36500d"),
+    ({"check_immunity": "1500ms"}, 'check_immunity: "1500ms" is not a whole number of seconds'),
+    ({"check_immunity": "1.5s"}, 'check_immunity: "1.5s" is not a duration such as 500ms, 30s'),
+    ({"check_immunity": "30"}, 'check_immunity: "30" is not a duration such as 500ms, 30s'),
+    ({"check_immunity": 30}, "check_immunity: 30 is not a duration such as 500ms, 30s"),
+    ({"check_immunity": False}, "check_immunity: false is not a duration such as 500ms, 30s"),
+    ({"check_immunity_s": 30}, "check_immunity_s: no such field, did you mean check_immunity?"),
     ({"transaction_id": "\ud83d"}, "transaction_id: half of a surrogate pair is no text"),
     ({"properties": {"a": "\udc00"}}, "properties: half of a surrogate pair is no text"),
     ({"properties": {"\udc00": "a"}}, "properties: half of a surrogate pair is no text"),

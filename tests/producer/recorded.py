@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from checkback.messages.half import IMMUNITY_PROPERTY
@@ -120,8 +121,8 @@ def behaviours(folder: Path, scale: float, copies: int) -> list[Behaviour]:
 
 def immunity_s(message: Message) -> int | None:
     """The check immunity of a message, wherever it says it."""
-    if message.check_immunity_s is not None:
-        return message.check_immunity_s
+    if message.check_immunity is not None:
+        return round(message.check_immunity.total_seconds())
     text = message.properties.get(IMMUNITY_PROPERTY)
     return None if text is None else int(text)
 
@@ -143,7 +144,7 @@ def _message(half: Mapping[str, object], number: int, scale: float) -> Message:
         tags=str(half["tags"]),
         keys=f"{half['keys']} #{number}",
         properties=properties,
-        check_immunity_s=None if odd else scaled,
+        check_immunity=None if odd or scaled is None else timedelta(seconds=scaled),
         real_queue_id=int(str(half["real_queue_id"])),
         transaction_id="" if odd else f"{half['transaction_id']}-{number}",
     )

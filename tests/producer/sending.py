@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from checkback.producer import (
@@ -27,7 +28,7 @@ MESSAGE = Message(
     tags="created",
     keys="4711",
     properties={"region": "eu"},
-    check_immunity_s=30,
+    check_immunity=timedelta(seconds=30),
     real_queue_id=2,
 )
 BORN = 1_795_227_064.579

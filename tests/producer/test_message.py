@@ -18,6 +18,7 @@ from checkback.producer.message import Message, half_json
 TEXT = st.text(max_size=20) | st.sampled_from(["\ud800", "a" * 20_000, "\x01", "ü" * 9000])
 VALUE: st.SearchStrategy[Any] = st.none() | st.booleans() | st.integers(-(2**33), 2**33) | TEXT
 TOPIC = st.sampled_from(["payments", "t-1_x", "no topic", "_hidden", "con", "RMQ_SYS_TRANS_HALF_TOPIC", "", "x" * 128])
+SPAN = st.timedeltas(timedelta(days=-1), timedelta(days=10)) | st.timedeltas() | st.just(timedelta(seconds=30))
 MESSAGES: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {"topic": TOPIC | VALUE, "body": st.binary(max_size=40)},
     optional={
@@ -28,11 +29,11 @@ MESSAGES: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
             TEXT | st.just("3"),
             max_size=3,
         ),
-        "check_immunity_s": VALUE,
+        "check_immunity": VALUE | SPAN,
         "real_queue_id": VALUE,
         "ordering_key": st.none() | VALUE | st.just("k"),
         "delay_level": st.none() | st.integers(-1, 20),
-        "delay": st.none() | st.timedeltas(timedelta(days=-1), timedelta(days=10)) | st.timedeltas(),
+        "delay": st.none() | SPAN,
         "deliver_at": st.none() | st.datetimes() | st.just(datetime(2026, 1, 1, tzinfo=timezone.utc)),
     },
 )
@@ -69,6 +70,8 @@ def test_message_is_rejected_or_its_json_says_the_same(fields: dict[str, Any], t
     queue = real_queue_of(kept.get("__SHARDINGKEY") or transaction_id)
     queue = queue if message.real_queue_id is None else message.real_queue_id
     assert (half.body, half.properties, half.real_queue_id) == (message.body, kept, queue)
+    if message.check_immunity is not None:
+        assert half.check_immunity_s == message.check_immunity.total_seconds()
 
 
 @pytest.mark.parametrize(
@@ -78,7 +81,7 @@ def test_message_is_rejected_or_its_json_says_the_same(fields: dict[str, Any], t
         ({"body": None}, "body: is NoneType, not bytes"),
         ({"delay": 5}, "delay: is int, not timedelta"),
         ({"deliver_at": 1795227064579}, "deliver_at: is int, not datetime"),
-        ({"delay": timedelta.max}, "delay: longer than 36500d"),
+        ({"delay": timedelta.max}, "delay: '86400000000000000ms' is longer than 36500d"),
         ({"delay": timedelta.min}, "delay: negative"),
         (
             {"deliver_at": datetime.max.replace(tzinfo=timezone(-timedelta(hours=23)))},
@@ -90,10 +93,11 @@ def test_message_is_rejected_or_its_json_says_the_same(fields: dict[str, Any], t
         ),
         ({"deliver_at": datetime(2026, 1, 1)}, "deliver_at: without a time zone"),  # noqa: DTZ001
         ({"deliver_at": datetime(2026, 1, 1, tzinfo=NoZone())}, "deliver_at: without a time zone"),
-        ({"check_immunity_s": 2**31}, "check_immunity_s: 2147483648 is over 2147483647"),
-        ({"check_immunity_s": 10**5000}, f"check_immunity_s: over {2**63 - 1}"),
-        ({"check_immunity_s": float("nan")}, "check_immunity_s: is float, not int"),
-        ({"check_immunity_s": float("-inf")}, "check_immunity_s: is float, not int"),
+        ({"check_immunity": timedelta(seconds=2**31)}, 'check_immunity: "2147483648s" is over 2147483647s'),
+        ({"check_immunity": timedelta(milliseconds=1500)}, 'check_immunity: "1500ms" is not a whole number of seconds'),
+        ({"check_immunity": timedelta(seconds=-1)}, "check_immunity: negative"),
+        ({"check_immunity": 30}, "check_immunity: is int, not timedelta"),
+        ({"check_immunity": float("nan")}, "check_immunity: is float, not timedelta"),
         ({"real_queue_id": float("inf")}, "real_queue_id: is float, not int"),
         ({"real_queue_id": -(10**5000)}, f"real_queue_id: over {2**63 - 1}"),
         ({"delay_level": 10**5000}, f"delay_level: over {2**63 - 1}"),

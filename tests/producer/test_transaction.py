@@ -158,7 +158,7 @@ def test_half_and_op_are_what_the_contract_says(sender: Sender) -> None:
         "properties": {"region": "eu"},
         "body": base64.b64encode(MESSAGE.body).decode(),
         "born_timestamp": int(BORN * 1000),
-        "check_immunity_s": 30,
+        "check_immunity": "30s",
     }
     (op,) = gateway.ops
     assert op == {

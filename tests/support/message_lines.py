@@ -21,7 +21,7 @@ HALF: dict[str, Any] = {
     "properties": {"region": "eu"},
     "body": "aGk=",
     "born_timestamp": 1_700_000_000_000,
-    "check_immunity_s": 30,
+    "check_immunity": "30s",
 }
 OP: dict[str, Any] = {
     "queue_id": 3,

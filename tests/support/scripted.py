@@ -84,7 +84,7 @@ def _half(random: Random, queue: int, offset: int, now_ms: int) -> dict[str, Any
         "properties": random.choice([{}, {"a": "b", "中": "文"}, {"z": ""}]),
         "body": base64.b64encode(random.randbytes(random.choice([1, 10, 5000]))).decode(),
         "born_timestamp": now_ms - 60_000 - random.randrange(100_000),  # older than any immunity
-        "check_immunity_s": random.choice([None, 0, 30]),
+        "check_immunity": random.choice([None, "0s", "30s"]),
     }
 
 

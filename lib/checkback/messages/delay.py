@@ -14,7 +14,7 @@ from checkback.messages.durations import LONGEST, format_duration, parse_duratio
 from checkback.messages.limits import MS_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 _MS = timedelta(milliseconds=1)
 _SECOND, _MINUTE, _HOUR = 1_000, 60_000, 3_600_000
@@ -45,7 +45,7 @@ NONE = Delay()
 def delay_of(fields: Mapping[str, Any], properties: Mapping[str, str]) -> Delay:
     """The delay in a message's fields, or else in its RocketMQ properties.
 
-    ``delay_level``: from 1; over 18 is 18, 0 and less none. ``delay``: ms, or text such as ``30s``. ``deliver_at``: ms
+    ``delay_level``: from 1; over 18 is 18, 0 and less none. ``delay``: text such as ``30s``. ``deliver_at``: ms
     since the epoch. Raises ValueError, with the field's name and what is wrong, also if more than one is stated.
     """
     stated = [name for name in FIELDS if fields.get(name) is not None]
@@ -87,16 +87,11 @@ def _level(_: str, level: int) -> Delay:
     return Delay(delay_ms=LEVELS[min(level, len(LEVELS)) - 1]) if level > 0 else NONE
 
 
-def _duration(name: str, value: int | str) -> Delay:
-    if isinstance(value, str):
-        try:
-            return _after(name, parse_duration(value) // _MS)
-        except ValueError:  # it quotes the text, which may be megabytes
-            most = format_duration(LONGEST)
-            raise ValueError(f"{name}: neither ms nor a duration such as 500ms, 30s, 10m, 2h, 1d, {most}") from None
-    if value < 0:
-        raise ValueError(f"{name}: negative")
-    return _after(name, value)
+def _duration(name: str, text: str) -> Delay:
+    try:
+        return _after(name, parse_duration(text) // _MS)
+    except ValueError as error:  # the text has few characters, by the field's pattern
+        raise ValueError(f"{name}: {error}") from None
 
 
 def _after(name: str, ms: int) -> Delay:
@@ -111,4 +106,4 @@ def _at(name: str, ms: int) -> Delay:
     return Delay(deliver_at=max(ms, 0))
 
 
-_OF_FIELD = {"delay_level": _level, "delay": _duration, "deliver_at": _at}
+_OF_FIELD: Mapping[str, Callable[[str, Any], Delay]] = {"delay_level": _level, "delay": _duration, "deliver_at": _at}

@@ -177,6 +177,9 @@ def _why_no_integer(_: str, value: object, stated: inspect.IntType) -> str | Non
 
 
 def _why_no_text(_: str, value: object, stated: inspect.StrType) -> str | None:
+    if stated.pattern is not None:
+        known = type(value) is str and re.search(stated.pattern, value)
+        return None if known else f"{quoted(value)} is not a duration such as 500ms, 30s, 10m, 2h or 1d"
     if type(value) is not str:
         return f"{kind(value)}, not a string"
     if len(value) < (stated.min_length or 0):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import zlib
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from msgspec import Meta, Struct
 
 from checkback.messages import delay
 from checkback.messages.columns import Born, BornOrNow, Group, Offset, QueueId, Topic, TransactionId
-from checkback.messages.fields import MessageRejectedError, fields_of, message_of
+from checkback.messages.durations import parse_duration
+from checkback.messages.fields import MessageRejectedError, fields_of, message_of, quoted
 from checkback.messages.limits import (
     BODY_MAX,
     INT_MAX,
@@ -45,6 +47,8 @@ _LONG_DIGITS = len(str(LONG_MAX))
 #: characters of tags, keys and properties that are within PROPERTIES_MAX in UTF-8, with separators
 _SMALL = PROPERTIES_MAX // 5
 _NOTHING: dict[str, str] = {}
+_SECOND = timedelta(seconds=1)
+Duration = Annotated[str, Meta(pattern="^[0-9]{1,18}(ms|s|m|h|d)$")]
 
 
 # Each integer has bounds: without them msgspec takes one of any size, of which orjson makes a float.
@@ -77,19 +81,16 @@ class HalfMessage(Struct, gc=False, forbid_unknown_fields=True):
     keys: Annotated[str | None, Meta(description="RocketMQ's KEYS")] = None
     properties: Annotated[dict[str, str] | None, Meta(description="at most 32 KiB with tags and keys")] = None
     born_timestamp: BornOrNow = None
-    check_immunity_s: Annotated[
-        Annotated[int, Meta(ge=LONG_MIN, le=INT_MAX)] | None,
-        Meta(description="seconds without checks; null or negative = transaction.timeout"),
+    check_immunity: Annotated[
+        Duration | None,
+        Meta(description="time without checks, in whole seconds, such as 60s; null = transaction.timeout"),
     ] = None
     delay_level: Annotated[
         Annotated[int, Meta(ge=LONG_MIN, le=LONG_MAX)] | None,
         Meta(description="RocketMQ's level, 1 to 18 (more is 18); at most one of delay_level, delay, deliver_at"),
     ] = None
     delay: Annotated[
-        Annotated[int, Meta(ge=LONG_MIN, le=LONG_MAX, extra_json_schema={"minimum": 0, "maximum": MS_MAX})]
-        | Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9]{1,9}(ms|s|m|h|d)$"})]
-        | None,
-        Meta(description="from COMMIT to delivery: ms, or text such as 30s; at most delay.max"),
+        Duration | None, Meta(description="from COMMIT to delivery, such as 30s or 500ms; at most delay.max")
     ] = None
     deliver_at: Annotated[
         Annotated[int, Meta(ge=0, le=MS_MAX)] | None,
@@ -171,7 +172,8 @@ def half_of(
     """
     refuse_group(sent.producer_group)
     refuse_topic(sent.real_topic)
-    tags, keys, real_queue_id, immunity = sent.tags, sent.keys, sent.real_queue_id, sent.check_immunity_s
+    tags, keys, real_queue_id = sent.tags, sent.keys, sent.real_queue_id
+    immunity = None if sent.check_immunity is None else _immunity(sent.check_immunity)
     properties = sent.properties or _NOTHING
     if sent.ordering_key is not None:
         if real_queue_id is not None:
@@ -200,7 +202,7 @@ def half_of(
         properties,
         sent.body,
         born,
-        None if immunity is None or immunity < 0 else immunity,
+        immunity,
         when.delay_ms,
         when.deliver_at,
         committed,
@@ -230,6 +232,19 @@ def _delay(sent: HalfMessage, properties: Mapping[str, str]) -> delay.Delay:
         return delay.delay_of({name: getattr(sent, name) for name in delay.FIELDS}, properties)
     except ValueError as error:
         raise MessageRejectedError(str(error)) from None
+
+
+def _immunity(text: str) -> int:
+    """Whole seconds, as RocketMQ has them."""
+    try:
+        seconds, rest = divmod(parse_duration(text), _SECOND)
+    except ValueError as error:  # the text has few characters, by its pattern
+        raise MessageRejectedError(f"check_immunity: {error}") from None
+    if rest:
+        raise MessageRejectedError(f"check_immunity: {quoted(text)} is not a whole number of seconds")
+    if seconds > INT_MAX:
+        raise MessageRejectedError(f"check_immunity: {quoted(text)} is over {INT_MAX}s")
+    return seconds
 
 
 def _immunity_property(text: str | None) -> int | None:

@@ -26,9 +26,12 @@ except ImportError:
         return _COMPACT.encode(fields).encode()
 
 
-_NUMBERS = ("check_immunity_s", "real_queue_id", "delay_level")
+_NUMBERS = ("real_queue_id", "delay_level")
+_DURATIONS = ("check_immunity", "delay")
 _TEXTS = ("topic", "tags", "keys", "ordering_key", "transaction_id")
 _US = timedelta(microseconds=1)
+#: so many fit into the column's seconds
+_IMMUNITY_DAYS = INT_MAX // 86_400
 _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 _COMPACT = json.JSONEncoder(separators=(",", ":"))
 _STRINGS = frozenset({str})
@@ -40,16 +43,16 @@ _known_group, _known_topic = lru_cache(1024)(is_group), lru_cache(1024)(is_topic
 class Message:
     """A message to publish to ``topic`` when the local transaction commits.
 
-    ``check_immunity_s``: how long the local transaction may take before the first check, in seconds (None: the server's
-    transaction.timeout). ``ordering_key``: messages with the same one go to the same queue of the topic, in which
-    consumers with ``orderly`` keep the order (docs/producer.md). A transaction's op is sent behind: before a message of
-    the same key that must come after it, call the producer's ``flush``. Or ``real_queue_id`` names the queue. With
-    neither, messages are spread by their transaction id. ``transaction_id``: if empty, the producer generates a unique
-    one (RocketMQ's UNIQ_KEY); or an idempotency key, unique in the producer group, with which a message sent again
-    after a crash lands only once: within ``gateway.dedup_window`` (10 minutes), at one gateway. At most one of
-    ``delay_level`` (RocketMQ's, 1 to 18), ``delay`` (from COMMIT) and ``deliver_at`` (with a time zone) says when it is
-    delivered, see docs/protocol.md. The limits are RocketMQ's, see docs/landing.md. ``keys``: words separated by
-    spaces.
+    ``check_immunity``: how long the local transaction may take before the first check, in whole seconds (None: the
+    server's transaction.timeout). ``ordering_key``: messages with the same one go to the same queue of the topic, in
+    which consumers with ``orderly`` keep the order (docs/producer.md). A transaction's op is sent behind: before a
+    message of the same key that must come after it, call the producer's ``flush``. Or ``real_queue_id`` names the
+    queue. With neither, messages are spread by their transaction id. ``transaction_id``: if empty, the producer
+    generates a unique one (RocketMQ's UNIQ_KEY); or an idempotency key, unique in the producer group, with which a
+    message sent again after a crash lands only once: within ``gateway.dedup_window`` (10 minutes), at one gateway. At
+    most one of ``delay_level`` (RocketMQ's, 1 to 18), ``delay`` (from COMMIT) and ``deliver_at`` (with a time zone)
+    says when it is delivered, see docs/protocol.md. The limits are RocketMQ's, see docs/landing.md. ``keys``: words
+    separated by spaces.
 
     ``queue_id`` and ``queue_offset``: the place at which its half message was acknowledged, and ``producer_group`` that
     of its producer: set in the message that ``execute_local_transaction`` is given, else None. The place is the half
@@ -62,7 +65,7 @@ class Message:
     tags: str | None = None
     keys: str | None = None
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
-    check_immunity_s: int | None = None
+    check_immunity: timedelta | None = None
     real_queue_id: int | None = None
     transaction_id: str = ""
     delay_level: int | None = None
@@ -146,14 +149,14 @@ def half_json(group: str, message: Message, transaction_id: str, born_ms: int) -
         "properties": dict(message.properties),
         "body": b2a_base64(message.body, newline=False).decode("ascii"),
         "born_timestamp": born_ms,
-        "check_immunity_s": message.check_immunity_s,
+        "check_immunity": None if message.check_immunity is None else _text(message.check_immunity),
     }
     if message.ordering_key is not None:
         fields["ordering_key"] = message.ordering_key
     if not plain:
         delays = {
             "delay_level": message.delay_level,
-            "delay": None if message.delay is None else -(-(message.delay // _US) // 1000),
+            "delay": None if message.delay is None else _text(message.delay),
             "deliver_at": None if message.deliver_at is None else _ms(message.deliver_at),
         }
         fields |= {name: delays[name] for name in FIELDS if delays[name] is not None}
@@ -186,7 +189,7 @@ def _is_plain(message: Message, transaction_id: str) -> bool:
         and message.delay_level is None
         and message.delay is None
         and message.deliver_at is None
-        and (message.check_immunity_s is None or _is_int(message.check_immunity_s))
+        and (message.check_immunity is None or _is_immunity(message.check_immunity))
         and _DELAYS.isdisjoint(properties)
         and _STRINGS.issuperset(map(type, texts))
         and (whole := "".join(texts)).isascii()
@@ -199,7 +202,7 @@ def _check_types(message: Message) -> None:
     """Raise MessageRejectedError for values that JSON could not tell apart, or not hold."""
     for name, value, wanted in (
         ("body", message.body, (bytes, bytearray, memoryview)),
-        ("delay", message.delay, (timedelta, type(None))),
+        *((name, getattr(message, name), (timedelta, type(None))) for name in _DURATIONS),
         ("deliver_at", message.deliver_at, (datetime, type(None))),
         *((name, getattr(message, name), (int, type(None))) for name in _NUMBERS),
         *((name, getattr(message, name), (str, type(None))) for name in _TEXTS),
@@ -209,10 +212,23 @@ def _check_types(message: Message) -> None:
             raise MessageRejectedError(f"{name}: is {type(value).__name__}, not {wanted[0].__name__}")
         if isinstance(value, int) and abs(value) > LONG_MAX:  # JSON may not have more digits
             raise MessageRejectedError(f"{name}: over {LONG_MAX}")
+        if isinstance(value, timedelta) and value < timedelta(0):
+            raise MessageRejectedError(f"{name}: negative")
 
 
 def _is_int(value: object) -> bool:
     return type(value) is int and 0 <= value <= INT_MAX
+
+
+def _is_immunity(value: object) -> bool:
+    return type(value) is timedelta and not value.microseconds and 0 <= value.days < _IMMUNITY_DAYS
+
+
+def _text(duration: timedelta) -> str:
+    """A duration as JSON has it, rounded up to ms."""
+    if not duration.microseconds:
+        return f"{86_400 * duration.days + duration.seconds}s"
+    return f"{-(-(duration // _US) // 1000)}ms"
 
 
 def _ms(at: datetime) -> int:

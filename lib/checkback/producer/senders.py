@@ -47,7 +47,7 @@ _LINGER_S = 0.005
 #: seconds between two looks at a gateway that is left alone
 _MOMENT_S = 0.1
 #: An op that is handed over so long (s) after its half message was, may land after a check has decided otherwise: the
-#: first check is due after transaction.timeout (6 s), or after the message's own check_immunity_s.
+#: first check is due after transaction.timeout (6 s), or after the message's own check_immunity.
 LATE_S = 1.0
 #: It is sent again after one to two times this (s): by then the gateway has read what it may contradict.
 AGAIN_S = 15.0
