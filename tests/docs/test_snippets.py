@@ -21,6 +21,7 @@ from checkback.observe.logs import JsonFormatter
 from checkback.observe.metrics import Metrics
 from checkback.observe.observer import Observer
 from checkback.observe.progress import Lag
+from checkback.query.audit.promises import FINDINGS
 from checkback.reconcile.records.actions import QUEUED, SEGMENT, Actions
 from checkback.settings import Producer, Settings
 from checkback.settings.loading import load
@@ -285,3 +286,8 @@ def test_event_of_the_page_is_one_that_is_logged(caplog: pytest.LogCaptureFixtur
     with caplog.at_level("INFO", "checkback.events"):
         Observer().published(Actions(np.zeros(1, QUEUED), 5), 0, np.zeros(0, SEGMENT))
     assert list(json.loads(block.text)) == list(json.loads(JsonFormatter().format(caplog.records[0])))
+
+
+def test_findings_of_the_audit_are_on_the_page() -> None:
+    page = next(page for page in pages() if page.name == "docs/inspect.md")
+    assert FINDINGS.keys() <= set(page.code)
