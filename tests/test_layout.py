@@ -32,7 +32,7 @@ LIGHT = [
     "reconcile.segment",
     "spark.session",
     "settings.model",
-    "settings.layers",
+    "settings.loading",
     "spark.stderr",
     *(f"commands.{name}" for name in COMMANDS),
 ]

@@ -24,8 +24,8 @@ from checkback.query.answers import Answers, records
 from checkback.query.state_store import state_segments
 from checkback.reconcile.recovery.batch_recovery import finish
 from checkback.reconcile.recovery.interrupted_batch import find
+from checkback.reconcile.state.partition_batch import kind_of
 from checkback.reconcile.state.registered_timers import timers_of
-from checkback.reconcile.state.timer_encoding import kind_of
 from checkback.settings import Settings
 from checkback.storage.schemas import SCHEMAS, arrow_schema
 from checkback.storage.tables import Tables

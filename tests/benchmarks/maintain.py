@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from benchmarks.report import report, say, scaled
-from checkback.gateway.tables import Appender, half_rows
+from checkback.gateway.appender import Appender, half_rows
 from checkback.maintain.command import run
 from checkback.messages.half import Half
 from checkback.settings import Settings

@@ -22,7 +22,8 @@ from check.servers import (
     says,
     unused_url,
 )
-from checkback.check.client import CheckClient, Group
+from checkback.check.client import CheckClient
+from checkback.check.endpoint import CheckedGroup
 from checkback.check.fair_scheduler import CheckScheduler
 from checkback.check.wire import CheckAnswer, Message
 
@@ -30,7 +31,7 @@ SECRET_WORD = b"the-body-must-not-be-quoted"
 
 
 def ask(*urls: str, times: int = 1, timeout_s: float = SHORT) -> CheckAnswer:
-    with CheckClient({"orders": Group(endpoints=urls)}, timeout_s) as client:
+    with CheckClient({"orders": CheckedGroup(endpoints=urls)}, timeout_s) as client:
         return client.ask(request(times=times))
 
 
@@ -255,7 +256,7 @@ def test_host_slow_to_take_the_request_frees_the_thread() -> None:
     large = request(message=Message(body=bytes(16 * 1024 * 1024)))
     with (
         Server(hang_up, reading=False) as server,
-        CheckClient({"orders": Group((server.url,), include_body=True)}, SHORT) as client,
+        CheckClient({"orders": CheckedGroup((server.url,), include_body=True)}, SHORT) as client,
     ):
         started = time.monotonic()
         assert client.ask(large).error == "timed out after 0.3 s"
@@ -280,7 +281,10 @@ def test_header_cut_short_is_no_answer() -> None:
 
 
 def test_connection_kept_alive_is_used_again() -> None:
-    with Server(always(reply(says("COMMIT")))) as server, CheckClient({"orders": Group((server.url,))}, 5) as client:
+    with (
+        Server(always(reply(says("COMMIT")))) as server,
+        CheckClient({"orders": CheckedGroup((server.url,))}, 5) as client,
+    ):
         for _ in range(3):
             client.ask(request())
         assert (len(server.received), server.connections) == (3, 1)
@@ -296,7 +300,7 @@ def test_answer_of_4_kib_is_taken() -> None:
         wire.send(next(responses))
         return True
 
-    with Server(handle) as server, CheckClient({"orders": Group((server.url,))}, 5) as client:
+    with Server(handle) as server, CheckClient({"orders": CheckedGroup((server.url,))}, 5) as client:
         assert [client.ask(request()).outcome for _ in range(4)] == ["COMMIT", "COMMIT", "NO_ANSWER", "COMMIT"]
         assert server.connections == 1
 
@@ -309,7 +313,7 @@ def test_connection_not_read_to_its_end_is_not_used_again() -> None:
         wire.send(next(responses))
         return True
 
-    with Server(handle) as server, CheckClient({"orders": Group((server.url,))}, 5) as client:
+    with Server(handle) as server, CheckClient({"orders": CheckedGroup((server.url,))}, 5) as client:
         assert client.ask(request()).error == "over 4 KiB"
         assert client.ask(request()).outcome == "COMMIT"
         assert server.connections == 2
@@ -330,14 +334,14 @@ def hangs_up_on(*positions: int) -> Handler:
 
 def test_connection_closed_while_asking_is_replaced_once() -> None:
     """A server may close a kept-alive connection just when the next check is on its way: it is sent again, once."""
-    with Server(hangs_up_on(1)) as server, CheckClient({"orders": Group((server.url,))}, 5) as client:
+    with Server(hangs_up_on(1)) as server, CheckClient({"orders": CheckedGroup((server.url,))}, 5) as client:
         assert client.ask(request()).outcome == "COMMIT"
         assert client.ask(request()).outcome == "COMMIT"
         assert [received.connection for received in server.received] == [1, 1, 2]
 
 
 def test_connection_closed_twice_is_no_answer() -> None:
-    with Server(hangs_up_on(1, 2)) as server, CheckClient({"orders": Group((server.url,))}, 5) as client:
+    with Server(hangs_up_on(1, 2)) as server, CheckClient({"orders": CheckedGroup((server.url,))}, 5) as client:
         client.ask(request())
         assert client.ask(request()).error == "connection closed without an answer"
         assert len(server.received) == 3
@@ -354,7 +358,7 @@ def test_connections_all_closed_while_asking_are_no_answer() -> None:
         wire.send(reply(says("COMMIT")))
         return True
 
-    with Server(handle) as server, CheckClient({"orders": Group((server.url,))}, 5) as client:
+    with Server(handle) as server, CheckClient({"orders": CheckedGroup((server.url,))}, 5) as client:
         client.ask_all(CheckScheduler([request(offset=offset) for offset in range(8)]), 8)
         assert server.connections == 8
         assert client.ask(request()).error == "connection closed without an answer"
@@ -369,7 +373,7 @@ def test_connection_opened_anew_is_not_a_stale_one() -> None:
         wire.send(next(responses))
         return False
 
-    with Server(handle) as server, CheckClient({"orders": Group((server.url,))}, 5) as client:
+    with Server(handle) as server, CheckClient({"orders": CheckedGroup((server.url,))}, 5) as client:
         client.ask(request())
         assert client.ask(request()).error == "connection closed without an answer"
         assert len(server.received) == 2
@@ -377,6 +381,6 @@ def test_connection_opened_anew_is_not_a_stale_one() -> None:
 
 def test_connection_closed_between_checks_is_replaced() -> None:
     with Server(always(reply(says("COMMIT")), keep=False)) as server:
-        with CheckClient({"orders": Group((server.url,))}, 5) as client:
+        with CheckClient({"orders": CheckedGroup((server.url,))}, 5) as client:
             assert [client.ask(request()).outcome for _ in range(3)] == ["COMMIT"] * 3
         assert server.connections == 3

@@ -23,7 +23,8 @@ from check.servers import (
     unused_url,
 )
 from checkback.check.circuit_breaker import CircuitBreaker, Limits
-from checkback.check.client import CheckClient, Group
+from checkback.check.client import CheckClient
+from checkback.check.endpoint import CheckedGroup
 from checkback.check.fair_scheduler import CheckScheduler
 from checkback.errors import SettingsError
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def ask(*urls: str, times: int = 1, timeout_s: float = SHORT) -> CheckAnswer:
-    with CheckClient({"orders": Group(endpoints=urls)}, timeout_s) as client:
+    with CheckClient({"orders": CheckedGroup(endpoints=urls)}, timeout_s) as client:
         return client.ask(request(times=times))
 
 
@@ -83,8 +84,8 @@ def test_endpoints_are_taken_in_turn(commits: Server, times: int, first: int) ->
     assert ask(*urls, times=times).endpoint == urls[first]
 
 
-@pytest.mark.parametrize("groups", [{}, {"orders": Group()}], ids=["unknown", "without endpoints"])
-def test_group_without_endpoints_is_no_answer(groups: dict[str, Group]) -> None:
+@pytest.mark.parametrize("groups", [{}, {"orders": CheckedGroup()}], ids=["unknown", "without endpoints"])
+def test_group_without_endpoints_is_no_answer(groups: dict[str, CheckedGroup]) -> None:
     with CheckClient(groups, SHORT) as client:
         answer = client.ask(request())
     assert (answer.outcome, answer.endpoint, answer.failed_tries) == ("NO_ANSWER", None, ())
@@ -102,7 +103,7 @@ def test_environment_is_not_obeyed(commits: Server, monkeypatch: pytest.MonkeyPa
 def test_endpoint_that_hangs_is_left_alone() -> None:
     """After so many timeouts in a row an endpoint is not tried any more; the next one still is, and at once."""
     with Server(late) as hangs, Server(always(reply(says("COMMIT")))) as well:
-        groups = {"orders": Group((hangs.url, well.url))}
+        groups = {"orders": CheckedGroup((hangs.url, well.url))}
         with CheckClient(groups, 0.1, limits=Limits(failures=2)) as client:
             answers = [client.ask(request()) for _ in range(3)]
         assert [answer.failed_tries for answer in answers] == [
@@ -117,7 +118,7 @@ def test_endpoint_that_hangs_is_left_alone() -> None:
 def test_group_whose_endpoint_is_left_alone_leaves_others_with_that_url_theirs(commits: Server) -> None:
     """Groups that share a URL do not share its breaker."""
     known = {("orders", commits.url): CircuitBreaker(failed=9, until=60, changed=1)}
-    groups = {"orders": Group((commits.url,)), "other": Group((commits.url,))}
+    groups = {"orders": CheckedGroup((commits.url,)), "other": CheckedGroup((commits.url,))}
     with CheckClient(groups, SHORT, clock=lambda: 50.0, breakers=known) as client:
         assert client.ask(request()).error == "not tried: 9 tries in a row failed"
         assert client.ask(request(group="other")).outcome == "COMMIT"
@@ -142,7 +143,7 @@ WELL = {
 @pytest.mark.parametrize("response", BROKEN.values(), ids=BROKEN.keys())
 def test_endpoint_broken_in_every_way_is_left_alone(response: bytes) -> None:
     with Server(always(response, keep=False)) as server:
-        with CheckClient({"orders": Group((server.url,))}, 5, limits=Limits(failures=3)) as client:
+        with CheckClient({"orders": CheckedGroup((server.url,))}, 5, limits=Limits(failures=3)) as client:
             errors = [client.ask(request()).error for _ in range(5)]
         assert errors[3:] == ["not tried: 3 tries in a row failed"] * 2
         assert len(server.received) == 3
@@ -151,7 +152,7 @@ def test_endpoint_broken_in_every_way_is_left_alone(response: bytes) -> None:
 @pytest.mark.parametrize("response", WELL.values(), ids=WELL.keys())
 def test_endpoint_that_answers_wrongly_about_one_transaction_is_not_left_alone(response: bytes) -> None:
     with Server(always(response)) as server:
-        with CheckClient({"orders": Group((server.url,))}, 5, limits=Limits(failures=2)) as client:
+        with CheckClient({"orders": CheckedGroup((server.url,))}, 5, limits=Limits(failures=2)) as client:
             for _ in range(5):
                 client.ask(request())
         assert len(server.received) == 5
@@ -168,7 +169,7 @@ def test_endpoint_late_now_and_then_is_not_left_alone() -> None:
         return True
 
     with Server(handle) as server:
-        groups = {"orders": Group((server.url,))}
+        groups = {"orders": CheckedGroup((server.url,))}
         with CheckClient(groups, 0.3, limits=Limits(failures=2)) as client:
             errors = [client.ask(request()).error for _ in range(6)]
     assert errors == ["status 404", "timed out after 0.3 s"] * 3
@@ -198,7 +199,7 @@ def test_retry_after_is_obeyed(status: str, header: str, until: str | None) -> N
     """Of a 429 or 503, as seconds or as a date, for five minutes at most: nobody tries before; then one does."""
     now = NOON
     with Server(always(reply(b"", status, Retry_After=header))) as server:
-        with CheckClient({"orders": Group((server.url,))}, 5, clock=lambda: now) as client:
+        with CheckClient({"orders": CheckedGroup((server.url,))}, 5, clock=lambda: now) as client:
             client.ask(request())
             told = client.ask(request())
             if until is None:
@@ -220,7 +221,7 @@ def eight() -> CheckScheduler:
 def test_checks_wait_for_the_trial_and_do_not_go_in_vain(commits: Server) -> None:
     """An endpoint that is well again: while one check tries it, the others wait for what comes of it."""
     known = {("orders", commits.url): CircuitBreaker(failed=9, until=NOON - 1, changed=1)}
-    with CheckClient({"orders": Group((commits.url,))}, 5, clock=lambda: NOON, breakers=known) as client:
+    with CheckClient({"orders": CheckedGroup((commits.url,))}, 5, clock=lambda: NOON, breakers=known) as client:
         answers = [answer for _, answer in client.ask_all(eight(), 8)]
     assert [answer.outcome for answer in answers] == ["COMMIT"] * 8
     assert len(commits.received) == 8
@@ -229,7 +230,7 @@ def test_checks_wait_for_the_trial_and_do_not_go_in_vain(commits: Server) -> Non
 def test_trial_that_fails_lets_nobody_else_in(fails: Server) -> None:
     """An endpoint that is still down gets one check, whoever waits for it."""
     known = {("orders", fails.url): CircuitBreaker(failed=9, until=NOON - 1, changed=1)}
-    with CheckClient({"orders": Group((fails.url,))}, 5, clock=lambda: NOON, breakers=known) as client:
+    with CheckClient({"orders": CheckedGroup((fails.url,))}, 5, clock=lambda: NOON, breakers=known) as client:
         answers = [answer for _, answer in client.ask_all(eight(), 8)]
     errors = sorted(answer.error or "" for answer in answers)
     assert errors == ["not tried: 10 tries in a row failed"] * 7 + ["status 503"]
@@ -242,7 +243,7 @@ def test_trial_that_hangs_holds_the_others_for_its_time_only() -> None:
         known = {("orders", hangs.url): CircuitBreaker(failed=9, until=NOON - 1, changed=1)}
         limits = Limits(trial_s=0.1)
         with CheckClient(
-            {"orders": Group((hangs.url,))}, SHORT, clock=lambda: NOON, breakers=known, limits=limits
+            {"orders": CheckedGroup((hangs.url,))}, SHORT, clock=lambda: NOON, breakers=known, limits=limits
         ) as client:
             answered = [(answer.error, answer.latency_ms) for _, answer in client.ask_all(eight(), 8)]
         assert [error for error, _ in answered] == ["not tried: 9 tries in a row failed"] * 7 + [
@@ -271,7 +272,7 @@ def test_delivered_is_what_was_written_to_a_connection(commits: Server, fails: S
 def test_endpoint_unfit_is_refused_before_any_request(url: str) -> None:
     """The error names the setting; it does not quote the URL, which may hold a password."""
     with pytest.raises(SettingsError, match=r"^producers\.orders\.endpoints: an endpoint is not a URL") as caught:
-        CheckClient({"orders": Group((url,))}, SHORT)
+        CheckClient({"orders": CheckedGroup((url,))}, SHORT)
     assert "pass-word" not in str(caught.value)
 
 
@@ -286,6 +287,8 @@ def test_ca_file_unfit_is_refused(content: str | None, tmp_path_factory: pytest.
 
 def test_clock_and_timer_are_the_callers(commits: Server) -> None:
     ticks = iter([9.0, 10.0, 12.5])
-    with CheckClient({"orders": Group((commits.url,))}, 5, clock=lambda: 86_400.0, timer=lambda: next(ticks)) as client:
+    with CheckClient(
+        {"orders": CheckedGroup((commits.url,))}, 5, clock=lambda: 86_400.0, timer=lambda: next(ticks)
+    ) as client:
         answer = client.ask(request())
     assert (answer.latency_ms, answer.answered_at.isoformat()) == (2500, "1970-01-02T00:00:00+00:00")

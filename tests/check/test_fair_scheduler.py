@@ -11,8 +11,9 @@ from datetime import datetime, timezone
 import pytest
 
 from check.servers import Handler, Received, Server, Wire, always, reply, request, says
-from checkback.check.client import CheckClient, Group
+from checkback.check.client import CheckClient
 from checkback.check.connections import Connections, Post
+from checkback.check.endpoint import CheckedGroup
 from checkback.check.fair_scheduler import ActiveCheck, CheckScheduler, Dialogue, run_checks
 from checkback.check.wire import CheckAnswer, CheckRequest
 
@@ -39,7 +40,7 @@ def asked(
     """The answers of groups, each with a server of its own."""
     with ExitStack() as stack:
         servers = {group: stack.enter_context(Server(handler)) for group, handler in handlers.items()}
-        groups = {group: Group((server.url,)) for group, server in servers.items()}
+        groups = {group: CheckedGroup((server.url,)) for group, server in servers.items()}
         client = stack.enter_context(CheckClient(groups, 20))
         return client.ask_all(CheckScheduler(requests), concurrency)
 
@@ -78,7 +79,7 @@ def test_checks_under_way_are_no_more_than_allowed() -> None:
         wire.send(reply(says("UNKNOWN")))
         return True
 
-    with Server(handle) as server, CheckClient({"a": Group((server.url,))}, 20) as client:
+    with Server(handle) as server, CheckClient({"a": CheckedGroup((server.url,))}, 20) as client:
         answered = client.ask_all(CheckScheduler(requests_of(a=8)), 4)
         assert [answer.outcome for _, answer in answered] == ["UNKNOWN"] * 8
         assert server.connections == 4

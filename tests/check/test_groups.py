@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from check.servers import Received, Server, Wire, reply, request, says, unused_url
 from check.test_worker import asked, batches
 from checkback.check.circuit_breaker import CircuitBreaker, Limits
-from checkback.check.endpoint import Group
+from checkback.check.endpoint import CheckedGroup
 from checkback.check.fair_scheduler import CheckScheduler
 from checkback.check.wire import CheckRequest
 from checkback.check.worker import CheckWorker
@@ -126,9 +126,9 @@ def test_dead_and_slow_endpoints_beside_a_healthy_one() -> None:
 
     with Server(well) as healthy, Server(slow) as sluggish:
         groups = {
-            "well": Group((healthy.url,)),
-            "slow": Group((sluggish.url,)),
-            "dead": Group((unused_url(),)),
+            "well": CheckedGroup((healthy.url,)),
+            "slow": CheckedGroup((sluggish.url,)),
+            "dead": CheckedGroup((unused_url(),)),
         }
         worker = CheckWorker(groups, 40, None, concurrency=8, limits=Limits(failures=2), batch_time_s=60)
         given = [*batches("slow", 30), *batches("dead", 30), *batches("well", wanted)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from checkback.check.message_bodies import with_messages
+from checkback.check.query import with_messages
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
 

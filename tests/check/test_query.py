@@ -21,9 +21,9 @@ from checkback.check.query import CheckBatches, check_query, decisive_ops
 from checkback.check.superseded import superseding_rows
 from checkback.errors import SettingsError
 from checkback.settings import Settings
-from checkback.storage.row_texts import COUNTED, NOT_UTF8
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
+from checkback.storage.valid_texts import COUNTED, NOT_UTF8
 from examples.producer import ExampleProducer
 from support.odd_rows import BAD, append_odd
 from support.rows import rows_of

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from check.servers import request
 from check.test_fair_scheduler import requests_of
 from checkback.check.connections import Connections
+from checkback.check.endpoint_health import Rate, RateState
 from checkback.check.fair_scheduler import ActiveCheck, CheckScheduler, run_checks
-from checkback.check.rate_limit import Rate, RateState
 from checkback.check.wire import CheckAnswer
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.check.recorded_answers import KEY, key_numbers
-from checkback.check.serialization import answers_of, check_partitions, partition_requests
-from checkback.check.worker import CheckWorker
+from checkback.check.worker import CheckWorker, answers_of, check_partitions, partition_requests
 from checkback.storage.schemas import arrow_schema
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from check.servers import SHORT, reply, request, says
-from checkback.check.client import CheckClient, Group
+from checkback.check.client import CheckClient
+from checkback.check.endpoint import CheckedGroup
 from checkback.check.wire import Message
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def over_tls(
 
 
 def ask(port: int, ca_file: Path | None, timeout_s: float = 5, times: int = 1) -> CheckAnswer:
-    groups = {"orders": Group((f"https://127.0.0.1:{port}/check",))}
+    groups = {"orders": CheckedGroup((f"https://127.0.0.1:{port}/check",))}
     with CheckClient(groups, timeout_s, None if ca_file is None else str(ca_file)) as client:
         for _ in range(times - 1):
             client.ask(request())
@@ -127,7 +128,7 @@ def test_certificate_unknown_is_no_answer(certificate: tuple[Path, Path]) -> Non
 def test_certificate_for_another_host_is_no_answer(certificate: tuple[Path, Path]) -> None:
     """The reason names no name: that in the certificate is the server's word."""
     with server(over_tls(certificate, lambda tls: tls.sendall(reply(says("COMMIT"))))) as port:
-        groups = {"orders": Group((f"https://localhost:{port}/check",))}
+        groups = {"orders": CheckedGroup((f"https://localhost:{port}/check",))}
         with CheckClient(groups, 5, str(certificate[0])) as client:
             assert client.ask(request()).error == "certificate not accepted: it is not for this host"
 
@@ -195,7 +196,7 @@ def test_request_not_read_after_a_slow_handshake_frees_the_thread(certificate: t
 
     large = request(message=Message(body=bytes(16 * 1024 * 1024)))
     with server(serve) as port:
-        group = Group((f"https://127.0.0.1:{port}/check",), include_body=True)
+        group = CheckedGroup((f"https://127.0.0.1:{port}/check",), include_body=True)
         with CheckClient({"orders": group}, 3.0, str(certificate[0])) as client:
             started = time.monotonic()
             answer = client.ask(large)

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from check.servers import Server, always, reply, request, says
-from checkback.check.client import CheckClient, Group
+from checkback.check.client import CheckClient
+from checkback.check.endpoint import CheckedGroup
 from checkback.check.signature import Signer, webhook_id
 from checkback.check.wire import STATES, Message, NoAnswerError, read_answer, read_retry_after
 from checkback.errors import SettingsError
@@ -117,7 +118,7 @@ MESSAGE = Message(body=b"\x00\xff", tags="t", keys="k", properties={"a": "1"})
 
 def test_body_only_for_groups_that_want_it() -> None:
     with Server(always(reply(says("COMMIT")))) as server:
-        groups = {"orders": Group((server.url,)), "with_body": Group((server.url,), include_body=True)}
+        groups = {"orders": CheckedGroup((server.url,)), "with_body": CheckedGroup((server.url,), include_body=True)}
         with CheckClient(groups, 5) as client:
             client.ask(request(message=MESSAGE))
             client.ask(request(message=MESSAGE, group="with_body"))
@@ -133,7 +134,7 @@ def test_signature_verifies_and_is_of_the_body() -> None:
     """The producer's side is the library's own verification; each try is signed, a check keeps its id."""
     with (
         Server(always(reply(says("COMMIT")))) as server,
-        CheckClient({"orders": Group((server.url,), SECRET)}, 5) as client,
+        CheckClient({"orders": CheckedGroup((server.url,), SECRET)}, 5) as client,
     ):
         for times in (2, 2, 3):
             client.ask(request(times=times))
@@ -171,12 +172,12 @@ def test_secret_padded_or_not_is_the_librarys_key(secret: str) -> None:
 @pytest.mark.parametrize("secret", ["", "whsec_", "====", "p@ss-word", "pässword", "A", "whsec_!"])
 def test_secret_unfit_is_refused_and_not_quoted(secret: str) -> None:
     with pytest.raises(SettingsError, match=r"^producers\.orders\.secret: ") as caught:
-        CheckClient({"orders": Group(("http://127.0.0.1/",), secret)}, 5)
+        CheckClient({"orders": CheckedGroup(("http://127.0.0.1/",), secret)}, 5)
     assert not secret.strip("whsec_=A!") or secret not in str(caught.value)
 
 
 def test_secret_is_in_no_repr() -> None:
-    group = Group(("http://127.0.0.1/",), SECRET)
+    group = CheckedGroup(("http://127.0.0.1/",), SECRET)
     assert SECRET.removeprefix("whsec_") not in repr((group, Signer(SECRET), CheckClient({"orders": group}, 5)))
 
 

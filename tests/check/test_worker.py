@@ -18,10 +18,9 @@ from hypothesis import strategies as st
 from check.servers import Received, Server, Wire, always, reply, says, unused_url
 from checkback.check import worker as worker_module
 from checkback.check.circuit_breaker import CircuitBreaker, Limits, limits_of
-from checkback.check.endpoint import Group
-from checkback.check.endpoint_health import EndpointHealth
+from checkback.check.endpoint import CheckedGroup
+from checkback.check.endpoint_health import EndpointHealth, Rate, RateState
 from checkback.check.query import has_valid_names, rates_of
-from checkback.check.rate_limit import Rate, RateState
 from checkback.check.worker import RETURNED, CheckWorker
 from checkback.settings import Settings
 from checkback.storage.schemas import arrow_schema
@@ -63,7 +62,7 @@ def test_message_whose_text_is_not_utf8_is_sent_as_it_can_be() -> None:
     (given,) = bad_texts(pa.Table.from_pylist(rows, _REQUEST)).to_batches()
     with Server(always(reply(says("COMMIT")))) as server:
         answers, _ = asked(
-            CheckWorker({"orders": Group((server.url,), include_body=True)}, 5, None, concurrency=4), [given]
+            CheckWorker({"orders": CheckedGroup((server.url,), include_body=True)}, 5, None, concurrency=4), [given]
         )
     assert [row["outcome"] for row in answers] == ["COMMIT", "COMMIT"]
     bodies = [json.loads(each.body) for each in server.received]
@@ -86,7 +85,7 @@ def test_requests_whose_names_are_not_utf8() -> None:
 def test_batch_ends_in_its_time_whatever_is_left() -> None:
     """Of a group that may be asked once a minute one check is sent; the others are skipped, other groups are not."""
     with Server(always(reply(says("COMMIT")))) as server:
-        groups = {"slow": Group((server.url,)), "well": Group((server.url,))}
+        groups = {"slow": CheckedGroup((server.url,)), "well": CheckedGroup((server.url,))}
         worker = CheckWorker(groups, 5, None, concurrency=4, rates={"slow": Rate(1 / 60)}, batch_time_s=1)
         answers, learned = asked(worker, batches("slow", 40) + batches("well", 40))
         again, _ = asked(replace(worker, health=learned), batches("slow", 3))
@@ -125,8 +124,8 @@ def test_slow_group_with_large_messages_does_not_starve_another(monkeypatch: pyt
 
     with Server(lambda received, wire: (quick if received.path == "/quick" else slow)(received, wire)) as server:
         groups = {
-            "slow": Group((f"{server.address}/slow",), include_body=True),
-            "well": Group((f"{server.address}/quick",), include_body=True),
+            "slow": CheckedGroup((f"{server.address}/slow",), include_body=True),
+            "well": CheckedGroup((f"{server.address}/quick",), include_body=True),
         }
         answers, _ = asked(CheckWorker(groups, 30, None, concurrency=4), given)
     assert all(in_time)
@@ -141,7 +140,7 @@ def test_slow_group_with_large_messages_does_not_starve_another(monkeypatch: pyt
 def test_breaker_is_handed_on_to_the_next_batch() -> None:
     """Failures of several batches in a row open it, and the next batch does not try."""
     worker = CheckWorker(
-        {"gone": Group((unused_url(),))}, 5, None, concurrency=1, limits=Limits(failures=5, pause_s=600)
+        {"gone": CheckedGroup((unused_url(),))}, 5, None, concurrency=1, limits=Limits(failures=5, pause_s=600)
     )
     errors = []
     for _ in range(3):
@@ -160,7 +159,7 @@ def test_row_holds_the_request_and_what_came_of_it() -> None:
     identity |= {"real_topic": "orders", "check_times": 1}
     asking = pa.RecordBatch.from_pylist([identity | {"born_ms": 9, "message": message}], schema=_REQUEST)
     with Server(always(reply(says("ROLLBACK")))) as server:
-        worker = CheckWorker({"g": Group((nobody, server.url), include_body=True)}, 5, None, concurrency=2)
+        worker = CheckWorker({"g": CheckedGroup((nobody, server.url), include_body=True)}, 5, None, concurrency=2)
         ((row,), _) = asked(worker, [asking, *batches("unknown", 0)])
         told = server.received[0].json
     answered_at, latency_ms = row.pop("answered_at"), row.pop("latency_ms")
@@ -197,7 +196,7 @@ def test_producer_of_a_resumed_message_is_asked_about_the_place_that_it_knows(
         for queue in (2_000_000_000, 0)
     ]
     with Server(always(reply(says("COMMIT")))) as server:
-        worker = CheckWorker({"g": Group((server.url,))}, 5, None, concurrency=1, resumed_queues={2_000_000_000})
+        worker = CheckWorker({"g": CheckedGroup((server.url,))}, 5, None, concurrency=1, resumed_queues={2_000_000_000})
         answers, _ = asked(worker, [pa.RecordBatch.from_pylist(rows, schema=_REQUEST)])
         told = [(received.json["queue_id"], received.json["queue_offset"]) for received in server.received]
     assert {(row["queue_id"], row["queue_offset"], row["outcome"]) for row in answers} == {

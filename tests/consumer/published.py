@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from checkback.reconcile.publish.batches import batch_row
+from checkback.reconcile.publish.batch_row import batch_row
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema

@@ -20,10 +20,10 @@ from checkback.consumer.batch_listing import ListedBatch
 from checkback.consumer.dead_letter_requests import Request, act, look, outcome
 from checkback.consumer.group.group_state import GroupState, MessageQueue, QueueState
 from checkback.consumer.group.group_table import GroupTable
+from checkback.consumer.message import ConsumeResult
 from checkback.consumer.position import BatchKey, MessageKey, Position
 from checkback.consumer.push_consumer import PushConsumer
 from checkback.consumer.reconsume import AGAIN, GONE, PENDING, RESUMED, Buried, judge, keys_of, with_retries
-from checkback.consumer.result import ConsumeResult
 from checkback.consumer.retry import Retry
 from checkback.storage.tables import Tables
 from consumer.published import START, Published

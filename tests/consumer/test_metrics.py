@@ -11,9 +11,9 @@ import pytest
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
+from checkback.consumer.message import ConsumeResult
 from checkback.consumer.metrics import ConsumerMetrics
 from checkback.consumer.push_consumer import PushConsumer
-from checkback.consumer.result import ConsumeResult
 from checkback.errors import SettingsError
 from consumer.published import START, Published
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from checkback.consumer.spark_views import view_names
+from checkback.consumer.spark_reader import view_names
 
 
 @given(topics=st.sets(st.text("aAbB-_|1", min_size=1, max_size=4)), lasting=st.booleans())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from checkback.gateway.appender import Appender, half_rows, op_rows
 from checkback.gateway.health import now_ms
-from checkback.gateway.tables import Appender, half_rows, op_rows
 from checkback.messages.half import Half
 from checkback.messages.op import Op
 from checkback.storage.log.delta_log import DeltaLog

@@ -11,8 +11,8 @@ from urllib.parse import quote
 import pytest
 
 from checkback.errors import printable
+from checkback.gateway.appender import Appender, half_rows
 from checkback.gateway.health import now_ms
-from checkback.gateway.tables import Appender, half_rows
 from checkback.operate.operator_tables import FileStore
 from checkback.settings import Storage
 from checkback.storage.log.delta_log import DeltaLog

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 import requests
 
-from checkback.check.client import CheckClient, Group
+from checkback.check.client import CheckClient
+from checkback.check.endpoint import CheckedGroup
 from checkback.check.fair_scheduler import CheckScheduler
 from checkback.check.wire import CheckRequest
 from examples.producer import ExampleProducer, read_script, said
@@ -34,7 +35,7 @@ def producer() -> Iterator[ExampleProducer]:
 
 @pytest.fixture
 def client(producer: ExampleProducer) -> Iterator[CheckClient]:
-    with CheckClient({"g": Group(tuple(producer.endpoints))}, 5) as asking:
+    with CheckClient({"g": CheckedGroup(tuple(producer.endpoints))}, 5) as asking:
         yield asking
 
 
@@ -76,7 +77,11 @@ def test_mind_changed_is_the_new_answer(client: CheckClient, producer: ExamplePr
 def test_signature_is_verified_when_there_is_a_secret() -> None:
     with ExampleProducer(SCRIPT, SECRET) as producer:
         endpoint = tuple(producer.endpoints[:1])
-        groups = {"g": Group(endpoint, SECRET), "other": Group(endpoint, "whsec_" + "A" * 32), "none": Group(endpoint)}
+        groups = {
+            "g": CheckedGroup(endpoint, SECRET),
+            "other": CheckedGroup(endpoint, "whsec_" + "A" * 32),
+            "none": CheckedGroup(endpoint),
+        }
         with CheckClient(groups, 5) as client:
             errors = [client.ask(CheckRequest(0, 1, "t1", group, "t", 1, 1)).error for group in groups]
         assert errors == [None, "status 401", "status 401"]
@@ -95,7 +100,7 @@ def test_request_malformed_is_refused(producer: ExampleProducer, path: str, body
 def test_producer_gone_answers_no_more() -> None:
     """Not even on a connection that is kept alive."""
     with ExampleProducer(SCRIPT) as producer:
-        client = CheckClient({"g": Group(tuple(producer.endpoints[:1]))}, 5)
+        client = CheckClient({"g": CheckedGroup(tuple(producer.endpoints[:1]))}, 5)
         assert client.ask(check("t1")).outcome == "UNKNOWN"
     assert client.ask(check("t1")).error == "connection refused"
     client.close()
@@ -105,7 +110,7 @@ def test_trace_all_transactions_answer_as_recorded() -> None:
     """154 transactions of a real broker, three checks each."""
     script = json.loads(TRACE.read_text())
     outcome = {"UNKNOW": "UNKNOWN", "EXCEPTION": "NO_ANSWER"}
-    with ExampleProducer(TRACE) as producer, CheckClient({"g": Group(tuple(producer.endpoints))}, 5) as client:
+    with ExampleProducer(TRACE) as producer, CheckClient({"g": CheckedGroup(tuple(producer.endpoints))}, 5) as client:
         for transaction_id, entry in script.items():
             for times in (1, 2, 3):
                 recorded = entry["check_answers"][min(times, len(entry["check_answers"])) - 1]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from checkback.filter import MessageSelector, SelectorError
-from checkback.filter.tag_filter import tags_of
-from checkback.filter.values import EvaluationError
+from checkback.filter.message_selector import tags_of
+from checkback.filter.numbers import EvaluationError
 from filter.selectors import table
 
 DATA = Path(__file__).parent.parent / "data" / "rocketmq-filter"

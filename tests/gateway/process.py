@@ -30,7 +30,7 @@ TO_TABLE = "gateway.acknowledge=table"
 class Gateway:
     """A running gateway on a ``port`` (0: a free one). Use as a context: it ends with SIGTERM.
 
-    ``open_files``: its limit, as `ulimit` takes it: "-S -n 64"; None = that of this process.
+    ``listening_socket``: its limit, as `ulimit` takes it: "-S -n 64"; None = that of this process.
     """
 
     def __init__(

@@ -185,7 +185,7 @@ def test_start_imports_no_pandas() -> None:
     """Arrow would, at its first array; what comes later is not kept from it."""
     code = (
         "import sys; from checkback.cli import main; assert main(['gateway', '--host', '0.0.0.0']) == 2;"
-        "assert 'checkback.gateway.run' in sys.modules and 'pandas' not in sys.modules; import pandas"
+        "assert 'checkback.gateway.server' in sys.modules and 'pandas' not in sys.modules; import pandas"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert (run.returncode, run.stderr.count("\n")) == (0, 1), run.stderr

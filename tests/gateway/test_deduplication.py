@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from checkback.gateway.deduplication.cache import RECALLED_MAX, DeduplicationCache, beyond_of
-from checkback.gateway.deduplication.fingerprints import fingerprint
-from checkback.gateway.deduplication.remembered_half import RememberedHalf, name_of, whose
-from checkback.gateway.deduplication.verdicts import Verdict, judge_half, judge_op
+from checkback.gateway.deduplication.remembered_half import RememberedHalf, fingerprint, name_of, whose
+from checkback.gateway.received_ops import Verdict, judge_op
 from checkback.messages.half import Half
 from checkback.messages.op import Op
 from gateway.cache_entries import land
@@ -64,14 +63,13 @@ def test_op_is_judged_by_its_half(known: RememberedHalf | None, op: Op, verdict:
     ],
 )
 def test_other_content_is_a_contradiction(other: Half) -> None:
-    assert judge_half(KEPT, fingerprint(other)) is Verdict.CONTRADICTION
+    assert fingerprint(other) != KEPT.fingerprint
 
 
 def test_same_content_is_the_same_message() -> None:
     """Wherever it lies, whenever it was born, in whatever order its properties come."""
     again = HALF._replace(queue_offset=-1, born_timestamp=5, properties={"b": "2", "a": "1"})
-    assert judge_half(KEPT, fingerprint(again)) is Verdict.REPEATED
-    assert judge_half(None, fingerprint(again)) is Verdict.NEW
+    assert fingerprint(again) == KEPT.fingerprint
 
 
 #: The groups that have a share each.

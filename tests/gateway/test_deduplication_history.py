@@ -15,11 +15,9 @@ import pytest
 from deltalake import write_deltalake
 
 from checkback.errors import StorageError
-from checkback.gateway.deduplication.fingerprints import fingerprint
+from checkback.gateway.appender import half_rows
 from checkback.gateway.deduplication.history import LEFT, DeduplicationHistory, TransactionEnd
-from checkback.gateway.deduplication.remembered_half import STATE_OF, RememberedHalf, name_of
-from checkback.gateway.deduplication.verdicts import Verdict, judge_half
-from checkback.gateway.tables import half_rows
+from checkback.gateway.deduplication.remembered_half import STATE_OF, RememberedHalf, fingerprint, name_of
 from checkback.messages.half import Half
 from checkback.messages.limits import LONG_MAX, MS_MAX
 from checkback.storage.log.delta_log import DeltaLog
@@ -307,7 +305,7 @@ def test_recent_half_messages_are_the_last_ones(tmp_path: Path) -> None:
     last = recent(history, [0], T0 + timedelta(seconds=2), 100)
     assert [half.queue_offset for half in last] == list(range(10, 20))
     content = fingerprint(HALF._replace(transaction_id="3-4", properties={"n": "4"}))
-    assert judge_half(last[-1], content) is Verdict.REPEATED
+    assert last[-1].fingerprint == content
     assert [half.queue_offset for half in recent(history, [0], T0, 3)] == [17, 18, 19]
     assert [half.queue_offset for half in recent(history, [0], T0, 7)] == list(range(13, 20))
     assert recent(history, [1], T0, 7) == []

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkback.gateway.deduplication.fingerprints import fingerprint, fingerprints
-from checkback.gateway.tables import half_rows
+from checkback.gateway.appender import half_rows
+from checkback.gateway.deduplication.remembered_half import fingerprint, fingerprints
 from checkback.messages.half import Half
 
 _FEW = st.sampled_from([None, 0, 1, 7])

@@ -13,14 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from checkback.errors import FencedError, StorageError
+from checkback.gateway.appender import Appender, claim
 from checkback.gateway.health import HealthState
+from checkback.gateway.journal.files import LARGE
 from checkback.gateway.journal.flusher import Flusher, FlushLoop
 from checkback.gateway.journal.group_commit import COMMIT_ROWS
 from checkback.gateway.journal.journal import Journal
 from checkback.gateway.journal.record import Kind, half_record, op_record
-from checkback.gateway.journal.segments import LARGE
 from checkback.gateway.metrics import Metrics
-from checkback.gateway.tables import Appender, claim
 from checkback.messages.half import Half
 from checkback.messages.op import Op
 from gateway.process import PATIENCE_S

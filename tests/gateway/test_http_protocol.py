@@ -16,7 +16,7 @@ from checkback.gateway.authentication import BearerTokens
 from checkback.gateway.http.middleware import JSON, RequestMiddleware
 from checkback.gateway.http.protocol import MAX_PIPELINED
 from checkback.gateway.metrics import Metrics
-from checkback.gateway.run import _config
+from checkback.gateway.server import _config
 from checkback.settings import Settings
 
 if TYPE_CHECKING:

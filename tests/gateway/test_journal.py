@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from checkback.errors import SettingsError, StorageError
-from checkback.gateway.journal import segments as journal_segments
+from checkback.gateway.appender import OutcomeUnknownError
+from checkback.gateway.journal import files
+from checkback.gateway.journal.files import LARGE
 from checkback.gateway.journal.journal import Journal
 from checkback.gateway.journal.record import Kind, Record
-from checkback.gateway.journal.segments import LARGE
-from checkback.gateway.tables import OutcomeUnknownError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -141,7 +141,7 @@ def test_a_torn_tail_loses_whole_groups_from_the_end_only(tmp_path: Path) -> Non
 @given(st.lists(st.sampled_from(["append", "large", "flush", "crash", "close"]), max_size=25))
 def test_nothing_is_lost_or_kept_twice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, steps: list[str]) -> None:
     """Against a model: what was appended and not flushed, in order."""
-    monkeypatch.setattr(journal_segments, "_MOST", 2 * LARGE)
+    monkeypatch.setattr(files, "_MOST", 2 * LARGE)
     shutil.rmtree(tmp_path / "journal", ignore_errors=True)
     journal, left, in_tables, number = opened(tmp_path / "journal"), list[bytes](), 0, 0
     for step in steps:
@@ -331,7 +331,7 @@ def test_value_of_another_type_is_one_line(tmp_path: Path) -> None:
 def test_large_contents_are_in_files_until_they_are_in_the_tables(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(journal_segments, "_MOST", 3 * LARGE)
+    monkeypatch.setattr(files, "_MOST", 3 * LARGE)
     with journal_in(tmp_path) as journal:
         every = [large(number) for number in range(6)]
         for number in range(0, 6, 2):
@@ -355,13 +355,13 @@ def test_large_contents_are_on_disk_before_their_rows(monkeypatch: pytest.Monkey
         rows: list[int] = []
         count = "SELECT count(*) FROM record"
         for name in ("_flush", "flush_folder"):
-            flush = getattr(journal_segments, name)
+            flush = getattr(files, name)
 
             def noted(what: object, flush: Callable[[object], None] = flush) -> None:
                 flush(what)
                 rows.append(journal._reader.execute(count).fetchone()[0])
 
-            monkeypatch.setattr(journal_segments, name, noted)
+            monkeypatch.setattr(files, name, noted)
         journal.append([record(large(1)), record(b"a"), record(large(2))], 0)
         assert rows == [0, 0]
         journal.append([record(large(3))], 0)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkback.gateway.journal.group_commit import _HELD_UP_S, _LEFT_S, _SHORT_S, _SMALL, InLoop
-from checkback.gateway.journal.journal_commit import JournalIntake
+from checkback.gateway.journal.group_commit import _HELD_UP_S, _LEFT_S, _SHORT_S, _SMALL, InLoop, JournalIntake
 from gateway.test_journal import journal_in
 
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from checkback.errors import CheckbackError, SettingsError, StorageError
-from checkback.gateway.journal.segments import LARGE
+from checkback.gateway.appender import Appender, half_rows
+from checkback.gateway.journal.files import LARGE
 from checkback.gateway.metrics import Metrics
 from checkback.gateway.ownership import changed_hands
 from checkback.gateway.problems import Problem
 from checkback.gateway.service import GatewayService
-from checkback.gateway.tables import Appender, half_rows
 from checkback.messages.half import Half
 from checkback.messages.op import Op
 from checkback.settings import Settings
@@ -373,7 +373,7 @@ def test_a_start_that_was_killed_whenever_outdates_no_journal(tmp_path: Path, mo
             with pytest.raises(KeyboardInterrupt):
                 started(tmp_path)
         with monkeypatch.context() as patch:
-            patch.setattr("checkback.gateway.tables.Appender.claim", _one_claim())
+            patch.setattr("checkback.gateway.appender.Appender.claim", _one_claim())
             with pytest.raises(KeyboardInterrupt):
                 started(tmp_path)
     assert run(started(tmp_path), lambda service: send(service, "t-1")) is None

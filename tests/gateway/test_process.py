@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import requests
 
-from checkback.gateway.tables import Appender, claim
+from checkback.gateway.appender import Appender, claim
 from checkback.storage.log.delta_log import DeltaLog
 from gateway.process import PATIENCE_S, TO_TABLE, Gateway, half, op, rows
 

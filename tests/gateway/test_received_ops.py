@@ -13,7 +13,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from checkback.gateway.http.message_routes import message_routes
+from checkback.gateway.http.api import message_routes
 from checkback.gateway.received_ops import ReceivedOps
 from gateway.process import half, op, rows
 from gateway.test_journal_service import run, started

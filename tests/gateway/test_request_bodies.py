@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkback.gateway.http.api import create_app
-from checkback.gateway.http.request_bodies import FREE, BodyBuffers, RequestStream
+from checkback.gateway.http.middleware import FREE, BodyBuffers, RequestStream
 from checkback.gateway.metrics import Metrics
 from checkback.gateway.problems import Problem
 from checkback.gateway.service import GatewayService

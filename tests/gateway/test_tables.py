@@ -11,8 +11,8 @@ from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
 from checkback.errors import CheckbackError, FencedError, StorageError
+from checkback.gateway.appender import Appender, OutcomeUnknownError, half_rows
 from checkback.gateway.health import HealthState
-from checkback.gateway.tables import Appender, OutcomeUnknownError, half_rows
 from checkback.messages.half import Half
 from checkback.storage.log.delta_log import AlteredError, DeltaLog, ReplacedError
 from gateway.process import TO_TABLE, Gateway, half, rows

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from checkback.gateway.tables import Appender, claim
+from checkback.gateway.appender import Appender, claim
 from checkback.landing.file_query import land
 from checkback.storage.tables import Tables
 from support.rows import rows_of
@@ -16,7 +16,7 @@ from support.rows import rows_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from checkback.landing.run import Landed
+    from checkback.landing.landing_queries import Landed
     from checkback.settings import Settings
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from checkback.errors import CheckbackError, SettingsError, StateError
-from checkback.landing.run import Landed
+from checkback.landing.landing_queries import Landed
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
 from landing.fixtures import Lakehouse, half, op

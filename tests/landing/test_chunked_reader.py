@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from checkback.landing import chunked_reader, decompression, opening
+from checkback.landing import chunked_reader, opening
 from checkback.landing.chunked_reader import OPEN_COST, File, FileChunk, fault_of, reader, shared
 from checkback.landing.opening import _real_path, opened
 from checkback.messages.limits import LINE_MAX
@@ -207,8 +207,8 @@ def test_endless_line_is_cut_and_takes_no_memory() -> None:
 def test_archive_that_unpacks_to_far_more_than_lines_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decompression, "UNPACKED_MIN", 4 * MIB)
-    monkeypatch.setattr(decompression, "UNPACKED_TIMES", 2)
+    monkeypatch.setattr(chunked_reader, "UNPACKED_MIN", 4 * MIB)
+    monkeypatch.setattr(chunked_reader, "UNPACKED_TIMES", 2)
     small, bomb = (b"x" * 1023 + b"\n") * 1024, b"first\n" + (b" " * 1023 + b"\n") * (8 * 1024)
     files = [file_of(tmp_path / "small.gz", gzip.compress(small)), file_of(tmp_path / "bomb.gz", gzip.compress(bomb))]
     rows = read(shared(files, 2, MIB, fault_of))
@@ -352,7 +352,7 @@ def test_trouble_of_the_system_is_no_fault_of_the_file(tmp_path: Path, monkeypat
             raise OSError(errno.EIO, "Input/output error")
 
     with pytest.raises(OSError, match="Input/output"):
-        decompression.Decompressed(Broken(), 10).read(1)
+        chunked_reader.Decompressed(Broken(), 10).read(1)
 
     def fails(*_: object) -> int:
         raise OSError(errno.ESTALE, "Stale file handle")

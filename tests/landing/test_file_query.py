@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from checkback.errors import CheckbackError, StateError
-from checkback.landing import run
+from checkback.landing import landing_queries
 from checkback.landing.batch import Landing
 from checkback.landing.duplicates import COPIES_MAX
+from checkback.landing.landing_queries import Landed
 from checkback.landing.parser import RAW_MAX, REJECTED_MAX
-from checkback.landing.run import Landed
 from checkback.messages.half import parse_half
 from checkback.messages.limits import LINE_MAX
 from checkback.messages.op import parse_ops
@@ -253,7 +253,7 @@ def test_checkpoint_and_table_that_do_not_belong_together_are_refused(
     ):
         lake.land(inbox)
     with monkeypatch.context() as patch:  # as if the other batch had come since the start
-        patch.setattr(run, "_refuse_misfit", lambda *_: None)
+        patch.setattr(landing_queries, "_refuse_misfit", lambda *_: None)
         patch.setattr(Landing, "_again", property(lambda _: False, lambda *_: None), raising=False)
         with pytest.raises(CheckbackError, match="half has a batch 1 of this query already"):
             lake.land(inbox)
@@ -287,7 +287,7 @@ def test_batch_of_another_plan_is_not_taken_for_done(
     with pytest.raises(StateError, match=r"another batch 0 than the checkpoint has.*move this checkpoint away"):
         lake.land(inbox)
     with monkeypatch.context() as patch:  # as if the other one had come since the start
-        patch.setattr(run, "_refuse_misfit", lambda *_: None)
+        patch.setattr(landing_queries, "_refuse_misfit", lambda *_: None)
         with pytest.raises(CheckbackError, match="has a batch 0 of this query already"):
             lake.land(inbox)
     shutil.rmtree(place)

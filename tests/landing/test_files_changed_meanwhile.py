@@ -11,7 +11,7 @@ from checkback.errors import CheckbackError
 from checkback.landing import batch
 from checkback.landing.batch import Landing
 from checkback.landing.duplicates import BatchSummary, summarize
-from checkback.landing.run import Landed
+from checkback.landing.landing_queries import Landed
 from checkback.storage.tables import Tables
 from landing.fixtures import Lakehouse, half
 

@@ -20,7 +20,7 @@ from checkback.errors import CheckbackError, SettingsError
 from checkback.landing import kafka_query as landing_kafka
 from checkback.landing.batch import Landing
 from checkback.landing.kafka_query import land
-from checkback.landing.run import Landed
+from checkback.landing.landing_queries import Landed
 from checkback.settings import Settings
 from checkback.spark.session import kafka_package
 from crash.process import kill_session

@@ -14,7 +14,7 @@ import pytest
 from checkback.errors import CheckbackError, SettingsError
 from checkback.landing import file_source
 from checkback.landing.batch import Landing
-from checkback.landing.run import Landed
+from checkback.landing.landing_queries import Landed
 from landing.fixtures import Lakehouse, half
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from checkback.errors import CheckbackError
 from checkback.landing.batch import Landing
-from checkback.landing.run import Landed
+from checkback.landing.landing_queries import Landed
 from checkback.storage.checkpoints.checkpoint import plan_versions
 from checkback.storage.queue_owners import QueueOwner, Queues
 from checkback.storage.tables import Tables

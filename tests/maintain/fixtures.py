@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from checkback.gateway.tables import Appender, half_rows
+from checkback.gateway.appender import Appender, half_rows
 from checkback.maintain.maintenance import maintain
 from checkback.messages.half import Half
 from checkback.settings import Settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from checkback.gateway.tables import half_rows
+from checkback.gateway.appender import half_rows
 from checkback.maintain.compaction import MEMORY, planned, rewritten
 from checkback.messages.half import Half
 from checkback.settings import Maintain

@@ -13,7 +13,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from checkback.application.queries import reconcile
-from checkback.gateway.tables import op_rows
+from checkback.gateway.appender import op_rows
 from checkback.maintain.spark_maintenance import hours_kept, maintain_by_spark
 from checkback.maintain.streams import LOST
 from checkback.messages.op import Op

@@ -22,7 +22,7 @@ from checkback.operate.permissions import RefusedError
 from checkback.operate.request import ending
 from checkback.operate.resume_all import resumable, resume_some
 from checkback.operate.transaction import Asked, Place
-from checkback.storage.row_texts import COUNTED
+from checkback.storage.valid_texts import COUNTED
 from operate.fixtures import ALICE, BOB, QUEUE, T0, Lakehouse, Watched
 
 if TYPE_CHECKING:

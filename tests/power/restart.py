@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from checkback.errors import CheckbackError
+from checkback.gateway.appender import Appender, half_rows, op_rows
 from checkback.gateway.health import now_ms
 from checkback.gateway.metrics import Metrics
 from checkback.gateway.service import GatewayService
-from checkback.gateway.tables import Appender, half_rows, op_rows
 from checkback.messages.half import Half
 from checkback.messages.op import Op
 from checkback.storage.log.delta_log import DeltaLog

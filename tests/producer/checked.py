@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import requests
 
 from check.servers import request
-from checkback.check.client import CheckClient, Group
+from checkback.check.client import CheckClient
+from checkback.check.endpoint import CheckedGroup
 from checkback.check.signature import Signer
 from checkback.producer import (
     AsyncTransactionListener,
@@ -67,7 +68,9 @@ class AsyncListener(AsyncTransactionListener):
 
 
 def ask(url: str, secret: str | None = SECRET, timeout_s: float = 5, **changes: Any) -> CheckAnswer:
-    with CheckClient({"orders": Group((url,), secret), "other": Group((url,), secret)}, timeout_s) as client:
+    with CheckClient(
+        {"orders": CheckedGroup((url,), secret), "other": CheckedGroup((url,), secret)}, timeout_s
+    ) as client:
         return client.ask(request(**changes))
 
 

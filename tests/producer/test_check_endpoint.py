@@ -10,7 +10,8 @@ import pytest
 import requests
 
 from check.servers import Received, Server, Wire, request
-from checkback.check.client import CheckClient, Group
+from checkback.check.client import CheckClient
+from checkback.check.endpoint import CheckedGroup
 from checkback.check.fair_scheduler import CheckScheduler
 from checkback.check.wire import CheckAnswer, Message
 from checkback.errors import CheckbackError
@@ -58,7 +59,7 @@ def test_listener_is_given_the_message_when_the_group_sends_it(listener: Listene
     message = Message(b"\x00body", "tag", None, {"p": "1"})
     with (
         CheckServer(check_app(listener, secret=SECRET)) as server,
-        CheckClient({"orders": Group((server.url,), SECRET, include_body=True)}, 5) as client,
+        CheckClient({"orders": CheckedGroup((server.url,), SECRET, include_body=True)}, 5) as client,
     ):
         assert client.ask(request(message=message)).outcome == "COMMIT"
     assert listener.checks == [request(message=message)]
@@ -70,7 +71,7 @@ def test_listener_too_slow_is_503_and_the_next_endpoint_is_asked(listener: Liste
     with (
         CheckServer(check_app(slow, secret=SECRET, timeout_s=0.2)) as first,
         CheckServer(check_app(listener, secret=SECRET)) as second,
-        CheckClient({"orders": Group((first.url, second.url), SECRET)}, 5) as client,
+        CheckClient({"orders": CheckedGroup((first.url, second.url), SECRET)}, 5) as client,
     ):
         answer = client.ask(request())
         slow.go_on.set()
@@ -92,7 +93,7 @@ def test_check_that_comes_again_by_another_url_is_no_replay(server: CheckServer,
     now = time.time()
     with (
         Server(lose) as proxy,
-        CheckClient({"orders": Group((proxy.url, server.url), SECRET)}, 5, clock=lambda: now) as client,
+        CheckClient({"orders": CheckedGroup((proxy.url, server.url), SECRET)}, 5, clock=lambda: now) as client,
     ):
         answer = client.ask(request())
     assert (answer.outcome, len(answer.failed_tries)) == ("COMMIT", 1)
@@ -143,7 +144,7 @@ def test_app_mounts_in_starlette(listener: Listener) -> None:
 
 def test_throughput_of_checks_is_not_lost_to_one_slow_listener(server: CheckServer) -> None:
     """Many checks at once, each answered with its own transaction id."""
-    with CheckClient({"orders": Group((server.url,), SECRET)}, 5) as client:
+    with CheckClient({"orders": CheckedGroup((server.url,), SECRET)}, 5) as client:
         asked = [request(offset=number, transaction_id=f"tx-{number}") for number in range(200)]
         answers = client.ask_all(CheckScheduler(asked), 16)
     assert [answer.outcome for _, answer in answers] == ["COMMIT"] * 200

@@ -133,7 +133,8 @@ def test_listener_that_takes_too_long_is_cancelled_and_not_waited_for(stubborn: 
 HANGING = """
 import threading
 from check.servers import request
-from checkback.check.client import CheckClient, Group
+from checkback.check.client import CheckClient
+from checkback.check.endpoint import CheckedGroup
 from checkback.producer import CheckServer, TransactionListener, check_app
 begun = threading.Event()
 class Hanging(TransactionListener):
@@ -142,7 +143,7 @@ class Hanging(TransactionListener):
         begun.set()
         threading.Event().wait()
 with CheckServer(check_app({"orders": Hanging()}, secret=None), patience_s=0) as server:
-    with CheckClient({"orders": Group((server.url,))}, 0.2) as client:
+    with CheckClient({"orders": CheckedGroup((server.url,))}, 0.2) as client:
         client.ask(request())
     assert begun.wait(20)
 print("done", flush=True)

@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from check.servers import request, unused_url
-from checkback.check.client import CheckClient, Group
+from checkback.check.client import CheckClient
+from checkback.check.endpoint import CheckedGroup
 from checkback.errors import SettingsError
 from checkback.producer import (
     CheckServer,
@@ -70,7 +71,7 @@ def test_check_sent_again_is_answered_again(listener: Listener) -> None:
     listener.said = LocalTransactionState.ROLLBACK
     clock = [time.time()]
     with CheckServer(check_app(listener, secret=SECRET)) as server:
-        groups = {"orders": Group((unused_url(), server.url), SECRET)}
+        groups = {"orders": CheckedGroup((unused_url(), server.url), SECRET)}
         with CheckClient(groups, 5, clock=lambda: clock[0]) as client:
             first = client.ask(request())
             clock[0] += 1

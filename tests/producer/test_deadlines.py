@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from checkback.producer.deadlines import Deadlines
+from checkback.producer.daemon_threads import Deadlines
 
 FAR = 86_400.0
 #: for what must come; a test that needs so long has failed

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from check.servers import request
-from checkback.check.client import CheckClient, Group
+from checkback.check.client import CheckClient
+from checkback.check.endpoint import CheckedGroup
 from checkback.producer import LocalTransactionState, Message, SendStatus, TransactionProducer
 from producer.gateways import OK, REFUSED, StubGateway
 
@@ -50,7 +51,7 @@ def test_service_in_one_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert result.send_status is SendStatus.SEND_OK
     # The listener on its own, asked by Checkback's client.
     app = names["check_app"]({"orders": names["orders"]}, secret=SECRET)
-    with names["CheckServer"](app) as server, CheckClient({"orders": Group((server.url,), SECRET)}, 5) as client:
+    with names["CheckServer"](app) as server, CheckClient({"orders": CheckedGroup((server.url,), SECRET)}, 5) as client:
         asked = replace(
             request(transaction_id=result.transaction_id), queue_id=result.queue_id, queue_offset=result.queue_offset
         )

@@ -22,12 +22,11 @@ from checkback.producer import (
     RetryPolicy,
     SendStatus,
     TransactionProducer,
-    gateway,
+    gateway_address,
     senders,
 )
 from checkback.producer.calls import HALVES, MESSAGES, Route
-from checkback.producer.gateway import Gateway
-from checkback.producer.gateway_address import Address, addresses
+from checkback.producer.gateway_address import Address, Gateway, addresses
 from consumer.heard import until
 from producer.gateways import BAD_GATEWAY, BROKEN, CUT, DROPPED, FULL, LATE, OK, REFUSED, TORN, UNAVAILABLE, StubGateway
 from producer.sending import Listener, message
@@ -49,7 +48,7 @@ def two() -> Iterator[tuple[StubGateway, StubGateway]]:
 def _soon() -> Iterator[None]:
     """A gateway is left alone for a moment only."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gateway, "_LIMITS", Limits(failures=1, pause_s=0.05, trial_s=2.0))
+        patch.setattr(gateway_address, "_LIMITS", Limits(failures=1, pause_s=0.05, trial_s=2.0))
         patch.setattr(senders, "_MOMENT_S", 0.01)
         yield
 
@@ -139,7 +138,7 @@ def test_a_batch_is_divided_by_gateway_and_its_results_are_in_order(two: tuple[S
 def test_a_key_goes_to_another_gateway_only_while_its_own_is_left_alone(
     two: tuple[StubGateway, StubGateway], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateway, "_LIMITS", Limits(failures=1, pause_s=60, trial_s=60))
+    monkeypatch.setattr(gateway_address, "_LIMITS", Limits(failures=1, pause_s=60, trial_s=60))
     two[1]._faults["/v1/halves"] += [FULL]
     with TransactionProducer("orders", [one.url for one in two], sleep=lambda _: None) as producer:
         assert [producer.send(in_order(number)).queue_id for number in (0, 4)] == [0, 0]
@@ -152,7 +151,7 @@ def test_what_waits_for_its_own_gateway_goes_to_another_when_that_one_fails(
     two: tuple[StubGateway, StubGateway], monkeypatch: pytest.MonkeyPatch, others: Route
 ) -> None:
     """Also if it fails at another route's message."""
-    monkeypatch.setattr(gateway, "_LIMITS", Limits(failures=1, pause_s=60, trial_s=60))
+    monkeypatch.setattr(gateway_address, "_LIMITS", Limits(failures=1, pause_s=60, trial_s=60))
     two[1].takes_halves.clear()
     two[1]._faults["/v1/halves"] += [FULL, FULL]
     urls, listener = [one.url for one in two], Listener(lambda *_: COMMIT)

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkback.producer.replay_protection import TOLERANCE_S, ReplayCache
+from checkback.producer.signature_verifier import TOLERANCE_S, ReplayCache
 
 NOW = 1_800_000_000
 #: (id, how far its timestamp is off, seconds that pass before it)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from check.servers import request
-from checkback.check.client import CheckClient, Group
+from checkback.check.client import CheckClient
+from checkback.check.endpoint import CheckedGroup
 from checkback.errors import CheckbackError, SettingsError
 from checkback.producer import (
     AsyncTransactionProducer,
@@ -52,7 +53,7 @@ def test_check_server_shows_its_certificate(certificate: tuple[str, str]) -> Non
     app = check_app(Listener(lambda *_: None), secret=SECRET)
     with CheckServer(app, certificate=certificate[0], key=certificate[1]) as server:
         assert server.url.startswith("https://")
-        groups = {"orders": Group((server.url,), SECRET)}
+        groups = {"orders": CheckedGroup((server.url,), SECRET)}
         with CheckClient(groups, 5, certificate[0]) as trusting, CheckClient(groups, 5) as doubting:
             assert trusting.ask(request()).outcome == "UNKNOWN"
             assert "certificate not accepted" in str(doubting.ask(request(offset=8)).error)

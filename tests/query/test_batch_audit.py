@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 
 from checkback.query.answers import Answers
 from checkback.query.audit.promises import FINDINGS
-from checkback.reconcile.publish.batches import batch_row
+from checkback.reconcile.publish.batch_row import batch_row
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
 from support.stories import DECIDED, Row, Transaction, batch, checkpoint, ms, write

@@ -31,9 +31,9 @@ from checkback.query.status.groups import COLUMNS as GROUP_COLUMNS
 from checkback.query.transaction_lineage import COLUMNS as LINEAGE_COLUMNS
 from checkback.settings import Settings
 from checkback.storage.log.commit_reader import CommitReader
-from checkback.storage.row_texts import COUNTED
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
+from checkback.storage.valid_texts import COUNTED
 from support.pending_columns import COLUMNS
 from support.query_times import append, made_at
 from support.stories import DONE, Row, Transaction, batch, checkpoint, ms, write

@@ -10,8 +10,7 @@ from deltalake import DeltaTable
 
 from checkback.query.answers import Answers
 from checkback.query.audit.removed_rows import unseen
-from checkback.reconcile.publish.batches import batch_row
-from checkback.reconcile.read_ranges import ReadRange
+from checkback.reconcile.publish.batch_row import ReadRange, batch_row
 from checkback.settings import Settings
 from checkback.storage.checkpoints import seen_commits
 from checkback.storage.tables import Tables

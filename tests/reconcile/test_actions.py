@@ -7,8 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkback.reconcile.records.action_records import MOST_GROUPS, pending_by_group
-from checkback.reconcile.records.actions import Actions, pack
+from checkback.reconcile.records.actions import MOST_GROUPS, Actions, pack, pending_by_group
 from checkback.reconcile.records.records import ACTION, PENDING, Action
 from reconcile.messages import action, actions
 

@@ -34,7 +34,7 @@ from support.rows import rows_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from checkback.reconcile.publish.batches import Written
+    from checkback.reconcile.publish.batch_row import Written
     from checkback.reconcile.records.actions import Actions
 
 

@@ -19,10 +19,9 @@ from checkback.reconcile.records.records import Action
 from checkback.reconcile.segment import Segment, decide
 from checkback.reconcile.state import next_deliveries
 from checkback.reconcile.state.next_deliveries import NextDeliveries, load
-from checkback.reconcile.state.partition_batch import PartitionBatch
+from checkback.reconcile.state.partition_batch import PartitionBatch, delivery_timer
 from checkback.reconcile.state.processor import NEXT_NAME, STATE_NAME, SegmentProcessor
 from checkback.reconcile.state.state_codec import Timers, encode
-from checkback.reconcile.state.timer_encoding import delivery_timer
 from reconcile.segments import RULES, SIZE, cancel, events, half, message
 from simulator.store import BatchTime, Handle, State
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from checkback.reconcile.publish.output_rows import table_rows
-from checkback.reconcile.publish.tasks import selector
+from checkback.reconcile.publish.tasks import selector, table_rows
 from checkback.reconcile.publish.unpublished import UnpublishedTopics
 from checkback.reconcile.records.records import Action, Reason, Source
 from checkback.storage.schemas import arrow_schema

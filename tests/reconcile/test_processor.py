@@ -12,10 +12,10 @@ from pyspark.sql.streaming.tws_tester import TwsTester
 
 from checkback.reconcile.records.actions import Actions
 from checkback.reconcile.records.records import Action
-from checkback.reconcile.state import early_ops
+from checkback.reconcile.state import partition_batch
+from checkback.reconcile.state.partition_batch import delivery_timer, due_timer
 from checkback.reconcile.state.processor import SegmentProcessor
 from checkback.reconcile.state.state_codec import AT_ONCE
-from checkback.reconcile.state.timer_encoding import delivery_timer, due_timer
 from reconcile.segments import RULES, SIZE, commit, delivered, events, half
 
 KEY = "0/0"
@@ -141,14 +141,14 @@ def test_group_opens_so_many_unseen_segments_in_a_batch() -> None:
         second += 1
         return tester.at(second, *rows, key=key)
 
-    for number in range(early_ops.SEGMENTS):
+    for number in range(partition_batch.SEGMENTS):
         assert at(f"0/{number}", commit(number * SIZE)) == []
     assert at("1/0", commit(5)) == [("REJECT_OP", 5)]
     assert tester.tester.peekValueState("segment", "1/0") is None
     assert at("1/0", commit(5, group=2)) == []
     assert at("1/0", commit(7)) == []
     assert at("1/1", half(SIZE + 6, second), commit(SIZE + 7)) == []
-    assert at("2/0", *(commit(offset) for offset in range(early_ops.OPS))) == []
+    assert at("2/0", *(commit(offset) for offset in range(partition_batch.OPS))) == []
     assert at("1/0", half(5, second), half(7, second)) == [("REJECT_OP", 5), ("COMMIT", 7)]
     assert at("0/0", half(0)) == [("COMMIT", 0)]
 

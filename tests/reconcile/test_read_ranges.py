@@ -10,7 +10,7 @@ import pytest
 
 from checkback.application.rebuild import rebuild
 from checkback.errors import CheckbackError
-from checkback.reconcile.read_ranges import ReadRange, read_ranges
+from checkback.reconcile.publish.batch_row import ReadRange, read_ranges
 from checkback.storage.checkpoints.checkpoint import Batch, StreamPosition
 from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import arrow_schema

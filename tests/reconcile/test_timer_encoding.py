@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkback.reconcile.state.timer_encoding import (
+from checkback.reconcile.state.partition_batch import (
     SLOTS,
     TimerKind,
     delivery_timer,

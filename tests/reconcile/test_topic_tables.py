@@ -23,7 +23,7 @@ from checkback.query.undelivered_messages import count_unpublished
 from checkback.query.versions.view import View
 from checkback.reconcile.publish import topic_tables
 from checkback.reconcile.publish import unpublished as unpublished_rules
-from checkback.reconcile.publish.batches import NOT_KNOWN
+from checkback.reconcile.publish.batch_row import NOT_KNOWN
 from checkback.reconcile.publish.publisher import Publisher
 from checkback.reconcile.publish.unpublished import LATER
 from checkback.reconcile.records.actions import Actions

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkback.settings.loading import load
-from checkback.settings.yaml_values import InvalidYamlError, parsed
+from checkback.settings.loading import InvalidYamlError, load, parsed
 from support.loading import refusal
 
 

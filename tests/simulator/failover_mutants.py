@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
-from checkback.producer import LocalTransactionState, barrier, barrier_table
+from checkback.producer import LocalTransactionState, barrier
 from simulator import services
 from simulator.mutants import broken_module
 from simulator.services import Service
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from checkback.producer import CheckRequest, Message
-    from checkback.producer.barrier_table import Transaction
+    from checkback.producer.barrier import Transaction
 
 
 #: the same place for all half messages, and that of none
@@ -61,7 +61,7 @@ SERVICES: dict[str, type[Service]] = {
     "ROLLBACK without a mark": SaysRollbackWithoutAMark,
 }
 
-#: what is wrong -> (as it stands, as it should not): in barrier_table.py
+#: what is wrong -> (as it stands, as it should not): in barrier.py
 BARRIERS: dict[str, tuple[str, str]] = {
     "a check bars the whole transaction": (
         "(:group, :whole, '{CHECKED}', :now), (:group, :place, 'ROLLBACK', :now)",
@@ -85,7 +85,7 @@ BARRIERS: dict[str, tuple[str, str]] = {
 @contextmanager
 def broken_barrier(fault: str) -> Iterator[None]:
     """Inside, listeners have a barrier with this fault."""
-    module = broken_module(barrier_table, *BARRIERS[fault])
+    module = broken_module(barrier, *BARRIERS[fault])
     names = {name: getattr(module, name) for name in ("CHECKED", "PLACED", "MarkKey", "MarkStates", "Statements")}
     services.database.cache_clear()
     with patch.multiple(barrier, **names):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from checkback.gateway.deduplication.cache import DeduplicationCache
 from checkback.gateway.deduplication.remembered_half import RememberedHalf, name_of
-from checkback.gateway.deduplication.verdicts import Verdict, judge_op
+from checkback.gateway.received_ops import Verdict, judge_op
 from checkback.gateway.unverified_ops import UnverifiedOps
 from checkback.messages.op import Op as OpMessage
 from checkback.reconcile.records.records import Kind

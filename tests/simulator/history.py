@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 from unittest.mock import patch
 
-from checkback.reconcile.state import next_deliveries, timer_encoding
+from checkback.reconcile.state import next_deliveries, partition_batch
 from simulator.failover import FailoverScenario, failover
 from simulator.lives import NEXT, SLOTS
 from simulator.promises import BrokenError
@@ -31,7 +31,7 @@ class Outcome:
     transactions: int = 0
 
 
-@patch.object(timer_encoding, "SLOTS", SLOTS)
+@patch.object(partition_batch, "SLOTS", SLOTS)
 @patch.object(next_deliveries, "MOST", NEXT)
 def happen(
     plan: Scenario | FailoverScenario,

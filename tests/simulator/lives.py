@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from simulator.world import World
 
 Key = tuple[int, int]
-#: places of a window of timers here, where milliseconds matter: `timer_encoding.SLOTS`
+#: places of a window of timers here, where milliseconds matter: `partition_batch.SLOTS`
 SLOTS = 4
 #: next deliveries of a segment here: `next_deliveries.MOST`
 NEXT = 3

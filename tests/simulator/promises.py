@@ -19,7 +19,7 @@ from checkback.reconcile.records.records import Kind, Reason
 from checkback.reconcile.segment import WAITING_OF_GROUP
 from checkback.reconcile.state.next_deliveries import load
 from checkback.reconcile.state.packed_events import parse_key
-from checkback.reconcile.state.timer_encoding import due_timer
+from checkback.reconcile.state.partition_batch import due_timer
 from simulator.lives import LATER, UNKNOWN, Key, Life, Lives
 from simulator.steps import HOSTILE
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from simulator.world import World
 
 
-#: longest time for which a batch puts off a delivery: `timer_encoding.put_off_delivery`
+#: longest time for which a batch puts off a delivery: `partition_batch.put_off_delivery`
 _PUT_OFF = 1 + 7 + 8 * 30
 
 
@@ -267,7 +267,7 @@ class Promises:
                 planned.max_deliveries is not None and planned.time + _PUT_OFF >= now for planned in query.offsets
             )
             if is_scheduled and self.lives.applied(last) and not put_off:
-                # Its timer is up to 7 ms later (`timer_encoding.delivery_timer`); a rebuild's, than the ms after it.
+                # Its timer is up to 7 ms later (`partition_batch.delivery_timer`); a rebuild's, than the ms after it.
                 due = max([row.deliver_at, *(query.offsets[number].time + 1 for number in self.lives.rebuilt)])
                 _keep("P1", due + 7 > now, key, f"is due since {row.deliver_at}, and it is {now}")
         self._cancels(last, cancelled)

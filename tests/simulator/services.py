@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from checkback.producer.barrier_table import Transaction
+    from checkback.producer.barrier import Transaction
     from simulator.tables import Tables
 
     Place = tuple[int, int]

@@ -18,7 +18,7 @@ import pytest
 
 from checkback.application import prefetch
 from checkback.settings import Settings
-from checkback.spark import class_data_archive, jars
+from checkback.spark import jars
 from checkback.spark.jvm import java_check, quick_start, with_class_path
 from checkback.spark.session import SHORT, spark_settings
 
@@ -120,19 +120,17 @@ def test_an_archive_belongs_to_its_jars(tmp_path: Path) -> None:
     java = shutil.which("java") or pytest.fail("no java")
     found = _remembered(tmp_path, _CONF)
     conf = jars.on_class_path(_CONF)
-    file = class_data_archive.archive_of(conf, java)
+    file = jars.archive_of(conf, java)
     assert file is not None
-    assert class_data_archive.with_archive(conf, java) == conf, "there is none yet"
+    assert jars.with_archive(conf, java) == conf, "there is none yet"
     file.write_bytes(b"")
-    options = class_data_archive.with_archive({**conf, class_data_archive.OPTIONS: "-Xmx1g"}, java)[
-        class_data_archive.OPTIONS
-    ]
+    options = jars.with_archive({**conf, jars.OPTIONS: "-Xmx1g"}, java)[jars.OPTIONS]
     assert options.startswith(f"-Xmx1g -XX:SharedArchiveFile={file} ")
-    own = {**conf, class_data_archive.OPTIONS: "-XX:SharedArchiveFile=/own.jsa"}
-    assert class_data_archive.with_archive(own, java) == own
+    own = {**conf, jars.OPTIONS: "-XX:SharedArchiveFile=/own.jsa"}
+    assert jars.with_archive(own, java) == own
     os.utime(found[0], (1, 1))
-    assert class_data_archive.archive_of(conf, java) != file
-    assert class_data_archive.archive_of(_CONF, java) is None, "Ivy decides about the class path"
+    assert jars.archive_of(conf, java) != file
+    assert jars.archive_of(_CONF, java) is None, "Ivy decides about the class path"
 
 
 def test_a_linked_environment_has_the_same_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +148,7 @@ def test_prefetch_starts_nothing_for_what_is_there(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(jars, "installation", lambda: tmp_path / "share" / "checkback")
     jars.installation().mkdir(parents=True)
     _remembered(tmp_path, settings)
-    file = class_data_archive.archive_of(with_class_path(settings), java_check())
+    file = jars.archive_of(with_class_path(settings), java_check())
     assert file is not None
     file.write_bytes(b"")
     monkeypatch.setattr(prefetch, "fetch_packages", pytest.fail)
@@ -187,7 +185,7 @@ def test_the_first_start_fetches_what_later_ones_have(tmp_path: Path) -> None:
     assert f"{_IVY}/jars/io.delta_delta-spark" in path
     assert "hadoop-defaults-" in path
     assert by_ivy == "None"
-    assert SHORT[class_data_archive.OPTIONS] in options
+    assert SHORT[jars.OPTIONS] in options
     (record,) = (tmp_path / "cache" / "checkback").glob("jars-*.json")
     fetched = record.stat()
     assert start(1) == first

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from checkback.gateway.tables import Appender, OutcomeUnknownError, half_rows
+from checkback.gateway.appender import Appender, OutcomeUnknownError, half_rows
 from checkback.messages.half import Half
 from checkback.storage.files import fsync
 from checkback.storage.files.fsync import LogFlush, QueryFlush, UnflushedError

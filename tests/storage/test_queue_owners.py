@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from checkback.errors import FencedError, SettingsError, StorageError
+from checkback.gateway.appender import Appender, claim
 from checkback.gateway.metrics import Metrics
 from checkback.gateway.service import GatewayService
-from checkback.gateway.tables import Appender, claim
 from checkback.messages.limits import LONG_MAX
 from checkback.settings import Settings
 from checkback.storage.log.delta_log import DeltaLog

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pytest
 
 from checkback.errors import FencedError, StorageError
-from checkback.gateway.tables import Appender, OutcomeUnknownError
+from checkback.gateway.appender import Appender, OutcomeUnknownError
 from checkback.settings import Storage
 from checkback.storage.files import table_files
 from checkback.storage.files.lease import Lease

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from checkback.settings import Settings
 
-#: ms; a deferred check is tried again within 62 s (`timer_encoding.put_off_timer`)
+#: ms; a deferred check is tried again within 62 s (`partition_batch.put_off_timer`)
 _SPARE_MS = 120_000
 _RULES = {"timeout": "timeout_ms", "interval": "check_interval_ms", "jitter": "check_jitter_ms"}
 _NUMBERS = {

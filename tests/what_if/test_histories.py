@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from checkback.reconcile.records.records import Kind
-from checkback.reconcile.state import timer_encoding
+from checkback.reconcile.state import partition_batch
 from checkback.what_if.comparison import compare, total
 from checkback.what_if.recorded_segment import Recorded
 from checkback.what_if.records import NEVER
@@ -39,7 +39,7 @@ class _History(NamedTuple):
 
 def _history(seed: int) -> _History:
     plan = scenario(seed)
-    with patch.object(timer_encoding, "SLOTS", SLOTS):
+    with patch.object(partition_batch, "SLOTS", SLOTS):
         world = World(plan.rules, plan.transactions)
         world.reconcile = Engine(world.tables, plan.rules)
         world.reconcile.together = plan.rebuilt

@@ -21,7 +21,7 @@ from checkback.errors import CheckbackError
 from checkback.query import pending
 from checkback.settings import Settings
 from checkback.spark import jars
-from checkback.spark.class_data_archive import OPTIONS, SILENT, archive_of
+from checkback.spark.jars import OPTIONS, SILENT, archive_of
 from checkback.spark.jvm import fetch_packages, java_check, with_class_path
 from checkback.spark.session import SHORT, running_session, spark_settings
 from checkback.storage.schemas import SCHEMAS, arrow_schema

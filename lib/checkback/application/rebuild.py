@@ -21,14 +21,13 @@ from checkback.check.checkpoint_reset import renew
 from checkback.errors import FencedError, SettingsError, StorageError
 from checkback.reconcile.batch_rules import batch_rules, in_force, keep, rules_of
 from checkback.reconcile.checkpoint_owner import NAME, REBUILDING, WRITTEN, claim
-from checkback.reconcile.publish.batches import TABLE as BATCHES
-from checkback.reconcile.publish.batches import batch_row
+from checkback.reconcile.publish.batch_row import TABLE as BATCHES
+from checkback.reconcile.publish.batch_row import batch_row, read_ranges
 from checkback.reconcile.publish.check_counts import CHECKED, checks_so_far
 from checkback.reconcile.publish.event_columns import half_events, identity_columns, op_events
 from checkback.reconcile.publish.rejected import raw_op, rejected_halves
 from checkback.reconcile.publish.topic_tables import side_by_side
 from checkback.reconcile.query import Restored, reconcile_query
-from checkback.reconcile.read_ranges import read_ranges
 from checkback.reconcile.records.records import NOT_STATED, Action, Kind
 from checkback.reconcile.recovery import interrupted_batch
 from checkback.reconcile.recovery.batch_recovery import Deleted, finish
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from checkback.reconcile.read_ranges import ReadRange
+    from checkback.reconcile.publish.batch_row import ReadRange
     from checkback.reconcile.recovery.interrupted_batch import InterruptedBatch
     from checkback.reconcile.segment import Rules
     from checkback.settings import Settings

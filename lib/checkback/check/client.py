@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from checkback.check.circuit_breaker import CircuitBreaker, Limits, State
 from checkback.check.connections import Connections, Response
-from checkback.check.endpoint import Endpoint, Group, Service, Trial
+from checkback.check.endpoint import CheckedGroup, Endpoint, Service, Trial
 from checkback.check.fair_scheduler import ActiveCheck, CheckScheduler, run_checks
 from checkback.check.wire import (
     NO_ANSWER,
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from checkback.check.fair_scheduler import Dialogue
     from checkback.check.signature import Signer
 
-__all__ = ["CheckClient", "Group"]
 
 _SUCCESS = range(200, 300)
 
@@ -69,7 +68,7 @@ class CheckClient:
 
     def __init__(
         self,
-        groups: Mapping[str, Group],
+        groups: Mapping[str, CheckedGroup],
         timeout_s: float,
         ca_file: str | None = None,
         *,

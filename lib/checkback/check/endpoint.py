@@ -10,7 +10,7 @@ from checkback.check.circuit_breaker import CircuitBreaker, Limits, State
 from checkback.check.connections import Post
 from checkback.check.signature import Signer
 from checkback.errors import SettingsError
-from checkback.storage.row_texts import NOT_TRIED
+from checkback.storage.valid_texts import NOT_TRIED
 from checkback.urls import as_sent, masked_each, postable
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _HEADERS = [
 
 
 @dataclass(frozen=True)
-class Group:
+class CheckedGroup:
     """A producer group: URLs of the same service, and the secret that signs its checks."""
 
     endpoints: tuple[str, ...] = ()
@@ -100,7 +100,9 @@ class Endpoint:
 class Service:
     """A group with its prepared endpoints and signer."""
 
-    def __init__(self, name: str, group: Group, limits: Limits, breakers: Mapping[Place, CircuitBreaker]) -> None:
+    def __init__(
+        self, name: str, group: CheckedGroup, limits: Limits, breakers: Mapping[Place, CircuitBreaker]
+    ) -> None:
         where = f"producers.{name}"
         self.endpoints = [
             Endpoint(url, shown, f"{where}.endpoints", limits, breakers.get((name, url), CircuitBreaker()))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from zlib import crc32
 
 from checkback.check.connections import Post
-from checkback.check.rate_limit import Rate, RateState
+from checkback.check.endpoint_health import Rate, RateState
 from checkback.check.wire import NO_ANSWER, CheckAnswer
 
 if TYPE_CHECKING:

@@ -5,43 +5,61 @@ It is a separate query, so that a slow producer delays its own answers but never
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from checkback.check.circuit_breaker import limits_of
-from checkback.check.endpoint import Group
-from checkback.check.endpoint_health import EndpointHealth
-from checkback.check.message_bodies import wanting, with_messages
-from checkback.check.rate_limit import Rate
+from checkback.check.endpoint import CheckedGroup
+from checkback.check.endpoint_health import EndpointHealth, Rate
 from checkback.check.recorded_answers import KEY, SKEW, deduplicate_requests, key_numbers, recorded_answers
-from checkback.check.serialization import ANSWERS_SCHEMA, answers_of, check_partitions, check_rows, partition_requests
-from checkback.check.superseded import not_sent, possibly_superseded, superseded_by, superseding_rows, undecided
+from checkback.check.superseded import (
+    not_sent,
+    offset_ranges,
+    possibly_superseded,
+    superseded_by,
+    superseding_rows,
+    undecided,
+)
 from checkback.check.wire import COMMIT, NO_ANSWER, ROLLBACK, SKIPPED, nobody_of
-from checkback.check.worker import CheckWorker
+from checkback.check.worker import (
+    ANSWERS_SCHEMA,
+    CheckWorker,
+    answers_of,
+    check_partitions,
+    check_rows,
+    partition_requests,
+)
 from checkback.spark.connect import parallelism, query_id
 from checkback.storage.checkpoints.seen_commits import SeenCommits
+from checkback.storage.dataframes import frame
 from checkback.storage.files.paths import for_spark
+from checkback.storage.offset_ranges import within
 from checkback.storage.queue_owners import log_of_half, operators_queues
-from checkback.storage.row_texts import COUNTED, NOT_UTF8
 from checkback.storage.schemas import arrow_schema
-from checkback.storage.spark_schemas import CHECK_REQUESTS
+from checkback.storage.spark_schemas import CHECK_REQUESTS, HALF
 from checkback.storage.starting_versions import first_read
-from checkback.storage.valid_texts import is_valid, valid_texts
+from checkback.storage.valid_texts import COUNTED, NOT_UTF8, is_valid, valid_texts
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from checkback.settings import Settings
     from checkback.storage.log.delta_log import DeltaLog
     from checkback.storage.tables import Tables
+
 
 NAME = "check"
 #: state of an op that marks a check as counted: internal to this query, `messages` refuses it from producers
@@ -94,10 +112,10 @@ def decisive_ops(spark: SparkSession, tables: Tables, since: datetime) -> int:
     return tables.read(spark, "op").where(decides & (F.col("store_timestamp") >= F.lit(since - SKEW))).count()
 
 
-def groups_of(settings: Settings) -> dict[str, Group]:
+def groups_of(settings: Settings) -> dict[str, CheckedGroup]:
     """The configured groups, for the client."""
     return {
-        name: Group(
+        name: CheckedGroup(
             endpoints=tuple(producer.endpoints),
             secret=None if producer.secret is None else producer.secret.get_secret_value(),
             include_body=producer.include_body,
@@ -347,3 +365,42 @@ def _counts(answers: pa.Table, last: int | None) -> pa.ChunkedArray:
         return answers.column("delivered").fill_null(True)
     skipped = pc.equal(answers.column("outcome"), SKIPPED)
     return pc.and_(pc.greater_equal(answers.column("check_times"), last), pc.invert(skipped))
+
+
+#: the columns in which a request and its half message are equal
+_SAME_HALF = ["queue_id", "queue_offset", "transaction_id", "producer_group", "real_topic", "born_timestamp"]
+_MESSAGE = StructType([HALF[name] for name in ("tags", "keys", "properties", "body")])
+
+
+def wanting(requests: pa.Table, groups: Sequence[str], resumed: Collection[int]) -> pa.Table:
+    """Those of ``requests`` (CHECK_REQUESTS) that want their messages: of the ``groups``, or in ``resumed`` queues."""
+    of_group = pc.is_in(requests.column("producer_group"), pa.array(groups, pa.string()))
+    return requests.filter(pc.or_(of_group, pc.is_in(requests.column("queue_id"), pa.array(list(resumed), pa.int32()))))
+
+
+def with_messages(
+    spark: SparkSession, tables: Tables, requests: pa.Table, groups: Sequence[str], resumed: Collection[int]
+) -> DataFrame:
+    """``requests`` (CHECK_REQUESTS) as the input of CheckWorker: identity, born_ms, and ``message``.
+
+    ``message``: a struct of tags, keys, properties and body of the half message for the ``groups`` and in the
+    ``resumed`` queues, else null.
+    """
+    rows = frame(spark, requests)
+    identity, born = CHECK_REQUESTS.names[:6], F.unix_millis("born_timestamp").alias("born_ms")
+    bare = F.lit(None).cast(_MESSAGE).alias("message")
+    wanted = F.col("producer_group").isin(list(groups)) | F.col("queue_id").isin(list(resumed))
+    wanted = F.coalesce(wanted, F.lit(False))
+    ranges = offset_ranges(wanting(requests, groups, resumed))
+    half = tables.read(spark, "half").where(within(ranges, "queue_offset"))
+    both = rows.where(~wanted).select("*", bare).unionByName(_join(rows.where(wanted), half))
+    return both.select(*identity, born, "message")
+
+
+def _join(requests: DataFrame, half: DataFrame) -> DataFrame:
+    """``requests`` with the ``message`` of their half; one row each, even if it landed several times or is gone."""
+    messages = half.select(
+        *(F.col(name).alias(f"half_{name}") for name in _SAME_HALF), F.struct(*_MESSAGE.names).alias("message")
+    )
+    same = reduce(and_, (F.col(name).eqNullSafe(F.col(f"half_{name}")) for name in _SAME_HALF))
+    return requests.join(messages, same, "left").dropDuplicates(list(KEY)).select(*requests.columns, "message")

@@ -11,7 +11,9 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from checkback.check.circuit_breaker import Limits
 from checkback.check.client import CheckClient
@@ -19,14 +21,17 @@ from checkback.check.endpoint_health import EndpointHealth
 from checkback.check.fair_scheduler import CheckScheduler
 from checkback.check.wire import SKIPPED, CheckAnswer, CheckRequest, Message
 from checkback.messages.half import FIRST_PLACE, RESUMED_FROM, parse_place
+from checkback.storage.arrow_streams import of_stream, to_stream
 from checkback.storage.valid_texts import valid_texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from types import TracebackType
 
-    from checkback.check.endpoint import Group
-    from checkback.check.rate_limit import Rate
+    from checkback.check.endpoint import CheckedGroup
+    from checkback.check.endpoint_health import Rate
+
+    Ask = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 #: `check_answers` without its batch_id, as Arrow
 ANSWERS = pa.schema(
@@ -48,6 +53,9 @@ ANSWERS = pa.schema(
 )
 #: what a task returns: ANSWERS, and a last row with only what it learned (`EndpointHealth`)
 RETURNED = ANSWERS.append(pa.field("health", pa.string()))
+#: what a task returns: RETURNED, in any number of pieces
+ANSWERS_SCHEMA = "answers BINARY"
+_ANSWERS = pa.schema([("answers", pa.binary())])
 #: the columns that are fields of CheckRequest, in their order, and those that are fields of CheckAnswer
 _IDENTITY = ANSWERS.names[:6]
 _ANSWER = [name for name in ANSWERS.names[6:] if name != "failed_tries"]
@@ -66,7 +74,7 @@ class CheckWorker:
     its repr hides them.
     """
 
-    groups: Mapping[str, Group]
+    groups: Mapping[str, CheckedGroup]
     timeout_s: float
     ca_file: str | None
     concurrency: int
@@ -207,3 +215,39 @@ class SpilledMessages:
 def _read(file: IO[bytes], at: int, size: int) -> Message:
     file.flush()
     return Message(*pickle.loads(os.pread(file.fileno(), size, at)))  # noqa: S301 - its own, see add
+
+
+def partition_requests(requests: pa.Table, tasks: int) -> list[bytes]:
+    """``requests`` (CHECK_REQUESTS) partitioned over tasks as the input of CheckWorker, without messages."""
+    born = pc.floor_temporal(requests.column("born_timestamp"), unit="millisecond")
+    asked = requests.select(_IDENTITY).append_column("born_ms", born.cast(pa.timestamp("ms", "UTC")).cast(pa.int64()))
+    asked = asked.append_column("message", pa.nulls(requests.num_rows))
+    # Round-robin: the requests of a group are adjacent, and go to all tasks.
+    shares = [asked.take(np.arange(task, asked.num_rows, tasks)) for task in range(min(tasks, asked.num_rows))]
+    return [to_stream(share).to_pybytes() for share in shares]
+
+
+def check_partitions(worker: CheckWorker, shares: Sequence[bytes]) -> Ask:
+    """The function for mapInArrow from the numbers of the shares to ANSWERS_SCHEMA."""
+
+    def ask(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        mine = [shares[number] for batch in numbers for number in batch.column(0).to_pylist()]
+        yield from check_rows(worker)(batch for share in mine for batch in of_stream(share).to_batches())
+
+    return ask
+
+
+def check_rows(worker: CheckWorker) -> Ask:
+    """The function for mapInArrow from the input of CheckWorker to ANSWERS_SCHEMA."""
+
+    def ask(requests: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for answers in worker.ask(requests):
+            block = to_stream(pa.Table.from_batches([answers])).to_pybytes()
+            yield pa.RecordBatch.from_pydict({"answers": [block]}, schema=_ANSWERS)
+
+    return ask
+
+
+def answers_of(rows: pa.Table) -> pa.Table:
+    """Deserialise ANSWERS_SCHEMA to RETURNED."""
+    return pa.concat_tables([RETURNED.empty_table(), *map(of_stream, rows.column("answers").to_pylist())])

@@ -35,7 +35,7 @@ def gateway(
             import pyarrow as pa
 
             pa.array([0])
-        from checkback.gateway.run import serve
+        from checkback.gateway.server import serve
     except ModuleNotFoundError as error:
         raise missing_module(error, "gateway", "checkback gateway") from error
 

@@ -174,7 +174,7 @@ def reconsume(
 ) -> None:
     """Have dead letters of a consumer group consumed again."""
     from checkback.consumer import dead_letter_requests as reconsuming
-    from checkback.consumer.resumption_ledger import ACTION
+    from checkback.consumer.dead_letter_requests import ACTION
     from checkback.consumer.storage import consumer_tables
     from checkback.storage.timestamps import iso
 

@@ -76,7 +76,7 @@ def consume(
 
 def _form(output: Output, bodies: bool) -> tuple[str | None, Callable[[MessageExt], str]]:
     """The line above the messages, and what makes one of a message."""
-    from checkback.consumer.message_lines import as_json, header, names, text_line
+    from checkback.consumer.browse import as_json, header, names, text_line
     from checkback.query.json_lines import csv_line
 
     if output is Output.JSON:

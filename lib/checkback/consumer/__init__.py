@@ -13,11 +13,9 @@ from checkback.errors import missing_module
 
 if TYPE_CHECKING:
     from checkback.consumer.async_push_consumer import AsyncPushConsumer
-    from checkback.consumer.message import MessageExt
+    from checkback.consumer.message import ConsumeResult, MessageExt
     from checkback.consumer.push_consumer import PushConsumer
-    from checkback.consumer.result import ConsumeResult
-    from checkback.consumer.spark_reader import read, read_stream
-    from checkback.consumer.spark_views import create_views
+    from checkback.consumer.spark_reader import create_views, read, read_stream
     from checkback.consumer.sql_positions import SqlPositions
     from checkback.filter import MessageSelector, SelectorError
 
@@ -36,13 +34,13 @@ __all__ = [
 
 _WHERE = {
     "AsyncPushConsumer": "checkback.consumer.async_push_consumer",
-    "ConsumeResult": "checkback.consumer.result",
+    "ConsumeResult": "checkback.consumer.message",
     "MessageExt": "checkback.consumer.message",
     "MessageSelector": "checkback.filter",
     "PushConsumer": "checkback.consumer.push_consumer",
     "SelectorError": "checkback.filter",
     "SqlPositions": "checkback.consumer.sql_positions",
-    "create_views": "checkback.consumer.spark_views",
+    "create_views": "checkback.consumer.spark_reader",
     "read": "checkback.consumer.spark_reader",
     "read_stream": "checkback.consumer.spark_reader",
 }

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from checkback.consumer.batch_log import BatchLog
 from checkback.consumer.consume_from_where import StartFrom, parse_start, start_position
-from checkback.consumer.dead_letter_requests import dead_letters
+from checkback.consumer.dead_letter_requests import ResumptionLedger, dead_letters
 from checkback.consumer.group.group_lag import lives
 from checkback.consumer.group.group_reader import chosen_groups, no_such_group, read_group
 from checkback.consumer.group.group_state import GroupState
@@ -22,7 +22,6 @@ from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.group.lag_reader import unread_of
 from checkback.consumer.group.rebalance import leave
 from checkback.consumer.reconsume import without_recorded
-from checkback.consumer.resumption_ledger import ResumptionLedger
 from checkback.consumer.retry import RESUMED
 from checkback.consumer.topic_reader import TopicReader
 from checkback.errors import SettingsError, StorageError
@@ -31,9 +30,9 @@ from checkback.operate.permissions import RefusedError
 from checkback.operate.transaction import Place
 from checkback.storage.log.delta_log import AlteredError, DeltaLog
 from checkback.storage.parquet.parquet_files import FileWriter
-from checkback.storage.row_texts import CONSUMER_GROUP, CONSUMER_GROUP_END
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.timestamps import time_of
+from checkback.storage.valid_texts import CONSUMER_GROUP, CONSUMER_GROUP_END
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

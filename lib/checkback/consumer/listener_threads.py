@@ -11,11 +11,10 @@ from checkback.consumer.retry import DeadLetter, after_failure
 
 if TYPE_CHECKING:
     from checkback.consumer.group.membership import Membership
-    from checkback.consumer.listener_calls import Listening
+    from checkback.consumer.listener_calls import Listening, TransactionalListening
     from checkback.consumer.options import ConsumerOptions
     from checkback.consumer.process_queue import ProcessQueue, Slice
     from checkback.consumer.process_queues import ProcessQueues
-    from checkback.consumer.transactional_calls import TransactionalListening
 
 
 class Caller:

@@ -1,7 +1,8 @@
-"""A message as a listener gets it."""
+"""A message as a listener gets it, and what it answers."""
 
 from __future__ import annotations
 
+from enum import Enum
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,6 +13,14 @@ from checkback.messages.half import SHARDING_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+class ConsumeResult(Enum):
+    """SUCCESS: it is consumed. RECONSUME_LATER: it is to be consumed again; an exception says the same."""
+
+    SUCCESS = "SUCCESS"
+    RECONSUME_LATER = "RECONSUME_LATER"
+
 
 _MICROSECONDS = pa.int64()
 

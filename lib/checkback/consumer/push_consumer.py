@@ -21,17 +21,16 @@ from checkback.consumer.coordinator import LOADS, Coordinator
 from checkback.consumer.dead_letters import DeadLetters
 from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.group.membership import Membership
-from checkback.consumer.listener_calls import Listening, one_listener, refuse_unfit
+from checkback.consumer.listener_calls import Listening, TransactionalListening, one_listener, refuse_unfit
 from checkback.consumer.listener_threads import Caller
 from checkback.consumer.options import ConsumerOptions
 from checkback.consumer.process_queues import ProcessQueues, warn
 from checkback.consumer.reader_thread import Reader
 from checkback.consumer.storage import consumer_tables, no_topic, refuse_no_tables
 from checkback.consumer.topic_reader import TopicReader
-from checkback.consumer.transactional_calls import TransactionalListening
 from checkback.errors import SettingsError
 from checkback.filter import MessageSelector
-from checkback.filter.tag_filter import tags_of
+from checkback.filter.message_selector import tags_of
 from checkback.messages.names import is_consumer_group, is_group, is_topic, not_a_folder
 from checkback.storage.files.object_store import is_registered
 

@@ -13,8 +13,7 @@ from checkback.dashboard.access import Access
 from checkback.dashboard.app import create_app
 from checkback.dashboard.pages import Pages
 from checkback.errors import SettingsError
-from checkback.gateway.http.listening_socket import listening
-from checkback.gateway.http.open_files import connections_within
+from checkback.gateway.http.listening_socket import connections_within, listening
 from checkback.gateway.http.protocol import limited
 from checkback.observe.logs import started
 from checkback.urls import LOOPBACK, in_url

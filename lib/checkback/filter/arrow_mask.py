@@ -12,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkback.filter.columns import source
-from checkback.filter.expressions import Order, Search
+from checkback.filter.expressions import Order, Search, source
 from checkback.filter.numbers import NumberType, Whole, constant_key, key
 
 if TYPE_CHECKING:

@@ -27,8 +27,7 @@ from checkback.filter.expressions import (
     Searched,
     parts,
 )
-from checkback.filter.numbers import NumberType, Whole
-from checkback.filter.values import EvaluationError, Value, is_true
+from checkback.filter.numbers import EvaluationError, NumberType, Value, Whole, is_true
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

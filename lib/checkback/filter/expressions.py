@@ -9,10 +9,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from checkback.filter.numbers import Whole
-from checkback.filter.values import Value, compare, compare_as_doubles
+from checkback.filter.numbers import Value, Whole, compare, compare_as_doubles
+
+TAGS, KEYS = "TAGS", "KEYS"
+PROPERTIES_COLUMN = "properties"
+#: RocketMQ's properties (MessageConst) -> columns
+COLUMNS = {TAGS: "tags", KEYS: "keys"}
+
+
+class Source(NamedTuple):
+    """A column, and the key if it is a map."""
+
+    column: str
+    key: str | None
+
+
+def source(name: str) -> Source:
+    """Where the property is. An entry TAGS or KEYS of the map does not count: RocketMQ's client refuses these names."""
+    return Source(COLUMNS[name], None) if name in COLUMNS else Source(PROPERTIES_COLUMN, name)
+
 
 Get: TypeAlias = "Callable[[str], str | None]"
 

@@ -6,16 +6,32 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from checkback.errors import SelectorError, missing_module
-from checkback.filter.columns import KEYS, TAGS, source
-from checkback.filter.expressions import Condition, Constant, In, Property, names
-from checkback.filter.tag_filter import tags_of
-from checkback.filter.values import EvaluationError
+from checkback.filter.expressions import KEYS, TAGS, Condition, Constant, In, Property, names, source
+from checkback.filter.numbers import EvaluationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import pyarrow as pa
     from pyspark.sql import Column
+
+
+ALL = "*"
+#: String.trim: all up to the space
+_TRIMMED = "".join(map(chr, range(0x21)))
+
+
+def tags_of(text: str | None) -> frozenset[str] | None:
+    """The tags that are delivered, compared whole. None: every message, also one without tags.
+
+    None, "" and "*" are all messages; only white space: none at all. Raises SelectorError.
+    """
+    if not text or text == ALL:
+        return None
+    parts = text.split("||")
+    if not any(parts):
+        raise SelectorError("no tag between ||", "tag filter", "name a tag, or use *", text=text, position=1)
+    return frozenset(filter(None, (part.strip(_TRIMMED) for part in parts)))
 
 
 @dataclass(frozen=True)

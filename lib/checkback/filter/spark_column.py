@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from checkback.filter.columns import source
-from checkback.filter.expressions import Order, Search
+from checkback.filter.expressions import Order, Search, source
 from checkback.filter.numbers import DIGIT_VALUES, DIGITS, DOUBLE_PATTERN, INT_BITS, NumberType, Whole
 
 if TYPE_CHECKING:

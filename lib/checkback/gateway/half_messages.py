@@ -10,28 +10,26 @@ from itertools import accumulate
 from sys import intern
 from typing import TYPE_CHECKING, NamedTuple
 
-from checkback.gateway.deduplication.fingerprints import fingerprint
-from checkback.gateway.deduplication.remembered_half import RememberedHalf, name_of
-from checkback.gateway.deduplication.verdicts import Verdict, judge_half
+from checkback.gateway.appender import half_rows
+from checkback.gateway.deduplication.remembered_half import RememberedHalf, fingerprint, name_of
 from checkback.gateway.health import now_ms, steady_ms
 from checkback.gateway.journal.group_commit import GroupCommit
 from checkback.gateway.journal.record import half_record
 from checkback.gateway.problems import Answer, Problem
 from checkback.gateway.received_ops import contradiction
-from checkback.gateway.tables import half_rows
 from checkback.messages.delay import too_late
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Awaitable, Iterator, Sequence
 
+    from checkback.gateway.appender import Appender
     from checkback.gateway.authentication import BearerTokens, Groups
     from checkback.gateway.deduplication.cache import DeduplicationCache
     from checkback.gateway.health import HealthState
     from checkback.gateway.journal.group_commit import Intake
     from checkback.gateway.journal.record import Record
     from checkback.gateway.metrics import Metrics
-    from checkback.gateway.tables import Appender
     from checkback.messages.half import Half
     from checkback.settings import Gateway
 
@@ -185,7 +183,7 @@ class HalfMessageWriter:
         known = self._cache.named(name)
         if known is not None:
             place = known.queue_id, known.queue_offset
-            if judge_half(known, content) is not Verdict.REPEATED:
+            if known.fingerprint != content:
                 return _other_content(*place)
             if known.state in _IN_VAIN:
                 return contradiction(known.state, known.reason, known.decided_at)

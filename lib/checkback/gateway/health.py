@@ -7,8 +7,8 @@ import time
 from typing import TYPE_CHECKING
 
 from checkback.errors import CheckbackError, FencedError
+from checkback.gateway.appender import OutcomeUnknownError
 from checkback.gateway.problems import Problem
-from checkback.gateway.tables import OutcomeUnknownError
 from checkback.storage.log.delta_log import AlteredError, ReplacedError
 
 if TYPE_CHECKING:

@@ -6,21 +6,30 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
+from checkback.gateway.appender import op_rows
 from checkback.gateway.deduplication.remembered_half import name_of
-from checkback.gateway.deduplication.verdicts import Verdict, judge_op
 from checkback.gateway.half_lookups import LookedUp, OlderHalves
 from checkback.gateway.health import now_ms, steady_ms
 from checkback.gateway.journal.group_commit import GroupCommit
 from checkback.gateway.journal.record import op_record
 from checkback.gateway.problems import Answer, Problem
-from checkback.gateway.received_ops import ReceivedOp, ReceivedOps, contradiction, ended, firsts_of, judged
-from checkback.gateway.tables import op_rows
+from checkback.gateway.received_ops import (
+    ReceivedOp,
+    ReceivedOps,
+    Verdict,
+    contradiction,
+    ended,
+    firsts_of,
+    judge_op,
+    judged,
+)
 from checkback.gateway.unverified_ops import OpKey
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from concurrent.futures import ThreadPoolExecutor
 
+    from checkback.gateway.appender import Appender
     from checkback.gateway.authentication import BearerTokens, Groups
     from checkback.gateway.deduplication.cache import DeduplicationCache
     from checkback.gateway.deduplication.history import DeduplicationHistory, Place
@@ -29,7 +38,6 @@ if TYPE_CHECKING:
     from checkback.gateway.journal.group_commit import Intake
     from checkback.gateway.journal.record import Record
     from checkback.gateway.metrics import Metrics
-    from checkback.gateway.tables import Appender
     from checkback.gateway.unverified_ops import UnverifiedOps
     from checkback.messages.op import RemarkedOp
     from checkback.settings import Gateway

@@ -1,13 +1,18 @@
-"""Ops that were received and are in flight, and the answers to them. No I/O, no clock."""
+"""Ops that were received and are in flight, the verdicts on them, and the answers to them. No I/O, no clock.
+
+The rules are those of RocketMQ's EndTransactionProcessor, plus one: the first op stands.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING
 
-from checkback.gateway.deduplication.verdicts import Verdict
+from checkback.gateway.deduplication.remembered_half import name_of, short, whose
 from checkback.gateway.problems import Problem
 from checkback.messages.limits import LONG_MAX
+from checkback.storage.first_op import misfit
 from checkback.storage.timestamps import iso
 
 if TYPE_CHECKING:
@@ -19,6 +24,32 @@ if TYPE_CHECKING:
     from checkback.gateway.deduplication.remembered_half import RememberedHalf
     from checkback.gateway.problems import Answer
     from checkback.messages.op import Op, RemarkedOp
+
+
+class Verdict(Enum):
+    """The gateway's verdict on a message."""
+
+    NEW = "new"
+    REPEATED = "repeated"
+    CONTRADICTION = "contradiction"
+    UNKNOWN_OFFSET = "unknown_offset"
+    WRONG_GROUP = "wrong_group"
+    WRONG_TRANSACTION_ID = "wrong_transaction_id"
+
+
+def judge_op(known: RememberedHalf | None, op: Op) -> Verdict:
+    """The verdict on an op for the half message that it names; ``known`` None = there is no such half message."""
+    if known is None:
+        return Verdict.UNKNOWN_OFFSET
+    # Fast path: most match.
+    if op.transaction_id is None or known.name != name_of(op.producer_group, op.transaction_id):
+        wrong = misfit(op.producer_group, short(op.transaction_id), *whose(known))
+        if wrong is not None:
+            return Verdict.WRONG_GROUP if wrong == "producer_group" else Verdict.WRONG_TRANSACTION_ID
+    if known.state is None:
+        return Verdict.NEW
+    return Verdict.REPEATED if known.state == op.state else Verdict.CONTRADICTION
+
 
 _DETAILS = {
     Verdict.UNKNOWN_OFFSET: "queue_id, half_offset: no half message of a gateway is there",

@@ -11,19 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from checkback.gateway.appender import Appender, tables_of
 from checkback.gateway.authentication import BearerTokens
 from checkback.gateway.deduplication.cache import DeduplicationCache
 from checkback.gateway.deduplication.history import DeduplicationHistory
 from checkback.gateway.half_messages import HalfMessageWriter
 from checkback.gateway.health import HealthState, steady_ms
 from checkback.gateway.journal.flusher import Flusher, FlushLoop, behind_s
-from checkback.gateway.journal.group_commit import InLoop, drive, to_table
-from checkback.gateway.journal.journal_commit import JournalIntake, to_journal
+from checkback.gateway.journal.group_commit import InLoop, JournalIntake, drive, to_journal, to_table
 from checkback.gateway.journal.recovery import open_journal, own_queues, recover, refuse_missing_tables
 from checkback.gateway.ops import OpWriter
 from checkback.gateway.ownership import first_app
 from checkback.gateway.problems import Problem
-from checkback.gateway.tables import Appender, tables_of
 from checkback.gateway.transaction_queries import TransactionQueries
 from checkback.gateway.unverified_ops import UnverifiedOps
 from checkback.storage.files.object_store import concurrently

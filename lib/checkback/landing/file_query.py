@@ -14,9 +14,9 @@ from checkback.errors import SettingsError
 from checkback.landing.chunked_reader import plain_path
 from checkback.landing.file_listing import in_ms
 from checkback.landing.file_source import Source, check_all
+from checkback.landing.landing_queries import Landed, LandingStream, run
 from checkback.landing.made_with import planned_inside
 from checkback.landing.parser import LINES
-from checkback.landing.run import Landed, LandingStream, run
 from checkback.spark.connect import classic_only
 from checkback.spark.hadoop_settings import FILE_MANAGER, NO_RENAME
 from checkback.storage.files.paths import local_path

@@ -13,8 +13,8 @@ from checkback.operate.transaction import OPERATOR, Decision, Key, LandedOp, Pla
 from checkback.storage import rejected_ops
 from checkback.storage.first_op import is_own, misfit, turn
 from checkback.storage.rejected_ops import RejectedOps
-from checkback.storage.row_texts import COUNTED, NOT_TRIED, tried_error
 from checkback.storage.timestamps import EPOCH
+from checkback.storage.valid_texts import COUNTED, NOT_TRIED, tried_error
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from checkback.producer.base_producer import RETRY_POLICY, BaseProducer, one
 from checkback.producer.calls import HALVES, MESSAGES, Call, Route, send_results
-from checkback.producer.daemon_threads import DaemonThreads, Outcome, ReservedThread
-from checkback.producer.deadlines import Deadlines, resolve
+from checkback.producer.daemon_threads import DaemonThreads, Deadlines, Outcome, ReservedThread, resolve
 from checkback.producer.listener import (
     AsyncTransactionListener,
     TransactionListener,

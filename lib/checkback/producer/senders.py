@@ -21,7 +21,7 @@ from checkback.errors import CheckbackError
 from checkback.producer.accumulator import Accumulator, C, Outstanding
 from checkback.producer.calls import HALVES, MESSAGES, OPS, Call, NoReply, Op, Route, distribute, request_body
 from checkback.producer.connection import Connection
-from checkback.producer.gateway import PROBE, PROBE_S, Gateway
+from checkback.producer.gateway_address import PROBE, PROBE_S, Gateway
 from checkback.producer.listener import logger
 from checkback.producer.message import queue_of
 from checkback.producer.responses import TRY_AGAIN, GatewayError, GatewayReply, may_have_landed

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from checkback.check.circuit_breaker import limits_of
 from checkback.query.engines.question import Question
 from checkback.query.no_answer import REFUSED
-from checkback.storage.row_texts import NOT_TRIED
+from checkback.storage.valid_texts import NOT_TRIED
 
 if TYPE_CHECKING:
     from checkback.settings import Settings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from checkback.query.no_answer import REFUSED
-from checkback.storage.row_texts import BREAKER_OPEN, COUNTED, NOT_TRIED
+from checkback.storage.valid_texts import BREAKER_OPEN, COUNTED, NOT_TRIED
 
 _KEY = "queue_id, queue_offset, producer_group, transaction_id"
 _PREVENTED = f"outcome = 'NO_ANSWER' AND error IS NULL AND startswith(said, '{NOT_TRIED}')"

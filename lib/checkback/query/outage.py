@@ -13,8 +13,8 @@ from checkback.query.outage_questions import damage_question
 from checkback.query.plot_intervals import in_words, interval_for
 from checkback.query.versions.as_of import parse_as_of
 from checkback.query.versions.view import View, moment_column
-from checkback.storage.row_texts import NOT_TRIED
 from checkback.storage.timestamps import time_of_us
+from checkback.storage.valid_texts import NOT_TRIED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

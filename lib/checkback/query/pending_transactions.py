@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from checkback.query.engines.question import Question
 from checkback.query.newest_answers import BROKEN_GROUPS, NEWEST_ANSWERS
 from checkback.query.no_answer import hint_sql, no_answer_sql
-from checkback.storage.row_texts import NOT_UTF8
 from checkback.storage.timestamps import MOST
+from checkback.storage.valid_texts import NOT_UTF8
 
 if TYPE_CHECKING:
     from collections.abc import Collection

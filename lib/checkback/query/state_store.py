@@ -12,8 +12,7 @@ from checkback.errors import StateError
 from checkback.query.versions.table_versions import FixedTables
 from checkback.query.versions.view import View
 from checkback.reconcile.checkpoint_owner import NAME
-from checkback.reconcile.records.action_records import pending_by_group
-from checkback.reconcile.records.actions import ACTIONS_SCHEMA, pack
+from checkback.reconcile.records.actions import ACTIONS_SCHEMA, pack, pending_by_group
 from checkback.reconcile.state.next_deliveries import load
 from checkback.reconcile.state.packed_events import parse_key
 from checkback.reconcile.state.processor import NEXT_NAME, STATE_NAME

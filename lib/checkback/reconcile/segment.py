@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from checkback.reconcile import scheduled as scheduling
-from checkback.reconcile.records.action_records import actions_on, actions_on_pending
+from checkback.reconcile.records.actions import actions_on, actions_on_pending
 from checkback.reconcile.records.records import (
     ACTION,
     EARLY,

@@ -5,18 +5,41 @@ from __future__ import annotations
 import difflib
 import reprlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 
 from checkback.errors import SettingsError
 from checkback.messages.fields import nearest
 from checkback.settings.model import Producer
-from checkback.settings.secret_paths import is_secret
 from checkback.settings.values import format_size
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
+
+
+def is_secret(model: type[BaseModel], path: Sequence[str | int]) -> bool:
+    """True if the value at the path is a secret. Parts of maps and lists are whatever they are."""
+    found: Any = model
+    for part in path:
+        if isinstance(found, type) and issubclass(found, BaseModel):
+            fields = {field.alias or name: field for name, field in found.model_fields.items()}
+            if part not in fields:
+                return False
+            found = fields[str(part)].annotation
+        elif get_origin(found) in (dict, list):
+            found = get_args(found)[-1]
+        else:
+            return False
+    return _has_secret(found)
+
+
+def _has_secret(annotation: Any) -> bool:
+    """True for SecretStr, also within ``| None`` and Annotated, not within a map or list."""
+    if get_origin(annotation) in (dict, list):
+        return False
+    return annotation is SecretStr or any(map(_has_secret, get_args(annotation)))
+
 
 KeyPath = tuple[str, ...]
 #: maps whose values are masked, and may be ``env:NAME``

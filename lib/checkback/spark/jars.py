@@ -1,7 +1,7 @@
 """The JARs of a local session: Ivy fetches them once, and every start puts them on the JVM's class path.
 
 With ``spark.jars.packages`` every start would resolve them with Ivy, copy them, and load their classes with Spark's own
-class loader, which a class-data archive (`class_data_archive`) does not cover.
+class loader, which a class-data archive does not cover.
 
 `make install` keeps them in the installation, for all its users. What is fetched later, with a first start, goes into
 the user's cache, unless the user may write in the installation.
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
 
 DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
 #: name of Spark's Kafka source among packages and JARs (`land --kafka` only)
@@ -154,3 +155,32 @@ def _name(conf: Mapping[str, str]) -> str:
     asked = {key: value for key, value in conf.items() if key.startswith("spark.jars")}
     key = json.dumps([spark_version, asked], sort_keys=True)
     return f"jars-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+
+
+OPTIONS = "spark.driver.extraJavaOptions"
+SILENT = "-Xlog:cds=off -Xlog:cds+dynamic=off"
+
+
+def with_archive(conf: Mapping[str, str], java: str) -> dict[str, str]:
+    """The settings, with the archive of this JVM and class path if it exists."""
+    file, options = archive_of(conf, java), conf.get(OPTIONS, "")
+    if file is None or not file.is_file() or "SharedArchive" in options or "ArchiveClassesAtExit" in options:
+        return dict(conf)
+    return {**conf, OPTIONS: f"{options} -XX:SharedArchiveFile={file} {SILENT}".strip()}
+
+
+def archive_of(conf: Mapping[str, str], java: str) -> Path | None:
+    """The path of the archive for this JVM and class path, whether it exists or not; None if there can be none.
+
+    Its name is a hash of the JARs and their modification times: the JVM rejects an archive of other JARs.
+    """
+    path = conf.get(CLASS_PATH)
+    if path is None or PACKAGES in conf or os.pathsep != ":":  # or Ivy decides about the class path
+        return None
+    files = [Path(os.path.realpath(java)), *map(Path, path.split(":")), *sorted(of_spark().glob("*.jar"))]
+    try:
+        known = [(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files]
+    except OSError:
+        return None
+    file = kept(f"classes-{hashlib.sha256(repr(known).encode()).hexdigest()[:16]}.jsa")
+    return None if " " in str(file) else file  # JVM options are one space-separated string

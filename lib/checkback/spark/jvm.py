@@ -55,13 +55,13 @@ def quick_start(conf: Mapping[str, str], java: str) -> tuple[dict[str, str], dic
 
     And what its environment has for them. Raises CheckbackError if the JARs cannot be fetched.
     """
-    from checkback.spark import class_data_archive, jars
+    from checkback.spark import jars
 
     if not _is_local(conf):
         return dict(conf), {}  # separate executors do not have our class path
     if jars.PACKAGES in jars.on_class_path(conf):
         fetch_packages(conf)
-    return class_data_archive.with_archive(with_class_path(conf), java), jars.at_end(conf)
+    return jars.with_archive(with_class_path(conf), java), jars.at_end(conf)
 
 
 def _is_local(conf: Mapping[str, str]) -> bool:

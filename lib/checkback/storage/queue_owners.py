@@ -2,7 +2,7 @@
 
 A second writer could reuse the offset of an acknowledged message, and `reconcile` keeps the first one that landed.
 Ownership is recorded in `half` itself: each owner commits under a Delta transaction identifier for the queue,
-``gateway/<queue>`` (`gateway.tables`), ``operator/<queue>`` (`operate.resume`) or ``kafka/<queue>`` (`landing`).
+``gateway/<queue>`` (`gateway.appender`), ``operator/<queue>`` (`operate.resume`) or ``kafka/<queue>`` (`landing`).
 """
 
 from __future__ import annotations

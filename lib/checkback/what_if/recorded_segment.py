@@ -29,7 +29,7 @@ class Recorded:
 
     ``halves``: of each transaction the half message that counts, by offset; ``outcomes``: what became of it, OUTCOME.
     ``events``: EVENT records of all half messages and ops but those of recorded checks; ``read``: by which turn each
-    was read. ``verdicts``: ops of recorded checks. ``requests``, ``answers``: those of transactions in ``halves``.
+    was read. ``received_ops``: ops of recorded checks. ``requests``, ``answers``: those of transactions in ``halves``.
     ``deferred``: by turn, whether a check was due that the batch did not make. ``needs``: by turn, when the first thing
     came up that made the batch necessary (ms); NEVER = nothing did.
     """

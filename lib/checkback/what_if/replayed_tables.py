@@ -14,8 +14,7 @@ import pyarrow as pa
 from checkback.errors import SettingsError
 from checkback.query.engines.duckdb_engine import DuckDBEngine
 from checkback.reconcile.batch_rules import rules_of
-from checkback.settings.layers import OVERRIDE
-from checkback.settings.loading import load
+from checkback.settings.loading import OVERRIDE, load
 from checkback.storage.log.snapshot_files import Span
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables

@@ -8,8 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkback.gateway.deduplication.fingerprints import fingerprints
-from checkback.gateway.deduplication.remembered_half import CODE_OF, RememberedColumns, joined_names
+from checkback.gateway.deduplication.remembered_half import CODE_OF, RememberedColumns, fingerprints, joined_names
 from checkback.messages.op import STATES
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from checkback.storage.log.delta_log import ReplacedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from checkback.gateway.appender import Appender
     from checkback.gateway.health import HealthState
     from checkback.gateway.journal.journal import Journal
     from checkback.gateway.journal.record import Record, Unflushed
     from checkback.gateway.metrics import Metrics
-    from checkback.gateway.tables import Appender
 
 #: a flush takes more than a commit of the tables alone: it is not waited for
 _ROWS = 10 * COMMIT_ROWS

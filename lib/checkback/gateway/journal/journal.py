@@ -16,10 +16,19 @@ from contextlib import ExitStack, closing, suppress
 from typing import TYPE_CHECKING
 
 from checkback.errors import SettingsError, StorageError
-from checkback.gateway.journal.files import Identity, exclusive, exists, incomplete, note, noted, refuse_parts
+from checkback.gateway.appender import OutcomeUnknownError
+from checkback.gateway.journal.files import (
+    LARGE,
+    Identity,
+    Segments,
+    exclusive,
+    exists,
+    incomplete,
+    note,
+    noted,
+    refuse_parts,
+)
 from checkback.gateway.journal.record import Kind, Record, Unflushed
-from checkback.gateway.journal.segments import LARGE, Segments
-from checkback.gateway.tables import OutcomeUnknownError
 from checkback.storage.files.fsync import flush_parents
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from checkback.errors import StorageError
-from checkback.gateway.tables import half_rows_at, op_rows
+from checkback.gateway.appender import half_rows_at, op_rows
 from checkback.messages.half import Half
 from checkback.messages.op import RemarkedOp
 

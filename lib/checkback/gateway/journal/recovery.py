@@ -7,6 +7,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 from checkback.errors import SettingsError, StorageError
+from checkback.gateway.appender import claim
 from checkback.gateway.journal.files import note_root, root_of
 from checkback.gateway.journal.journal import Journal
 from checkback.gateway.journal.record import Kind
@@ -21,7 +22,6 @@ from checkback.gateway.ownership import (
     owned_by_others,
     start_app,
 )
-from checkback.gateway.tables import claim
 from checkback.storage.files.object_store import is_registered
 from checkback.storage.files.paths import local_path
 from checkback.storage.log.delta_log import DeltaLog
@@ -29,9 +29,9 @@ from checkback.storage.log.delta_log import DeltaLog
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from checkback.gateway.appender import Appender
     from checkback.gateway.deduplication.history import DeduplicationHistory
     from checkback.gateway.journal.flusher import Flusher
-    from checkback.gateway.tables import Appender
     from checkback.settings import Settings
 
 #: places that are looked up at a time

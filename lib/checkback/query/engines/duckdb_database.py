@@ -15,8 +15,8 @@ from checkback.errors import SettingsError, StorageError, printable
 from checkback.query.engines.check_jitter import NAME, own_jitter
 from checkback.query.engines.rejected_names import NAMES, REJECTED_NAMES, rejected_names
 from checkback.query.engines.version_at import TOO_LONG_AGO
-from checkback.storage.row_texts import NOT_TRIED
 from checkback.storage.timestamps import LEAST, MOST
+from checkback.storage.valid_texts import NOT_TRIED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

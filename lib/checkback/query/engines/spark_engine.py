@@ -20,10 +20,9 @@ from checkback.query.engines.rejected_names import NAMES, REJECTED_NAMES, reject
 from checkback.query.engines.version_at import TOO_LONG_AGO
 from checkback.storage.dataframes import frame
 from checkback.storage.log.commit_reader import Added, CommitReader, added_by
-from checkback.storage.row_texts import NOT_TRIED
 from checkback.storage.spark_schemas import schema_of
 from checkback.storage.table_scan import read_table, read_topics
-from checkback.storage.valid_texts import python_values
+from checkback.storage.valid_texts import NOT_TRIED, python_values
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from checkback.query.no_answer import hint, no_answer
-from checkback.storage.row_texts import NOT_TRIED, NOT_UTF8
 from checkback.storage.timestamps import time_of
+from checkback.storage.valid_texts import NOT_TRIED, NOT_UTF8
 
 _NONE_YET = "no batch of reconcile has run yet"
 

@@ -12,8 +12,8 @@ from checkback.query.pending_transactions import pending_question
 from checkback.query.status.diagnosis import Group, Reconcile, diagnose, is_stuck
 from checkback.query.status.progress import progress
 from checkback.storage.lock import lock_is_held
-from checkback.storage.row_texts import COUNTED, NOT_TRIED
 from checkback.storage.timestamps import ms_of
+from checkback.storage.valid_texts import COUNTED, NOT_TRIED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

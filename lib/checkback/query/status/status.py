@@ -18,9 +18,9 @@ from checkback.query.undelivered_messages import SCHEDULED, count_unpublished
 from checkback.storage.files.object_store import concurrently
 from checkback.storage.lock import lock_is_held
 from checkback.storage.log.commit_reader import CommitReader, Unread
-from checkback.storage.row_texts import CONSUMER_GROUP, CONSUMER_GROUP_END
 from checkback.storage.tables import Tables
 from checkback.storage.timestamps import ms_of, us_of
+from checkback.storage.valid_texts import CONSUMER_GROUP, CONSUMER_GROUP_END
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -19,14 +19,13 @@ from pyspark.sql import functions as F
 from checkback.errors import StorageError
 from checkback.reconcile.checkpoint_owner import NAME, claim
 from checkback.reconcile.publish import rejected, unpublished
+from checkback.reconcile.publish.batch_row import NOT_KNOWN, READ, Written, application, batch_row, read_ranges
+from checkback.reconcile.publish.batch_row import TABLE as BATCHES
 from checkback.reconcile.publish.batch_writers import BatchWriter, FileBatchWriter, SparkBatchWriter, total_rows
-from checkback.reconcile.publish.batches import NOT_KNOWN, Written, application, batch_row
-from checkback.reconcile.publish.batches import TABLE as BATCHES
 from checkback.reconcile.publish.half_lookup import HalfLookup
 from checkback.reconcile.publish.half_rows import HalfRows
 from checkback.reconcile.publish.tasks import UNPUBLISHED_PREFIX
 from checkback.reconcile.publish.topic_tables import TopicTables, side_by_side
-from checkback.reconcile.read_ranges import READ, read_ranges
 from checkback.reconcile.records.actions import Actions
 from checkback.reconcile.records.records import Action
 from checkback.reconcile.start.preconditions import REPLACED_FIX
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from checkback.reconcile.batch_rules import BatchRules
-    from checkback.reconcile.read_ranges import ReadRange
+    from checkback.reconcile.publish.batch_row import ReadRange
     from checkback.reconcile.records.records import Records
     from checkback.reconcile.state.wake_timers import WakeTimers
     from checkback.storage.checkpoints.checkpoint import Batch

@@ -1,4 +1,4 @@
-"""The actions of a batch in the driver's memory: integers, 52 bytes per action."""
+"""The actions of a batch: ACTION records made from those they are about; in the driver's memory 52 bytes each."""
 
 from __future__ import annotations
 
@@ -16,6 +16,49 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from numpy.typing import NDArray
+
+
+#: maximum number of groups that a segment reports
+MOST_GROUPS = 32
+
+
+def actions_on(action: Action, about: Records, detail: int | NDArray[Any] = 0) -> Records:
+    """An action on each of these records, which have offset, store, group and transaction."""
+    rows = np.zeros(len(about), ACTION)
+    rows["action"] = action
+    rows["detail"] = detail
+    for name in ("offset", "store", "group", "transaction"):
+        rows[name] = about[name]
+    return rows
+
+
+def actions_on_pending(action: Action, pending: Records, detail: int | NDArray[Any]) -> Records:
+    """An action on each of these PENDING records."""
+    rows = actions_on(action, pending, detail)
+    rows["check_times"] = pending["check_times"]
+    rows["repeated"] = pending["repeated"]
+    return rows
+
+
+def pending_by_group(pending: Records) -> Records:
+    """PENDING actions: how many of these PENDING records each group has, of the MOST_GROUPS that have most."""
+    groups, which, counts = np.unique(pending["group"], return_inverse=True, return_counts=True)
+    oldest = np.full(len(groups), np.iinfo(np.int64).max)
+    np.minimum.at(oldest, which, pending["born"])
+    most = np.argsort(-counts, kind="stable")[:MOST_GROUPS]
+    rows = np.zeros(len(most), ACTION)
+    rows["action"] = Action.PENDING
+    rows["group"], rows["check_times"], rows["due"] = groups[most], counts[most], oldest[most]
+    return rows
+
+
+def actions_on_scheduled(action: Action, scheduled: Records, detail: int | NDArray[Any] = 0) -> Records:
+    """An action on each of these SCHEDULED records."""
+    rows = actions_on(action, scheduled, detail)
+    for name in ("check_times", "repeated", "due"):
+        rows[name] = scheduled[name]
+    return rows
+
 
 #: The processor's output: a row per segment that the batch touches, a SEGMENT record and its ACTION records. One
 #: column: Spark's and pandas' overhead per column and segment exceeds the cost of the decisions.

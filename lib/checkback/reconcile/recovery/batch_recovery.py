@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 
 from checkback.errors import StateError
 from checkback.reconcile.publish import unpublished
-from checkback.reconcile.publish.batches import TABLE as BATCHES
+from checkback.reconcile.publish.batch_row import TABLE as BATCHES
 from checkback.reconcile.publish.topic_tables import TopicTables
 from checkback.reconcile.records.records import LONGEST_DELAY
 from checkback.reconcile.recovery.interrupted_batch import with_unconcluded

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from checkback.errors import StorageError
 from checkback.reconcile.checkpoint_owner import NAME, committed, last_owner
-from checkback.reconcile.publish.batches import TABLE
+from checkback.reconcile.publish.batch_row import TABLE
 from checkback.storage.checkpoints.checkpoint import read_checkpoint
 from checkback.storage.dataframes import union
 from checkback.storage.own_failure import own_failure

@@ -10,23 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pandas as pd
 
-from checkback.reconcile.records.action_records import pending_by_group
-from checkback.reconcile.records.actions import AS_BEFORE, pack
-from checkback.reconcile.records.records import ACTION, EVENT, Action
+from checkback.reconcile.records.actions import AS_BEFORE, pack, pending_by_group
+from checkback.reconcile.records.records import ACTION, EVENT, Action, Kind
 from checkback.reconcile.segment import Segment, decide
-from checkback.reconcile.state.early_ops import EarlyOpLimit
 from checkback.reconcile.state.next_deliveries import NextDeliveries, load
 from checkback.reconcile.state.packed_events import parse_key, unpack
 from checkback.reconcile.state.state_codec import AT_ONCE, NO_TIMER, NO_TIMERS, Timers, decode, encode
-from checkback.reconcile.state.timer_encoding import (
-    TimerKind,
-    delivery_timer,
-    due_timer,
-    kind_of,
-    ops_timer,
-    put_off_delivery,
-    put_off_timer,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -35,6 +24,105 @@ if TYPE_CHECKING:
 
     from checkback.reconcile.records.records import Records
     from checkback.reconcile.segment import Rules
+
+
+#: slots in a window, 4 ms each
+SLOTS = 256
+#: windows per step of `since`
+_STEP = 32
+#: maximum number of windows by which a segment is deferred
+_FURTHEST = 60
+#: number of segments with deferred deliveries that keep their order
+_IN_ORDER = 30
+
+
+class TimerKind(Enum):
+    """The type of a timer."""
+
+    DUE = "something comes due"
+    PUT_OFF = "put off"
+    WITH_OPS = "ops to apply"
+    DELIVERY = "a delivery"
+    LATE_DELIVERY = "a delivery that was put off"
+
+    @property
+    def of_delivery(self) -> bool:
+        """True for a timer of scheduled messages."""
+        return self in (TimerKind.DELIVERY, TimerKind.LATE_DELIVERY)
+
+
+#: by the timer modulo 8
+_KINDS = (TimerKind.PUT_OFF, TimerKind.DUE, TimerKind.WITH_OPS, TimerKind.DELIVERY) * 2
+_KINDS = (*_KINDS[:-1], TimerKind.LATE_DELIVERY)
+
+
+def kind_of(timer: int) -> TimerKind:
+    """The type of the timer (ms)."""
+    return _KINDS[timer % 8]
+
+
+def due_timer(at: int) -> int:
+    """The first timer of the kind DUE from ``at`` (ms) on."""
+    return at + (1 - at) % 4
+
+
+def delivery_timer(at: int) -> int:
+    """The first timer of the kind DELIVERY from ``at`` (ms) on."""
+    return at + (3 - at) % 8
+
+
+def put_off_delivery(now: int, before: int) -> int:
+    """A timer after ``now`` (ms) of the kind LATE_DELIVERY. ``before``: number deferred before it in the batch.
+
+    The first keep their order; all fire in the next batch, or the one after.
+    """
+    first = now + 1
+    return first + (7 - first) % 8 + 8 * min(before, _IN_ORDER)
+
+
+def ops_timer(at: int) -> int:
+    """The first timer of the kind WITH_OPS from ``at`` (ms) on."""
+    return at + (2 - at) % 4
+
+
+def put_off_timer(now: int, ahead: int = 0, before: int | None = None) -> int:
+    """A timer after ``now`` (ms) of the kind PUT_OFF.
+
+    ``before``: the timer of that kind that fired; None = the segment was not deferred before. ``ahead``: approximate
+    number of batches filled with segments that have waited longer.
+    """
+    window = now // (4 * SLOTS) + 1 + min(ahead, _FURTHEST)
+    since = window // _STEP if before is None else put_off_since(before)
+    return 4 * (window * SLOTS + SLOTS - 1 - min(max(0, window // _STEP - since), SLOTS - 1))
+
+
+def put_off_since(timer: int) -> int:
+    """Since when the segment of a PUT_OFF timer waits: a number that increases with time."""
+    window, slot = divmod(timer // 4, SLOTS)
+    return window // _STEP - (SLOTS - 1 - slot)
+
+
+#: maximum number of segments per group, batch and partition
+SEGMENTS = 256
+#: number of ops in a batch for one segment that justify creating it
+OPS = 16
+
+
+class EarlyOpLimit:
+    """The limit in one batch and partition."""
+
+    def __init__(self) -> None:
+        self._opened: dict[int, int] = {}
+
+    def crowded(self, events: Records) -> Collection[int]:
+        """The groups (hashes) whose ops may not create this unseen segment; ``events``: its EVENT records."""
+        ops = events[events["kind"] < Kind.UNKNOWN]
+        if not 0 < len(ops) < OPS or np.isin(events["kind"], (Kind.HALF, Kind.MESSAGE)).any():
+            return ()
+        groups = np.unique(ops["group"]).tolist()
+        full = {group for group in groups if self._opened.get(group, 0) >= SEGMENTS}
+        self._opened |= {group: self._opened.get(group, 0) + 1 for group in groups if group not in full}
+        return full
 
 
 class _Turn(Enum):

@@ -16,14 +16,13 @@ import pyarrow as pa
 import uvicorn
 
 from checkback.errors import CheckbackError, SettingsError
+from checkback.gateway.appender import tables_of
 from checkback.gateway.authentication import BearerTokens
 from checkback.gateway.http.api import create_app
-from checkback.gateway.http.listening_socket import listening
-from checkback.gateway.http.open_files import connections_within
+from checkback.gateway.http.listening_socket import connections_within, listening
 from checkback.gateway.http.protocol import limited
 from checkback.gateway.metrics import Metrics
 from checkback.gateway.service import GatewayService
-from checkback.gateway.tables import tables_of
 from checkback.urls import in_url, is_loopback
 
 if TYPE_CHECKING:

@@ -1,21 +1,23 @@
-"""The row of the table `batches`: a batch's counts and rules. No Spark, no I/O."""
+"""The row of the table `batches`: a batch's counts and rules, and what it has read. No Spark, no I/O."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
 from checkback.reconcile.records.records import Action
-from checkback.storage.schemas import arrow_schema
+from checkback.storage.checkpoints.checkpoint import StreamPosition
+from checkback.storage.schemas import SOURCES, arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from checkback.reconcile.batch_rules import BatchRules
-    from checkback.reconcile.read_ranges import ReadRange
+    from checkback.storage.checkpoints.checkpoint import Batch
+
 
 #: the table, and the actions that a column counts; LATE_OP and the rejections: `Written.rejected`
 TABLE = "batches"
@@ -93,3 +95,34 @@ def batch_row(
 
 def _time(ms: int) -> datetime:
     return datetime.fromtimestamp(ms // 1000, timezone.utc).replace(microsecond=ms % 1000 * 1000)
+
+
+#: the query whose batches these are, and its sources with rows
+_QUERY, READ = "reconcile", ("half", "op")
+
+
+class ReadRange(NamedTuple):
+    """The files after ``from_index`` of ``from_version``, up to ``to_index`` of ``to_version``; -1 = none of it."""
+
+    from_version: int
+    from_index: int
+    to_version: int
+    to_index: int
+
+
+def read_ranges(batch: Batch, before: Batch | None, restored: Mapping[str, int] | None = None) -> dict[str, ReadRange]:
+    """By source what the batch read: from the end of the batch ``before`` it to its own.
+
+    ``before``: None = it is the first of its checkpoint, which begins with the tables' beginning or, after a rebuild,
+    with the versions ``restored``. A source is left out while its first snapshot is read in several batches: the
+    snapshot's files are numbered otherwise than those of a version.
+    """
+    found = {}
+    for at, name in enumerate(SOURCES[_QUERY]):
+        if name not in READ:
+            continue
+        begin = (None if before is None else before.position(at)) or StreamPosition("", (restored or {}).get(name, 0))
+        end = batch.position(at) or begin
+        if not (begin.starting or end.starting):
+            found[name] = ReadRange(begin.version, max(begin.index, -1), end.version, max(end.index, -1))
+    return found
