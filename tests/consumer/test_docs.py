@@ -88,10 +88,10 @@ def test_a_listener_moved_from_rocketmq(lake: Published) -> None:
             return True
 
     lake.publish({"orders": [lake.messages(2, tags="paid")]})
-    code = _code("A listener moved", "docs/rocketmq-consumer.md").replace('start_from="last"', 'start_from="first"')
+    code = _code("Moving a listener", "docs/rocketmq.md").replace('start_from="last"', 'start_from="first"')
     assert "threading.Event().wait()" in code
     code = code.replace("threading.Event().wait()", "until(lambda: len(shipped) == 2)")
     names: dict[str, Any] = {"orders": Orders(), "root": lake.tables.root, "until": until, "shipped": shipped}
-    exec(compile(code, "docs/rocketmq-consumer.md", "exec"), names)  # noqa: S102 - the page's own code
+    exec(compile(code, "docs/rocketmq.md", "exec"), names)  # noqa: S102 - the page's own code
     assert names["consumer"].stopping
     assert sorted(shipped) == [("key-0", b"body-0"), ("key-1", b"body-1")]

@@ -293,7 +293,7 @@ def test_every_python_block_is_run() -> None:
     there |= {("docs/consumer.md", "Consuming a topic"), ("docs/consumer.md", "Exactly once")}
     there |= {
         ("docs/producer.md", "Several messages in one local transaction"),
-        ("docs/rocketmq-consumer.md", "A listener moved"),
+        ("docs/rocketmq.md", "Moving a listener"),
     }
     assert {(block.page, block.heading) for block in blocks("python") if not block.needs_spark} == here | there
 
