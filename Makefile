@@ -6,6 +6,7 @@ STORE ?= folder
 HISTORIES ?= 5000
 SEED ?=
 ROUNDS ?= 25
+EXAMPLES ?= default
 PY := .venv/bin/python
 STAMP := .venv/.installed
 
@@ -13,7 +14,7 @@ STAMP := .venv/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help check install run run-trace notebook test test-fast test-cluster test-crash test-power simulate lint docs screenshots zip bench clean
+.PHONY: help check install run run-trace notebook test test-rest test-all test-fast test-cluster test-crash test-power simulate lint docs screenshots zip bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,14 +47,24 @@ notebook: install ## inspect the tables in Jupyter (notebooks/); runs the demo f
 
 # In memory, if there is room for files and programs: much of the tests' time would be waiting for the disk. Of those that
 # passed nothing is kept.
-test test-fast: TMPDIR := $(shell grep -qs ' /dev/shm .*noexec' /proc/mounts || df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4194304 { print $$6 }')
-test test-fast: PYTEST := $(PY) -m pytest -q -n 3 --dist loadfile -o tmp_path_retention_policy=failed
+TESTS := test test-rest test-fast
+$(TESTS): TMPDIR := $(shell grep -qs ' /dev/shm .*noexec' /proc/mounts || df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4194304 { print $$6 }')
+$(TESTS): PYTEST = TMPDIR=$(or $(TMPDIR),/tmp) $(PY) -m pytest -q --dist worksteal -o tmp_path_retention_policy=failed --hypothesis-profile=$(EXAMPLES)
 
-test: install ## all tests, in three processes
-	@TMPDIR=$(or $(TMPDIR),/tmp) $(PYTEST) --no-loadscope-reorder
+# Two have a core each; while tests of the third wait, for their threads or the disk, the others use them. One has a Spark
+# session.
+test: install ## what starts neither Spark nor processes, and a spine of what does; EXAMPLES=thorough: 15 times the examples
+	@$(PYTEST) -n 3 -m "not rest"
 
+# A session each: a third would cost more than it brings.
+test-rest: install ## all other tests: Spark, servers, stores, Kafka, catalogs, clusters, a browser, kill -9, benchmarks
+	@DRIVERS=1 $(PYTEST) -n 2 -m rest
+
+test-all: test test-rest ## all tests
+
+test-fast: EXAMPLES = fast
 test-fast: install ## the short tests, without Spark and processes of their own; a quarter of hypothesis' examples
-	@TMPDIR=$(or $(TMPDIR),/tmp) $(PYTEST) -m "not spark and not slow" --hypothesis-profile=fast
+	@$(PYTEST) -n 3 -m "not slow"
 
 test-crash: install ## kill -9 the application under load, then audit; ROUNDS=n, SEED=n
 	@PYTHONPATH=lib:tests ROUNDS=$(ROUNDS) SEED=$(SEED) $(PY) -m crash

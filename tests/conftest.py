@@ -1,12 +1,12 @@
-"""Fixtures that more than one folder of tests uses. Whoever asks for `spark` is marked `spark`."""
+"""Fixtures that more than one folder of tests uses, and the two tiers of tests."""
 
 from __future__ import annotations
 
 import gc
 import logging
 import signal
+import sys
 import uuid
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,24 +25,27 @@ if TYPE_CHECKING:
     from checkback.storage.tables import Tables
     from support.jars import Jars
 
-# How long an example takes says nothing on a machine that does other things, too.
-hypothesis.settings.register_profile("checkback", deadline=None)
-hypothesis.settings.load_profile("checkback")
-# `make test-fast`: a quarter of the examples, where a test does not say how many.
-hypothesis.settings.register_profile("fast", hypothesis.settings.get_profile("checkback"), max_examples=25)
+# How long an example takes says nothing on a machine that does other things, too. How many there are says the profile
+# (--hypothesis-profile), and a test whose examples are dear only which share of them it takes: support/examples.py.
+_QUIET = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile("fast", _QUIET, max_examples=25)
+hypothesis.settings.register_profile("default", _QUIET, max_examples=100)
+hypothesis.settings.register_profile("thorough", _QUIET, max_examples=1500)
+hypothesis.settings.load_profile("default")
 
 #: fixtures that start a server as a process of its own, and parameters for which others do
-_SERVERS = {"azure_port", "postgres_url", "adls", "postgresql"}
-#: files of few tests that take a minute of CPU time and more; the latter do not use the session of `spark`
-_LONG = (
-    *("application/test_delay.py", "application/test_object_store.py", "application/test_rebuild.py"),
-    *("reconcile/test_batch_rules.py", "reconcile/test_group_hash.py"),
-    *("crash/test_points.py", "query/test_engines.py"),
-)
-_APART = (
-    *("cluster/test_cluster.py", "crash/test_kill.py", "crash_consumer/test_rounds.py", "spark/test_connect.py"),
-    *("dashboard/test_extreme_times.py", "notebooks/test_notebooks.py"),
-)
+_SERVERS = {"s3_port", "azure_port", "postgres_url", "kafka", "adls", "postgresql"}
+#: what Python tells of processes that are started, except by multiprocessing's `spawn`
+_STARTS = {"subprocess.Popen", "os.posix_spawn", "os.fork"}
+_started: list[str] = []
+
+
+def _note(event: str, arguments: tuple[Any, ...]) -> None:
+    if event in _STARTS:
+        _started.append(f"{event} {arguments}"[:200])
+
+
+sys.addaudithook(_note)
 TRACE = Path(__file__).parent / "data" / "rocketmq-trace"
 
 
@@ -57,46 +60,37 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what starts Spark or a server, so that `make test-fast` can leave it out.
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what starts Spark or a server, by its fixtures; then the second tier: all of it that is not of the spine.
 
-    In several processes (`make test`) the files with tests of Spark come first: the long ones, then those with most
-    tests of it. Of the others the short ones come first; the third process begins at the end, with the long ones.
+    Tests of the session of `spark` come first: of the processes of `make test` one takes them all, and none starts a
+    session at the end.
     """
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
+        names = getattr(item, "fixturenames", ())
+        if "spark" in names:
             item.add_marker(pytest.mark.spark)
-        asked = {*getattr(item, "fixturenames", ()), *_texts(item)}
-        if not _SERVERS.isdisjoint(asked):
+        if not _SERVERS.isdisjoint({*names, *_texts(item)}):
+            item.add_marker(pytest.mark.processes)
+        kinds = {mark.name for mark in item.iter_markers()}
+        if kinds & {"spark", "processes"}:
             item.add_marker(pytest.mark.slow)
-    if hasattr(config, "workerinput"):
-        dear = Counter((item.path, mark.name) for item in items for mark in item.iter_markers())
-
-        def turn(item: pytest.Item) -> tuple[bool, bool, int, int]:
-            path, spark, slow = str(item.path), dear[item.path, "spark"], dear[item.path, "slow"]
-            if spark and not path.endswith(_APART):
-                return False, not path.endswith(_LONG), -spark, -slow
-            return True, path.endswith(_APART), slow, 0
-
-        items.sort(key=turn)
+            if "spine" not in kinds:
+                item.add_marker(pytest.mark.rest)
+    items.sort(key=lambda item: "spark" not in getattr(item, "fixturenames", ()))
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """With a third process: two have a Spark session each, the third begins with the files that need none, at the end.
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    _started.clear()
 
-    While a test waits, for a process of its own or for the disk, the others use its core; a third session would cost
-    more than that.
-    """
-    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
-    class Apart(LoadFileScheduling):  # type: ignore[misc]
-        def _assign_work_unit(self, node: Any) -> None:
-            if node.gateway.id == "gw2":
-                self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
-            super()._assign_work_unit(node)
-
-    return Apart(config, log) if config.getoption("dist") == "loadfile" else None
+@pytest.fixture(autouse=True)
+def processes_are_marked(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The rule of the two tiers: what starts a process says so, else it fails."""
+    yield
+    kinds = {mark.name for mark in request.node.iter_markers()}
+    assert not _started or kinds & {"spark", "processes"}, f"mark it `processes`: {_started[0]}"
 
 
 def _texts(item: pytest.Item) -> list[str]:

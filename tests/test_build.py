@@ -56,6 +56,7 @@ def test_what_does_not_tell_is_unknown(files: dict[str, str], tmp_path: Path) ->
     assert checkout_commit(_written(tmp_path, files)) == "unknown"
 
 
+@pytest.mark.processes
 def test_zip_knows_its_commit(tmp_path: Path) -> None:
     archive = tmp_path / "checkback.zip"
     command = [sys.executable, str(ROOT / ".ci/zip.py"), str(ROOT / "lib/checkback"), str(archive)]
@@ -63,7 +64,7 @@ def test_zip_knows_its_commit(tmp_path: Path) -> None:
     assert _said_by(archive) == commit()
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_wheel_and_sdist_know_their_commit(tmp_path: Path) -> None:
     pytest.importorskip("hatchling")
     command = [sys.executable, "-m", "hatchling", "build", "-d", str(tmp_path)]

@@ -149,6 +149,7 @@ def test_unexpected_error_is_one_line_that_names_debug(
     assert line.endswith("run again with --debug\n")
 
 
+@pytest.mark.processes
 def test_full_disk_is_told_with_what_helps() -> None:
     with open("/dev/full", "wb") as full:
         command = [sys.executable, "-m", "checkback", "config", "show"]
@@ -199,7 +200,7 @@ def program(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]
     )
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_help_and_settings_need_no_java_and_no_spark() -> None:
     for arguments in (["--help"], ["reconcile", "--help"], ["config", "show"]):
         run = program(*arguments, JAVA_HOME="/nowhere", PATH="")
@@ -240,6 +241,7 @@ def test_commands_and_the_options_that_many_have() -> None:
     assert all({"--config", "--set", "--debug"} <= of for of in options.values())
 
 
+@pytest.mark.processes
 def test_each_command_is_in_the_modules_that_are_named() -> None:
     for first in {name.split()[0] for name in COMMANDS}:
         code = f"from checkback.commands import application; print(*sorted({_WORDS.format(first)}))"
@@ -251,6 +253,7 @@ def test_each_command_is_in_the_modules_that_are_named() -> None:
 _WORDS = "getattr((app := application(['{0}']).commands['{0}']), 'commands', None) or ['{0}']"
 
 
+@pytest.mark.processes
 def test_help_groups_the_commands() -> None:
     """In a process of its own: here some of the commands have been loaded before others."""
     out = program("--help").stdout
@@ -259,6 +262,7 @@ def test_help_groups_the_commands() -> None:
     assert {line.split()[1] for line in out.splitlines() if re.match(r"│ [a-z]", line)} == MODULES.keys()
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("typed", "completed"), [("checkback tx re", ["resolve", "resume"]), ("checkback gat", ["gateway"])]
 )
@@ -283,19 +287,21 @@ def test_yes_and_dry_run_exclude_each_other(capfd: pytest.CaptureFixture[str]) -
     assert told == "checkback: --yes and --dry-run exclude each other; give one of them\n"
 
 
+@pytest.mark.processes
 def test_a_command_does_not_wait_for_those_of_others() -> None:
     code = "import sys; from checkback.cli import main; main(); sys.exit('checkback.commands.reconcile' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code, "config", "show"], stdout=subprocess.DEVNULL, check=False)
     assert run.returncode == 0
 
 
+@pytest.mark.processes
 def test_the_end_of_a_command_does_not_wait_for_the_garbage_collector() -> None:
     code = "import gc, sys; from checkback.cli import main; main(); sys.exit(gc.get_freeze_count() == 0)"
     run = subprocess.run([sys.executable, "-c", code, "config", "show"], stdout=subprocess.DEVNULL, check=False)
     assert run.returncode == 0
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_an_answer_does_not_wait_for_pandas(tmp_path: Path) -> None:
     DeltaLog.create("half", f"{tmp_path}/half", sync=False)
     code = "import sys; from checkback.cli import main; code = main(); sys.exit(code or 'pandas' in sys.modules)"
@@ -304,7 +310,7 @@ def test_an_answer_does_not_wait_for_pandas(tmp_path: Path) -> None:
     assert (run.returncode, run.stderr) == (0, "")
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_without_java_a_command_is_told_what_to_install() -> None:
     run = program("reconcile", "--available-now", JAVA_HOME="/nowhere")
     assert run.returncode == 2
@@ -312,13 +318,14 @@ def test_without_java_a_command_is_told_what_to_install() -> None:
     assert "install Java 17 or 21" in run.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_output_may_be_closed_early() -> None:
     command = f"{Path(sys.executable).parent / 'checkback'} config show -o json | head -1"
     run = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False)
     assert (run.stdout, run.stderr) == ("{\n", "")
 
 
+@pytest.mark.processes
 def test_missing_package_is_told_in_one_line(folder: Path) -> None:
     # The package alone, as spark-submit --py-files brings it, under a Python that has nothing else.
     archive = folder / "checkback.zip"
@@ -330,6 +337,7 @@ def test_missing_package_is_told_in_one_line(folder: Path) -> None:
     assert run.stderr.startswith("checkback: the Python module typer is missing; ")
 
 
+@pytest.mark.processes
 def test_zip_is_the_same_every_time_and_holds_only_the_package(folder: Path) -> None:
     for name in ("a.zip", "b.zip"):
         subprocess.run([sys.executable, str(ROOT / ".ci/zip.py"), str(ROOT / "lib/checkback"), name], check=True)
@@ -414,6 +422,7 @@ def test_pending_without_tables_says_what_to_do(
 # Jobs
 
 
+@pytest.mark.processes
 @pytest.mark.spark
 def test_job_without_deltas_jars_is_told_what_to_add(folder: Path) -> None:
     submit = Path(sys.executable).parent / "spark-submit"

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.processes
 
 _START = "import os, signal, sys\nfrom checkback.cli import main\n"
 _END = "sys.exit(main(['tx', 'list', '--set', 'storage.root=.']))\n"

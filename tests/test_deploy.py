@@ -67,6 +67,7 @@ def test_service_runs_on_until_it_is_stopped(file: Path) -> None:
     assert (run["Restart"], run["RestartPreventExitStatus"], run["KillMode"]) == ("on-failure", "2", "mixed")
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("file", SERVICES, ids=lambda file: file.stem)
 def test_service_is_what_systemd_takes(file: Path, tmp_path: Path) -> None:
     analyze = shutil.which("systemd-analyze")
@@ -106,6 +107,7 @@ def test_cron_starts_scheduled_runs() -> None:
     assert CRON.read_bytes().endswith(b"\n"), "cron passes over a last line without its end"
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("code", [0, 1, 2])
 @pytest.mark.parametrize("name", ["reconcile", "maintain", "audit"])
 def test_line_of_cron_has_the_exit_code_of_its_command(name: str, code: int, tmp_path: Path) -> None:
@@ -123,6 +125,7 @@ def test_line_of_cron_has_the_exit_code_of_its_command(name: str, code: int, tmp
     assert run.stdout == ("half: 30 files are 1\n" if code else "")
 
 
+@pytest.mark.processes
 def test_run_of_cron_that_takes_longer_is_not_overtaken(tmp_path: Path) -> None:
     with (tmp_path / "reconcile.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

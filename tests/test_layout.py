@@ -55,7 +55,7 @@ def imports_at_top(file: Path) -> set[str]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 @pytest.mark.parametrize("module", LIGHT)
 def test_module_starts_without_spark(module: str) -> None:
     assert "pyspark" not in imports_at_top(PACKAGE / f"{module.replace('.', '/')}.py")
@@ -79,6 +79,7 @@ def test_jobs_only_call_the_command() -> None:
         assert re.search(rf'run\("(tx )?{job.stem}"\)', text)
 
 
+@pytest.mark.processes
 def test_version_is_that_of_the_project() -> None:
     version = next(
         line.split('"')[1] for line in (ROOT / "pyproject.toml").read_text().splitlines() if line.startswith("version")
@@ -90,6 +91,7 @@ def test_version_is_that_of_the_project() -> None:
     assert run.stdout == f"{version}\n"
 
 
+@pytest.mark.processes
 def test_make_lists_its_targets() -> None:
     environ = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
     run = subprocess.run(["/usr/bin/env", "make"], cwd=ROOT, env=environ, capture_output=True, text=True, check=True)
@@ -115,6 +117,7 @@ def test_make_lists_its_targets() -> None:
     }
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("variables", "told"),
     [

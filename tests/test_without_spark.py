@@ -14,6 +14,8 @@ from checkback.storage.tables import Tables
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.processes
+
 _RUN = """
 import sys
 

@@ -69,7 +69,7 @@ def test_stepper_and_proof(place: Lakehouse) -> None:
         prove(place, 12, 4)
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_gateway_gives_its_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -84,7 +84,7 @@ def test_gateway_gives_its_figures(
     assert all(line["value"] > 0 for line in found.values())
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_start_of_a_gateway_gives_its_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -97,7 +97,7 @@ def test_start_of_a_gateway_gives_its_figures(
     assert line["mib"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_sdk_gives_its_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

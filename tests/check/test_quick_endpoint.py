@@ -13,6 +13,7 @@ from checkback.check.endpoint import CheckedGroup
 from checkback.check.wire import Message
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("state", ["COMMIT", "ROLLBACK", "UNKNOWN"])
 def test_quick_endpoint_says_its_state_of_every_transaction(state: str) -> None:
     """Whatever its id, however long the request, and from several processes."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.processes]
 
 #: a task writes a file of a topic's table
 _WRITES = r"PUT /[^?]*/topics/topic_\d/part-"

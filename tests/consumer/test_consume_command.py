@@ -165,7 +165,7 @@ def _following() -> Iterator[tuple[subprocess.Popen[str], IO[str], IO[str]]]:
         yield process, process.stdout, process.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_follow_goes_on_until_it_is_interrupted(lake: Published) -> None:
     """Messages of batches that become complete later are shown at once; Ctrl-C ends it with exit code 0."""
     lake.publish({"payments": [lake.messages(1)]})
@@ -180,7 +180,7 @@ def test_follow_goes_on_until_it_is_interrupted(lake: Published) -> None:
         assert process.wait() == 0
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_follow_goes_on_when_tables_that_could_not_be_read_can_be_read_again(lake: Published) -> None:
     lake.publish({"payments": [lake.messages(1)]})
     unreadable = Path(commit_file("data/batches", lake.log("batches").version() + 1))
@@ -210,7 +210,7 @@ def test_reading_that_breaks_off_goes_on_where_it_did(lake: Published) -> None:
     assert [message.half_queue_offset for message in browser.read()] == [4, 5]
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_follow_waits_for_a_topic(lake: Published) -> None:
     with subprocess.Popen(
         [*COMMAND, "--follow", "--limit", "1"],
@@ -242,7 +242,7 @@ def test_a_root_without_tables_is_refused(
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 @pytest.mark.parametrize("follow", [(), ("--follow",)])
 def test_a_closed_pipe_ends_it_silently(lake: Published, follow: tuple[str, ...]) -> None:
     """Also while it waits for messages that never come."""
@@ -259,7 +259,7 @@ def test_a_closed_pipe_ends_it_silently(lake: Published, follow: tuple[str, ...]
         assert process.wait() == 0
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 @pytest.mark.parametrize(
     "arguments",
     [

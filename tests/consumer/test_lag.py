@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.consumer import topic_reader
@@ -59,7 +59,6 @@ def files_of(root: str) -> set[str]:
     return {os.path.join(folder, name) for folder, _, names in os.walk(root) for name in names}
 
 
-@settings(max_examples=60)
 @given(st.data())
 def test_lag_is_what_was_published_and_is_not_consumed(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -281,6 +280,7 @@ def test_a_data_frame_tells_what_is_not_known(lake: Published) -> None:
     assert "the group's table cannot be read" in why[2]
 
 
+@pytest.mark.processes
 def test_groups_and_topics_are_read_side_by_side(s3: Tables, s3_port: int) -> None:
     """Requests one after the other: the groups' tables, then the batches' and the topics' logs, then their files."""
     lake = Published(s3)

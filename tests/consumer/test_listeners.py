@@ -44,6 +44,7 @@ def test_an_exception_of_any_kind_is_a_failure(
     assert f"the listener failed on MessageExt(pay, 0/1, queue 0): {error.__name__} at " in caplog.text
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("kind", ["delta", "sql"])
 def test_a_process_that_the_listener_forks_does_not_consume(
     lake: Published, running: list[PushConsumer], tmp_path: Path, kind: str

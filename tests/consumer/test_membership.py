@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.consumer.group import rebalance
@@ -245,7 +245,6 @@ def test_queues_are_shared_evenly_among_those_that_subscribe(members: dict[str, 
 
 
 @given(st.lists(st.tuples(st.sampled_from(["join", "leave", "die", "step"]), NAMES), max_size=30))
-@settings(max_examples=60)
 def test_no_queue_has_two_owners_and_each_gets_one(events: list[tuple[str, str]]) -> None:
     """Random histories; at the end all members step until nothing changes."""
     state = GroupState()

@@ -46,6 +46,7 @@ def test_two_members_consume_each_message_once(s3: Tables, running: list[PushCon
     assert again.offsets == [128]
 
 
+@pytest.mark.processes
 def test_a_store_that_does_not_answer_holds_up_the_shutdown_for_a_session(
     s3: Tables, s3_port: int, running: list[PushConsumer]
 ) -> None:

@@ -303,7 +303,7 @@ for _ in range(2):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_a_consumer_started_in_forked_processes_is_a_member_in_each(lake: Published) -> None:
     """With one name all of them would consume all queues."""
     done = subprocess.run([sys.executable, "-c", FORKS, lake.tables.root], capture_output=True, text=True, check=True)

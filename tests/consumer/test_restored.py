@@ -196,7 +196,7 @@ EVENTS = st.lists(
 
 
 @given(EVENTS)
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_each_batch_is_consumed_once_whatever_is_restored(lake: Published, events: list[tuple[str, int]]) -> None:
     """Of those that are there; consumed run by run, by a process that goes on or starts anew."""
     there: list[ListedBatch] = []

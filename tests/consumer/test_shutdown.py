@@ -59,6 +59,7 @@ def shut_down_twice(root: str, interrupted: bool) -> None:
     assert consumer.consumed == 1
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("interrupted", [False, True])
 def test_a_signal_comes_while_a_call_is_waited_for(lake: Published, interrupted: bool) -> None:
     """Its handler shuts the consumer down again, or interrupts the wait, after which it is shut down again."""
@@ -100,6 +101,7 @@ def shut_down_under_the_lock(root: str, when: str) -> None:
     consumer.close()
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("when", ["it starts", "queues", "in_hand", "settled_at", "resume"])
 def test_a_signal_comes_under_the_lock(lake: Published, when: str) -> None:
     """Its handler's shutdown waits for threads that need the lock."""

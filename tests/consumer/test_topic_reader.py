@@ -17,6 +17,7 @@ from checkback.consumer.topic_reader import TopicReader
 from checkback.settings import Storage
 from checkback.storage.tables import Tables
 from consumer.published import Published
+from support.examples import DEAR
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,7 +79,7 @@ FILES = st.lists(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 70)), max_
 
 
 @given(st.lists(FILES, min_size=1, max_size=3), st.booleans(), st.sampled_from([0, 1 << 30]))
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(DEAR, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.slow
 def test_whatever_lies_where_each_message_is_read_once_in_order(
     tmp_path_factory: pytest.TempPathFactory,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from checkback.consumer.dead_letter_requests import Request, act, look
@@ -29,6 +29,7 @@ from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.tables import Tables
 from checkback.storage.timestamps import time_of
 from consumer.published import START, Published
+from support.examples import DEAR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -191,7 +192,7 @@ _SLOWER_CLOCK = [("run", "alice", "end"), ("beat",), ("consume", -_DAY), ("beat"
 @example(exactly_once=False, one_each=False, steps=[*_UNRECORDED[:-1], ("kill", "alice"), _UNRECORDED[-1]])
 @example(exactly_once=False, one_each=False, steps=[*_DIES_AGAIN, ("run", "alice", "end")])
 @example(exactly_once=False, one_each=False, steps=_SLOWER_CLOCK)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@DEAR
 @given(exactly_once=st.booleans(), one_each=st.booleans(), steps=st.lists(_steps, min_size=5, max_size=20))
 def test_each_death_is_resumed_once_and_nothing_that_was_resumed_is_lost(
     exactly_once: bool, one_each: bool, steps: list[tuple[Any, ...]]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _KINDS = (Kind(tags="A || B"), Kind(orderly=True), Kind(batch=3, exactly_once=True))
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 @pytest.mark.parametrize("kind", _KINDS, ids=str)
 def test_group_under_kills_keeps_its_promises(tmp_path: Path, kind: Kind) -> None:
     """SEED=n for the same moments again, as far as moments can be the same."""

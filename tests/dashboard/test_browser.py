@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 _DRIVER = shutil.which("chromedriver")
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.processes,
     pytest.mark.skipif(
         _CHROMIUM is None or _DRIVER is None,
         reason="no browser: chromium and chromedriver are not installed (apt-get install chromium chromium-driver)",

@@ -113,6 +113,7 @@ def test_every_page_answers(rewritten: Path) -> None:
         assert "cannot be read" not in answer.text, path
 
 
+@pytest.mark.processes
 def test_a_gateway_starts_and_knows_its_transactions(rewritten: Path) -> None:
     """And stores an op to one."""
     with Gateway(rewritten) as gateway:

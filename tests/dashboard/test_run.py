@@ -74,6 +74,7 @@ def test_requests_that_do_not_come_are_closed_and_connections_are_bounded(
     assert not caplog.records
 
 
+@pytest.mark.processes
 def test_ctrl_c_ends_it_with_130_and_without_a_word(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "checkback", "dashboard", "--port", "0", "--set", f"storage.root={tmp_path}"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -84,6 +85,7 @@ def test_ctrl_c_ends_it_with_130_and_without_a_word(tmp_path: Path) -> None:
     assert (process.returncode, said) == (130, "")
 
 
+@pytest.mark.processes
 def test_a_port_in_use_is_told_in_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])

@@ -14,6 +14,7 @@ from checkback.errors import SettingsError
 from examples.launch import command, make_anew
 
 
+@pytest.mark.processes
 def test_command_that_is_printed_can_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/usr/bin")
     monkeypatch.chdir(tmp_path)

@@ -72,6 +72,7 @@ def _gateway(page: str, root: Path) -> Gateway:
     return Gateway(root, *(parameters["overrides"] or ()))
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("page", sorted({block.page for block, _ in _calls("curl")}))
 def test_curl(page: str, tmp_path: Path) -> None:
     """Each line in turn, on one gateway; where the page says what comes back, that does."""
@@ -112,6 +113,7 @@ def _run(block: Block, names: dict[str, Any], **instead: str) -> dict[str, Any]:
     return names
 
 
+@pytest.mark.processes
 def test_producer_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It sends to the gateway that the README starts, which keeps the half message and the op."""
     monkeypatch.chdir(tmp_path)
@@ -369,6 +371,7 @@ def test_consumer_commands(call: Call, tmp_path: Path, capsys: pytest.CaptureFix
     assert len(retries) == call.arguments.count("--yes")
 
 
+@pytest.mark.processes
 @pytest.mark.spark
 def test_first_command_of_cluster_mode_runs_the_python_that_it_names(tmp_path: Path) -> None:
     """Another one, without the packages, is the first on PATH. What it fetches tests/cluster has."""

@@ -86,7 +86,8 @@ NOT_RUN = {
     "install": "root's folders of the machine",
     "make notebook": "a server for the browser; its notebooks are run by tests/notebooks",
     "make simulate": "minutes of random histories; tests/simulator runs some",
-    "make test": "all tests",
+    "make test": "the tests themselves",
+    "make test-all": "the tests themselves",
     "make test-crash": "minutes of kill -9 under load; tests/crash runs a round",
     "make test-power": "minutes of power cuts; tests/power runs a few",
     "python": "changes of the code that the tests must notice, for an hour",
@@ -200,7 +201,7 @@ def test_settings_in_the_text_are_there() -> None:
             assert match[2] in known, (page, code)
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_commands_and_targets_in_the_text_are_there() -> None:
     for page, code in _told():
         words = code.split()

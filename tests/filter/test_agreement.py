@@ -31,8 +31,7 @@ def wanted(selector: MessageSelector, rows: list[Message]) -> list[bool]:
     return [selector.matches(tags=tags, properties=properties, keys=keys) for tags, keys, properties in rows]
 
 
-@pytest.mark.slow
-@settings(max_examples=400, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(suppress_health_check=[HealthCheck.filter_too_much])
 @given(text=selectors, rows=st.lists(messages, min_size=1, max_size=30))
 def test_arrow_agrees(text: str, rows: list[Message]) -> None:
     selector = parsed(text)
@@ -48,6 +47,7 @@ def test_arrow_agrees_on_tags(text: str, rows: list[Message]) -> None:
     assert selector.mask(table(rows)).to_pylist() == wanted(selector, rows)
 
 
+@pytest.mark.spine
 @pytest.mark.spark
 def test_spark_agrees(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """150 selectors on a hundred messages, in one DataFrame."""
@@ -56,7 +56,7 @@ def test_spark_agrees(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rows: list[Message] = []
     columns: list[Column] = []
 
-    @settings(max_examples=500, derandomize=True, database=None)
+    @settings(max_examples=500, derandomize=True, database=None)  # as many as give 150 selectors, and not a test
     @given(text=selectors, row=messages)
     def collect(text: str, row: Message) -> None:
         selector = parsed(text)

@@ -166,7 +166,7 @@ def test_it_is_a_value() -> None:
     assert MessageSelector.by_tag("A") != MessageSelector.by_tag("B")
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_neither_spark_nor_lark_is_needed_for_tags() -> None:
     code = """
 import sys

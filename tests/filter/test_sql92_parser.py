@@ -135,7 +135,6 @@ def test_time_is_proportional_to_the_length() -> None:
     assert len(str(caught.value)) < 200
 
 
-@pytest.mark.slow
 @given(text=st.text() | st.text("ab01.eEL'()<>=-+ ,*/\n\t$_NOTINSULxX"))
 @example(text="A)<0")
 def test_any_text_is_parsed_or_refused(text: str) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from checkback.gateway.problems import Answer
     from checkback.gateway.service import GatewayService
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.processes
 
 ORDERS, STOCK = "orders-token-0123456789", "stock-token-0123456789"
 ENVIRON = {

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     import requests
 
+pytestmark = [pytest.mark.processes, pytest.mark.spine]
+
 PROBLEM = "application/problem+json"
 
 

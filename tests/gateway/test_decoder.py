@@ -8,7 +8,7 @@ import tracemalloc
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from checkback.gateway.http import decoder
@@ -86,16 +86,12 @@ def batches(name: str, good: dict[str, Any], other: st.SearchStrategy[Any]) -> s
     return text | raw | twice | again | broken
 
 
-@pytest.mark.slow
-@settings(max_examples=1500, deadline=None)
 @given(batches("messages", GOOD_HALF, HALF))
 @example(b'{"messages": [' + json.dumps(GOOD_HALF).encode() + b'], "else": "\xff"}')
 def test_half_messages_are_the_same(body: bytes) -> None:
     assert decoder.halves_of_body(body, NOW) == slowly("messages", body)
 
 
-@pytest.mark.slow
-@settings(max_examples=1500, deadline=None)
 @given(batches("messages", GOOD_HALF, HALF).map(lambda body: body[14:-2]))
 @example(json.dumps(GOOD_HALF).encode())
 def test_half_message_is_the_same(body: bytes) -> None:
@@ -103,8 +99,6 @@ def test_half_message_is_the_same(body: bytes) -> None:
     assert decoder.half_of_body(body, NOW) == expected
 
 
-@pytest.mark.slow
-@settings(max_examples=1500, deadline=None)
 @given(batches("ops", GOOD_OP, OP))
 def test_ops_are_the_same(body: bytes) -> None:
     assert decoder.ops_of_body(body, NOW) == slowly("ops", body)

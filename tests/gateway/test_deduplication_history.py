@@ -311,7 +311,7 @@ def test_recent_half_messages_are_the_last_ones(tmp_path: Path) -> None:
     assert recent(history, [1], T0, 7) == []
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_start_holds_no_bodies(tmp_path: Path) -> None:
     """Of 96 MiB of bodies in one file it has a row group at a time; to look one up it reads none."""
     count, size = 96, 1 << 20

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("kind", ["folder", "s3"])
 def test_both_serve(request: pytest.FixtureRequest, tmp_path: Path, kind: str) -> None:
     root, environ = str(tmp_path / "lake"), {}

@@ -26,6 +26,7 @@ from checkback.messages.op import Op
 from gateway.process import PATIENCE_S
 from gateway.test_journal import crash, small_disk
 from gateway.test_tables import Failing
+from support.examples import DEAR
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,7 +98,7 @@ _STEP = st.one_of(
 
 
 @pytest.mark.slow
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(DEAR, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(_STEP, min_size=1, max_size=12))
 def test_each_message_is_in_its_table_once(tmp_path: Path, steps: list[tuple[str, int]]) -> None:
     root = tmp_path / "tables"

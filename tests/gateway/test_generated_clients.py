@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.processes
 
 OPERATIONS = {
     "/v1/half": {"post": "sendHalf"},

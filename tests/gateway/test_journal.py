@@ -137,7 +137,7 @@ def test_a_torn_tail_loses_whole_groups_from_the_end_only(tmp_path: Path) -> Non
         torn.close()
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(["append", "large", "flush", "crash", "close"]), max_size=25))
 def test_nothing_is_lost_or_kept_twice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, steps: list[str]) -> None:
     """Against a model: what was appended and not flushed, in order."""

@@ -430,6 +430,7 @@ def test_in_an_object_store_a_journal_needs_a_folder() -> None:
         uses_journal(settings)
 
 
+@pytest.mark.processes
 def test_second_gateway_on_the_journal_is_refused_in_one_line(tmp_path: Path) -> None:
     """And the first goes on; it says how far the tables are behind, and drains on SIGTERM."""
     with Gateway(tmp_path, "gateway.flush=1h") as first:
@@ -447,6 +448,7 @@ def test_second_gateway_on_the_journal_is_refused_in_one_line(tmp_path: Path) ->
     assert len(rows(tmp_path, "op")) == 1
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("replaced", [False, True])
 def test_journal_that_is_removed_while_it_runs_acknowledges_nothing_more(tmp_path: Path, replaced: bool) -> None:
     """What it had acknowledged before gets into the tables all the same."""
@@ -478,6 +480,7 @@ def disk_of(place: Path, options: str) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(place)], check=True)  # noqa: S607 - wherever it is
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("options", "fill", "said"),
     [

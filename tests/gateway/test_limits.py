@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.processes
 
 
 @pytest.fixture(scope="module")
@@ -285,7 +285,7 @@ def test_client_that_hangs_up_is_no_failure(gateway: Gateway) -> None:
     assert gateway.post("/v1/half", half("gone")).status_code == 200
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(path=st.sampled_from(["/v1/half", "/v1/halves", "/v1/op", "/v1/ops"]), content=CONTENT)
 def test_no_body_makes_the_gateway_fail(gateway: Gateway, path: str, content: object) -> None:
     """Whatever JSON comes: an answer of the contract, never a 5xx."""
@@ -296,7 +296,7 @@ def test_no_body_makes_the_gateway_fail(gateway: Gateway, path: str, content: ob
         assert "queue_offset" in result or result["status"] == CODES[result["code"]][0] < 500
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=200))
 def test_no_bytes_make_the_gateway_fail(gateway: Gateway, content: bytes) -> None:
     """Neither as a body, nor as a path, nor in a question."""
@@ -320,7 +320,6 @@ def described(name: str, content: object) -> bool:
     return not ends and bool(_Validator(schema).is_valid(content))
 
 
-@settings(max_examples=400, deadline=None)
 @given(HALF)
 def test_what_is_taken_is_what_is_described(content: dict[str, Any]) -> None:
     """The OpenAPI description and the rules of `messages`, but for the limits that a schema cannot say."""
@@ -334,7 +333,6 @@ def test_what_is_taken_is_what_is_described(content: dict[str, Any]) -> None:
         assert described("HalfMessage", content)
 
 
-@settings(max_examples=400, deadline=None)
 @given(OP)
 def test_what_op_is_taken_is_what_is_described(content: dict[str, Any]) -> None:
     assert isinstance(op_sent(content), Problem) != described("Op", content)

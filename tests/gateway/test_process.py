@@ -21,7 +21,7 @@ from checkback.gateway.appender import Appender, claim
 from checkback.storage.log.delta_log import DeltaLog
 from gateway.process import PATIENCE_S, TO_TABLE, Gateway, half, op, rows
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.processes
 
 #: kill -9 so often
 KILLS = int(os.environ.get("CHECKBACK_KILLS", "3"))

@@ -17,6 +17,7 @@ from checkback.gateway.http.api import message_routes
 from checkback.gateway.received_ops import ReceivedOps
 from gateway.process import half, op, rows
 from gateway.test_journal_service import run, started
+from support.examples import DEAR
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,7 +67,7 @@ async def answered(service: GatewayService, requests: list[tuple[str, list[dict[
 
 
 @pytest.mark.slow
-@settings(max_examples=15, deadline=None, phases=[Phase.generate])
+@settings(DEAR, phases=[Phase.generate])
 @given(RUNS)
 def test_same_with_a_journal_whatever_is_sent_again_and_whenever_it_restarts(runs: Any) -> None:
     found: dict[str, list[Any]] = {"journal": [], "table": []}

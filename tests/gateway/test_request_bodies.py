@@ -9,7 +9,7 @@ import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.gateway.http.api import create_app
@@ -115,7 +115,6 @@ def test_one_token_has_not_all_the_room() -> None:
     asyncio.run(run())
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, 5), st.sampled_from(["sends", "ends", "goes"]), st.integers(0, 3 * FREE)), max_size=40
@@ -166,6 +165,7 @@ def heard(connection: socket.socket) -> dict[str, Any]:
     return members
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("more", [[], ["Expect: 100-continue"], ["Connection: close"], ["Authorization: Bearer x"]])
 def test_who_has_no_token_is_answered_before_the_body(guarded: Gateway, more: list[str]) -> None:
     """And may then send it in vain: the connection is not reset under it."""
@@ -176,6 +176,7 @@ def test_who_has_no_token_is_answered_before_the_body(guarded: Gateway, more: li
         assert connection.recv(1) == b""
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("more", [[], ["Content-Type: text/plain"], ["X: " + "y" * 40_000]])
 def test_what_the_headers_tell_is_answered_before_the_body(guarded: Gateway, more: list[str]) -> None:
     with socket.create_connection(("127.0.0.1", guarded.port), PATIENCE_S) as connection:
@@ -183,6 +184,7 @@ def test_what_the_headers_tell_is_answered_before_the_body(guarded: Gateway, mor
         assert heard(connection)["status"] in (413, 415, 431)
 
 
+@pytest.mark.processes
 def test_body_that_is_refused_is_let_by_up_to_its_limit(guarded: Gateway) -> None:
     """Without end it ends the connection."""
     with socket.create_connection(("127.0.0.1", guarded.port), PATIENCE_S) as connection:
@@ -193,6 +195,7 @@ def test_body_that_is_refused_is_let_by_up_to_its_limit(guarded: Gateway) -> Non
             connection.sendall(chunk * 100)
 
 
+@pytest.mark.processes
 def test_question_is_answered_whatever_body_it_brings(tmp_path: Path) -> None:
     """None is read for it; when it does not come to an end there is no second answer."""
     with (
@@ -207,6 +210,7 @@ def test_question_is_answered_whatever_body_it_brings(tmp_path: Path) -> None:
         assert said.count(b"HTTP/1.1") == 1
 
 
+@pytest.mark.processes
 def test_full_room_says_when_to_come_again(tmp_path: Path) -> None:
     """While a large body does not come to an end, another is told 503; small ones are taken; then all are."""
     with Gateway(
@@ -226,6 +230,7 @@ def test_full_room_says_when_to_come_again(tmp_path: Path) -> None:
         assert gateway.post("/v1/half", half("later", body="A" * 150_000)).status_code == 200
 
 
+@pytest.mark.processes
 def test_client_that_does_not_read_is_not_waited_for(tmp_path: Path) -> None:
     """Its answers, and its place among the connections, are given up after gateway.timeout."""
     with Gateway(tmp_path, "gateway.timeout=400ms", "gateway.max_connections=1") as gateway, socket.socket() as deaf:

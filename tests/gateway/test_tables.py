@@ -194,7 +194,7 @@ def test_versions_that_delta_forgets_are_no_other_gateway(tmp_path: Path) -> Non
     assert _offsets(tmp_path) == [0, 1]
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_gateway_without_its_disk_refuses_and_recovers(tmp_path: Path) -> None:
     """503 while the folder cannot be written, nothing remembered; then the same messages land, with no gap."""
     with Gateway(tmp_path, TO_TABLE) as gateway:

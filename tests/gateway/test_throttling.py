@@ -47,6 +47,7 @@ async def _sent(service: GatewayService, name: str) -> Answer:
     return answer
 
 
+@pytest.mark.processes
 def test_messages_are_refused_while_the_store_throttles_and_stored_once_after_it(
     s3_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

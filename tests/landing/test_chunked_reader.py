@@ -56,7 +56,7 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     data=texts,
     block=st.integers(1, 40),
@@ -135,7 +135,7 @@ def test_damaged_archive_is_a_fault_after_its_lines(end: str, damage: str, tmp_p
     assert all(row["fault"] is None for row in good)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     parts=st.lists(texts, min_size=1, max_size=5),
     padding=st.sampled_from([0, 1, 600, 20_000]),

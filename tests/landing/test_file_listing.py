@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.errors import CheckbackError, SettingsError
@@ -89,7 +89,6 @@ texts = st.text("ab-", max_size=12)
 stars = st.lists(st.sampled_from(["*", "*", "?", "a", "b", "-", "[ab]", "[^a]"]), max_size=8).map("".join)
 
 
-@settings(max_examples=500)
 @given(glob=stars, name=texts)
 def test_star_is_any_number_of_characters(glob: str, name: str) -> None:
     found = re.compile(hadoop_glob._regex(glob, glob)).fullmatch(name)

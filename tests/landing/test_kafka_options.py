@@ -92,6 +92,7 @@ def test_kafka_source_is_a_package_more_only_where_it_is_wanted() -> None:
     assert spark_settings(own, kafka=True)["spark.jars.packages"] == DELTA_PACKAGE
 
 
+@pytest.mark.processes
 @pytest.mark.spark
 def test_jars_that_cannot_be_fetched_are_one_line(folder: Path) -> None:
     # A repository in an empty folder: nothing is asked of the network.

@@ -92,7 +92,7 @@ def test_second_one_ends_with_who_is_at_work(tmp_path: Path, capfd: pytest.Captu
     assert "is already working on these tables" in capfd.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_local_tables_need_no_java(tmp_path: Path) -> None:
     """So that it starts in seconds."""
     Sender(tmp_path).commit()

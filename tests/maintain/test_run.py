@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from checkback.errors import FencedError, StorageError
@@ -33,6 +32,7 @@ from checkback.storage.schemas import arrow_schema, properties_of
 from checkback.storage.tables import Tables
 from gateway.process import Gateway, half
 from maintain.fixtures import DAY_MS, QUEUES, Sender, append, files_of, maintained, rows_of, settings_of
+from support.examples import DEAR
 from support.features import with_checkpoint_protection
 
 pytestmark = pytest.mark.slow
@@ -64,7 +64,7 @@ def decisions(random: Random, first: int, count: int, decided_ms: int) -> pa.Tab
     return pa.Table.from_pylist(rows, schema=schema)
 
 
-@hypothesis_settings(max_examples=5)
+@DEAR
 @given(st.integers(0, 2**32), st.lists(st.integers(1, 12), min_size=1, max_size=4))
 def test_fewer_files_and_the_same_rows(tmp_path_factory: pytest.TempPathFactory, seed: int, rounds: list[int]) -> None:
     """Whatever is appended between runs; the versions before are still there."""
@@ -234,6 +234,7 @@ def test_every_state_within_the_retention_stays_readable(tmp_path: Path) -> None
     assert not (log / f"{states[0][0]:020}.json").exists()
 
 
+@pytest.mark.processes
 def test_appends_beside_it_land_and_are_never_there_twice(tmp_path: Path) -> None:
     """A gateway as a process of its own, and a second writer, while runs follow upon each other."""
     settings = settings_of(tmp_path)
@@ -391,6 +392,7 @@ maintained(settings_of(root), int(now))
 """
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("step", ["commit", "checkpoint", "data", "log"])
 def test_killed_at_any_point_it_harms_nothing(tmp_path: Path, step: str) -> None:
     """Kill -9 before its commit, after it, amid the removals: the rows are there, and the next run does the rest."""

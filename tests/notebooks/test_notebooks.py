@@ -196,7 +196,7 @@ def test_each_plot_is_a_picture(outputs: Outputs, file: Path) -> None:
         assert "image/png" in outputs(file.stem, source)
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_what_if_tells_what_other_rules_would_have_brought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without Spark: two transactions that were discarded before their COMMIT came are saved by more checks."""
     from nbclient import NotebookClient

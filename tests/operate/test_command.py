@@ -247,7 +247,7 @@ def test_preview_of_what_is_final(
     assert found["deliver_at"] is None
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_commands_without_spark(lake: Lakehouse, tmp_path: Path) -> None:
     """In local folders no JVM is started: there need not be one."""
     lake.half(12)
@@ -287,7 +287,7 @@ def on_a_terminal(answer: str, *arguments: str, meanwhile: Callable[[], object] 
     return process.wait(60), said.decode()
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 @pytest.mark.parametrize(("answer", "ops"), [("n", 0), ("y", 1)])
 def test_on_a_terminal_it_asks(lake: Lakehouse, answer: str, ops: int) -> None:
     lake.half(12)
@@ -298,7 +298,7 @@ def test_on_a_terminal_it_asks(lake: Lakehouse, answer: str, ops: int) -> None:
     assert len(lake.rows("op")) == ops
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_a_dry_run_asks_nobody_and_does_nothing(lake: Lakehouse) -> None:
     lake.half(12)
     code, said = on_a_terminal("", "tx", "resolve", "tx", "--commit", *SIGNED, "--dry-run")
@@ -308,7 +308,7 @@ def test_a_dry_run_asks_nobody_and_does_nothing(lake: Lakehouse) -> None:
     assert lake.rows("op") == []
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_on_a_terminal_what_was_shown_is_done_or_nothing(lake: Lakehouse) -> None:
     """Another operator has resumed it before the answer, and cancelled the new one: that one was not shown."""
     lake.discarded()

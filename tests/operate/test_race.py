@@ -51,6 +51,7 @@ def _operate(root: str, number: int, barrier: Barrier) -> None:
                     raise
 
 
+@pytest.mark.processes
 def test_operators_of_several_processes(tmp_path: Path) -> None:
     """However they meet."""
     lake = Lakehouse(tmp_path / "data")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pytest
 from sqlalchemy import create_engine
 
 from checkback.application.queries import reconcile
@@ -47,6 +48,7 @@ class Orders(TransactionListener):
         return self._barrier.check(check)
 
 
+@pytest.mark.spine
 def test_reconcile_obeys_the_operator(spark: SparkSession, tmp_path: Path) -> None:
     """Two pending transactions are decided by the operator's ops, and a discarded one is resumed.
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from power.disk import Note
     from power.restart import Outcome
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.processes
 
 _CUTS = 12
 

@@ -181,7 +181,7 @@ _PLACES = st.sampled_from([A, B, C])
 _STEPS = st.lists(st.tuples(st.sampled_from(["check", "local", "fails", "marks anyway"]), _PLACES), max_size=12)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(_STEPS)
 def test_whatever_was_told_holds(barrier: Barrier, engine: Engine, steps: list[tuple[str, tuple[int, int]]]) -> None:
     """Checks and local transactions of any places, one after the other: as Told has it."""

@@ -182,7 +182,7 @@ with server:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_half_of_the_open_files_are_the_applications() -> None:
     """Of a process that may open 20: the 11th connection is closed, the others are not."""
     subprocess.run([sys.executable, "-c", _FEW_FILES], cwd=Path(__file__).parents[2] / "lib", check=True)

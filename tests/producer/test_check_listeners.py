@@ -150,7 +150,7 @@ print("done", flush=True)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_process_does_not_wait_for_a_listener_that_hangs() -> None:
     command, tests = [sys.executable, "-c", HANGING], Path(__file__).parents[1]
     run = subprocess.run(command, cwd=tests, capture_output=True, text=True, check=True, timeout=60)

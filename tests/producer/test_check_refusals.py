@@ -114,7 +114,7 @@ def _same_signature(changed: str, text: str) -> bool:
     return False
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     part=st.sampled_from(["body", "webhook-id", "webhook-timestamp", "webhook-signature"]),
     where=st.integers(0, 10_000),

@@ -78,7 +78,7 @@ def test_context_is_the_callers() -> None:
     assert asyncio.run(run()) == "mine"
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_child_of_a_fork_has_threads_of_its_own() -> None:
     threads = DaemonThreads(1, "own")
     asyncio.run(threads.run(threading.get_ident))

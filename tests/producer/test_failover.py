@@ -62,7 +62,7 @@ def _gateway(root: Path, queue_id: int, port: int = 0) -> Gateway:
     return Gateway(root, f"gateway.queues=[{queue_id}]", f"gateway.journal={root}-{queue_id}", port=port)
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_gateways_are_killed_in_turn_under_load(tmp_path: Path) -> None:
     """Each transaction that has committed locally is committed at one place, and no other is."""
     listener = Orders(f"sqlite:///{tmp_path}/orders.db")

@@ -22,7 +22,7 @@ from check.servers import Received, Server, Wire, reply
 from checkback.producer import LocalTransactionState, Message, SendStatus, TransactionProducer
 from producer.sending import MESSAGE, SENDERS, Listener, Sender
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.processes
 
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: the gateway does not run")
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from check.servers import unused_url
@@ -228,7 +228,6 @@ FAULTY = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(halves=st.tuples(FAULTY, FAULTY), ops=st.tuples(FAULTY, FAULTY), kind=st.sampled_from(["sync", "async"]))
 def test_transactions_whatever_fails_are_committed_once_at_most(
     halves: tuple[list[str], list[str]], ops: tuple[list[str], list[str]], kind: str
@@ -275,7 +274,6 @@ def test_message_whose_reply_a_proxy_has_lost_is_sent_to_no_other_gateway() -> N
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(FAULTY, FAULTY)
 def test_messages_without_a_transaction_whatever_fails_are_stored_once_at_most(
     one: list[str], other: list[str]

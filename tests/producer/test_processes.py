@@ -13,6 +13,8 @@ import pytest
 from checkback.producer import LocalTransactionState
 from producer.gateways import StubGateway, ids
 
+pytestmark = pytest.mark.processes
+
 COMMIT = LocalTransactionState.COMMIT
 PROCESS = """
 import os, sys, threading

@@ -89,6 +89,7 @@ def committed_now(number: int) -> Behaviour:
     return replace(plain, begins_s=0.0, label=f"mark {number}", message=message)
 
 
+@pytest.mark.processes
 @pytest.mark.spark
 def test_recorded_behaviours_each_end_once_and_as_they_must(tmp_path: Path) -> None:
     """Each committed transaction is delivered once, none both delivered and discarded, every decision explained."""

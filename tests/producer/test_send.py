@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from check.servers import unused_url
@@ -33,7 +33,6 @@ def test_message_is_stored_once_also_when_the_reply_was_lost(kind: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(faults=st.lists(st.sampled_from(FAULTS), max_size=8), full=st.lists(st.integers(0, 6), max_size=4))
 def test_batch_whatever_fails_stores_each_message_at_most_once(kind: str, faults: list[str], full: list[int]) -> None:
     """A result in order for each; SEND_OK and REJECTED are promises."""

@@ -31,6 +31,8 @@ from producer.sending import MESSAGE, Listener
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.processes
+
 OPENSSL = shutil.which("openssl")
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from check.servers import SHORT, Received, Server, Wire, always, late, reply, unused_url
@@ -84,7 +84,6 @@ SAID = st.sampled_from([COMMIT, ROLLBACK, UNKNOWN, None, ERROR, True, "COMMIT"])
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SENDERS)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(halves=FAULTY, ops=FAULTY, said=SAID)
 @example(halves=[*[DROPPED] * 4, FULL, DROPPED], ops=[], said=COMMIT)
 @example(halves=[], ops=[*[BROKEN, FULL] * 4], said=ROLLBACK)

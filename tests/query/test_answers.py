@@ -300,6 +300,7 @@ def test_hostile_names_are_escaped_and_formats_agree(tmp_path: Path, capfd: pyte
     assert len(capfd.readouterr().out.splitlines()) == 2
 
 
+@pytest.mark.processes
 def test_neither_spark_nor_java(tmp_path: Path) -> None:
     """In a process that has no java, and may not import pyspark."""
     write(None, Tables.of(_settings(str(tmp_path)).storage), _story())
@@ -342,6 +343,7 @@ with DuckDBEngine(Tables.of(Storage(root=sys.argv[1]))) as engine:
 """
 
 
+@pytest.mark.processes
 def test_ctrl_c_in_the_middle_of_a_question_is_keyboard_interrupt(tmp_path: Path) -> None:
     """While DuckDB evaluates it, the thread that has called DuckDB runs no Python. Here py4j would hear it."""
     done = subprocess.run(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -24,6 +24,7 @@ from checkback.query.engines.duckdb_engine import DuckDBEngine
 from checkback.query.versions.view import View
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
+from support.examples import DEAR
 from support.query_times import append, made_at, table
 from support.stories import Transaction
 
@@ -88,7 +89,7 @@ def _offsets(root: Path, name: str, version: int | None) -> set[int]:
 
 
 @pytest.mark.slow
-@settings(max_examples=15)
+@DEAR
 @given(_SEEDS)
 def test_versions_of_a_moment_are_those_of_the_model(seed: int) -> None:
     """At each commit, a moment before it, and a moment after it. Without Spark."""

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 import numpy as np
-import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.query.versions.batches import (
@@ -72,8 +71,6 @@ def _holds(held: tuple[BatchRange, ...], row: tuple[int, int]) -> bool:
     return any(box.first_id <= number <= box.last_id and box.first_time <= time <= box.last_time for box in held)
 
 
-@pytest.mark.slow
-@settings(max_examples=400)
 @given(_SEEDS)
 def test_cut_holds_whole_batches_and_nothing_else(seed: int) -> None:
     """At any time: all up to one, none after it, not the one under way."""

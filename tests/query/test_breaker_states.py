@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.check.circuit_breaker import CircuitBreaker, State, limits_of
@@ -16,6 +16,7 @@ from checkback.query.engines.duckdb_engine import DuckDBEngine
 from checkback.query.versions.view import View
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
+from support.examples import DEAR
 from support.stories import DONE, Row, Transaction, write
 
 pytestmark = pytest.mark.slow
@@ -68,7 +69,7 @@ class _Endpoint:
         return says
 
 
-@settings(max_examples=25, deadline=None)
+@DEAR
 @given(st.lists(_CHECKS, min_size=1, max_size=20), st.integers(0, 30))
 def test_the_answers_tell_the_state_of_the_breakers(
     checks: list[tuple[int, str | None, str | None]], later: int

@@ -144,6 +144,7 @@ def test_a_table_of_others_in_a_topics_place_is_told(root: Path, capfd: pytest.C
     assert said.count("\n") == 1
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [

@@ -54,6 +54,7 @@ def _engine(settings: Settings) -> DuckDBEngine:
     return DuckDBEngine(Tables.of(settings.storage))
 
 
+@pytest.mark.processes
 def test_all_tables_are_looked_at_in_the_time_of_three(slow: tuple[Settings, int]) -> None:
     """In their turns: those that say that something is over come last. What was looked at is read without a look."""
     settings, port = slow
@@ -76,6 +77,7 @@ def test_all_tables_are_looked_at_in_the_time_of_three(slow: tuple[Settings, int
         assert requests_since(port) == {}
 
 
+@pytest.mark.processes
 def test_a_question_takes_the_time_of_its_slowest_table(slow: tuple[Settings, int]) -> None:
     """Requests one after the other: a log's opening, in three turns, and what is read of the files."""
     settings, port = slow
@@ -159,6 +161,7 @@ def test_batch_that_ends_during_the_look_is_not_of_the_moment(tmp_path: Path) ->
     assert counts == [1, 1]
 
 
+@pytest.mark.processes
 def test_audit_looks_at_what_batches_write_before_the_sources(slow: tuple[Settings, int]) -> None:
     """Of what the others refer to nothing is missing then."""
     settings, _ = slow
@@ -191,6 +194,7 @@ def test_view_is_of_one_moment_and_the_next_of_a_later_one(tmp_path: Path) -> No
         assert View.on(engine).ask(pending_question(Settings())).num_rows == 2
 
 
+@pytest.mark.processes
 def test_lineage_is_asked_twice_on_a_page(slow: tuple[Settings, int]) -> None:
     settings, _ = slow
     with Answers(settings).together() as page:

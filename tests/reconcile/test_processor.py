@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pytest
 from pyspark.sql.streaming.tws_tester import TwsTester
 
 from checkback.reconcile.records.actions import Actions
@@ -153,6 +154,7 @@ def test_group_opens_so_many_unseen_segments_in_a_batch() -> None:
     assert at("0/0", half(0)) == [("COMMIT", 0)]
 
 
+@pytest.mark.processes
 def test_import_is_light() -> None:
     """Spark imports it in two new Python processes at each start of the query."""
     code = "import sys, checkback.reconcile.state.processor; print({'pandas', 'pyarrow'} & sys.modules.keys())"

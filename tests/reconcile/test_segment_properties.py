@@ -8,8 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.reconcile.records.records import Action, Kind, Source
@@ -170,9 +169,7 @@ class Model:
         return sorted(done)
 
 
-@pytest.mark.slow
 @given(batches, st.sampled_from(ALL_RULES))
-@settings(max_examples=400, deadline=None)
 def test_segment_does_what_the_model_does(history: History, rules: Rules) -> None:
     """Batch by batch the same actions; the state goes through its bytes in between."""
     model, block, now = Model(rules), encode(Segment.empty(0, SIZE)), 0
@@ -192,9 +189,7 @@ def test_segment_does_what_the_model_does(history: History, rules: Rules) -> Non
         block = encode(segment)
 
 
-@pytest.mark.slow
 @given(batches, st.sampled_from([0, 7]), st.sampled_from(ALL_RULES))
-@settings(max_examples=300, deadline=None)
 def test_promises_hold(history: History, jitter: int, rules: Rules) -> None:  # noqa: PLR0915 - one history
     """Each transaction is decided once, and never checked after its decision or too early.
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.reconcile.records.records import EVENT, Action, Kind, Records
@@ -96,8 +95,6 @@ def told(actions: Records) -> list[tuple[Any, ...]]:
     return sorted(action.tolist() for action in actions if action["action"] in TOLD)
 
 
-@pytest.mark.slow
-@settings(max_examples=600)
 @given(before=batches, after=batches)
 def test_restored_segment_decides_as_the_lost_one(
     before: list[tuple[int, list[tuple[Any, ...]]]], after: list[tuple[int, list[tuple[Any, ...]]]]

@@ -60,6 +60,7 @@ def server(s3_server_port: int, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield server
 
 
+@pytest.mark.processes
 @pytest.mark.spark
 def test_main_job_runs_on_spark_connect(tmp_path: Path, server: Server) -> None:
     """Every transaction ends as its fate says, those without an op at their one check; a replay changes nothing."""
@@ -85,6 +86,7 @@ def test_main_job_runs_on_spark_connect(tmp_path: Path, server: Server) -> None:
             _forget_last_batches(root)
 
 
+@pytest.mark.processes
 @pytest.mark.spark
 def test_tables_and_checkpoints_in_an_object_store(s3_server_port: int, server: Server) -> None:
     """A replay changes nothing there, either."""
@@ -102,6 +104,7 @@ def test_tables_and_checkpoints_in_an_object_store(s3_server_port: int, server: 
                 table_files.remove(f"{commits}/{newest}")
 
 
+@pytest.mark.processes
 @pytest.mark.spark
 def test_killed_client_leaves_no_query_behind(tmp_path: Path, server: Server) -> None:
     """The server goes on with its queries, without a lock: they write nothing more. The next start does."""
@@ -189,7 +192,7 @@ def test_tables_go_to_another_process_without_their_open_logs(tmp_path: Path) ->
     assert tables.log("half").table_id() == pickle.loads(pickle.dumps(tables)).log("half").table_id()  # noqa: S301 - ours
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_tables_go_to_another_process_with_the_options_of_their_store(s3: Tables) -> None:
     s3.create(None, "half")  # type: ignore[arg-type]  # no Spark is needed
     code = "import pickle, sys; print(pickle.load(sys.stdin.buffer).log('half').table_id())"

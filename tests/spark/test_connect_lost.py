@@ -57,6 +57,7 @@ SparkSession.active().stop()
 """
 
 
+@pytest.mark.processes
 @pytest.mark.spark
 def test_server_that_dies_is_told_and_the_next_one_goes_on(tmp_path: Path) -> None:
     """A command ends with one line. A notebook's first cell, run again, has a session of the new server."""

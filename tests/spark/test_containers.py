@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Sandbox = Callable[..., subprocess.CompletedProcess[str]]
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.processes]
 
 #: a user id that no machine has a name for
 UID = 1_000_730_000

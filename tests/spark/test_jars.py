@@ -168,6 +168,7 @@ with running_session(Settings.model_validate(settings), short=True) as spark:
 """
 
 
+@pytest.mark.processes
 @pytest.mark.spark
 def test_the_first_start_fetches_what_later_ones_have(tmp_path: Path) -> None:
     """Into the cache, by Ivy, in a JVM of its own: each start has the JARs on its class path."""

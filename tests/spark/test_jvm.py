@@ -58,6 +58,7 @@ def test_no_java_is_told(tmp_path: Path) -> None:
         java_check({"JAVA_HOME": str(tmp_path), "PATH": os.environ["PATH"]})
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("environ", "python", "added"),
     [

@@ -80,6 +80,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.processes
 @pytest.mark.spark
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="the command lines of processes are not in /proc")
 def test_no_process_of_a_session_has_a_secret_on_its_command_line(tmp_path: Path) -> None:

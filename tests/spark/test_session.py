@@ -111,6 +111,7 @@ def test_file_for_s3_has_what_a_session_on_this_machine_has() -> None:
 # Sessions
 
 
+@pytest.mark.spine
 def test_session_has_what_is_required(spark: SparkSession) -> None:
     assert {key: spark.conf.get(key) for key in REQUIRED} == REQUIRED
 
@@ -255,6 +256,7 @@ def test_package_that_workers_lack_is_told() -> None:
 # Starts
 
 
+@pytest.mark.processes
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("own", "told"),
@@ -307,6 +309,7 @@ with ThreadPoolExecutor(1) as pool:
 """
 
 
+@pytest.mark.processes
 @pytest.mark.spark
 def test_of_two_threads_one_has_a_session_at_a_time(tmp_path: Path) -> None:
     run = [sys.executable, "-c", _IN_TWO_THREADS]
@@ -316,6 +319,7 @@ def test_of_two_threads_one_has_a_session_at_a_time(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == [told, "3", "3"]
 
 
+@pytest.mark.processes
 def test_what_a_child_says_is_held_then_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
     late = r"'Blah 1\n\nlate\n\nBlah'"
     talk = f"import sys; print('early', file=sys.stderr, flush=True); input(); print({late}, file=sys.stderr)"
@@ -331,6 +335,7 @@ def test_what_a_child_says_is_held_then_passed_on(capfd: pytest.CaptureFixture[s
     assert capfd.readouterr().err == "late\n\n"
 
 
+@pytest.mark.processes
 def test_what_a_failed_child_said_can_be_read(capfd: pytest.CaptureFixture[str]) -> None:
     with HeldStderr() as held:
         subprocess.run([sys.executable, "-c", "import sys; sys.exit('no way')"], stderr=held.fileno(), check=False)

@@ -38,7 +38,7 @@ def _log(root: Path) -> DeltaLog:
 
 
 @given(st.lists(st.sampled_from(["append", "replace", "mark", "lost"]), min_size=1, max_size=8))
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_checksum_says_what_the_table_holds(tmp_path_factory: pytest.TempPathFactory, steps: list[str]) -> None:
     """Also after a file of it was never written, as by a process that was killed."""
     root = tmp_path_factory.mktemp("table")

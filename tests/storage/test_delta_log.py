@@ -285,7 +285,7 @@ def _append_many(root: str, writer: int) -> None:
         log.commit([_file(Path(root), 100 * writer + number)], f"app-{writer}", number)
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_writers_of_several_processes_lose_nothing(tmp_path: Path) -> None:
     """As `land` and `reconcile` write `op`, each in a process of its own."""
     _log(tmp_path)

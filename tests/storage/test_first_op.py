@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from checkback.gateway.deduplication.history import DeduplicationHistory
@@ -82,7 +82,6 @@ def op(state: str, us: int = 0, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(["tx", LONG]), OPS)
 @example("tx", [op("ROLLBACK", producer_group="evil"), op("COMMIT", 1)])
 @example("tx", [op("COMMIT"), op("ROLLBACK")])

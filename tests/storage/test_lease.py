@@ -326,7 +326,7 @@ with exclusive_lock(Tables.of(Storage.model_validate(json.loads(sys.argv[1])))):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_start_goes_on_when_the_lease_of_a_killed_process_ends(
     s3_port: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -349,7 +349,7 @@ def test_start_goes_on_when_the_lease_of_a_killed_process_ends(
     assert told.startswith(f"process {process.pid} on ")
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
 def test_signal_ends_a_command_that_waits(s3_port: int, tmp_path: Path, number: int, code: int) -> None:
     storage = {"root": f"s3://{BUCKET}/{uuid.uuid4().hex}", "options": options(s3_port)}

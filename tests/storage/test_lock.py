@@ -47,6 +47,7 @@ def _end(process: subprocess.Popen[str], number: signal.Signals) -> None:
     process.communicate()
 
 
+@pytest.mark.processes
 def test_batch_function_elsewhere_works_for_the_holder_only(tmp_path: Path) -> None:
     """With Spark Connect its process goes on when the client is killed: nobody holds the lock then, or a successor."""
     tables = Tables(root=str(tmp_path))
@@ -100,7 +101,7 @@ def test_checkpoints_may_be_where_there_are_no_locks(tmp_path: Path, monkeypatch
         pytest.fail("two are in")
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_looking_tells_who_is_in_and_keeps_nobody_out(tmp_path: Path) -> None:
     """Also while others look all the time; after kill -9 nobody is in."""
     tables = Tables(root=str(tmp_path))
@@ -128,7 +129,7 @@ def test_who_looks_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert lock_is_held(Tables(root=str(tmp_path)))
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_second_process_is_told_who_is_in_and_what_to_do(tmp_path: Path) -> None:
     """As long as the first one lives; kill -9 lets go of the tables."""
     process = _hold(tmp_path)
@@ -221,6 +222,7 @@ def test_second_reconcile_ends_before_it_touches_anything(tmp_path: Path) -> Non
     assert os.listdir(tmp_path / "_checkpoints") == [FILE]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("command", ["reconcile", "rebuild"])
 def test_second_process_is_refused_before_spark_starts(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

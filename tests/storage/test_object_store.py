@@ -132,6 +132,7 @@ def test_log_is_read_from_a_version_on(tables: Tables) -> None:
             note.keep(None, {"op": 7})
 
 
+@pytest.mark.processes
 def test_commits_that_a_batch_has_seen_are_read_once(s3: Tables, s3_port: int) -> None:
     """Those of all its tables: of the version that is noted, and of each one since."""
     for name in ("half", "op"):
@@ -365,6 +366,7 @@ for number in range({times}):
 """
 
 
+@pytest.mark.processes
 def test_two_processes_lose_no_commit(tables: Tables) -> None:
     """Spark's commits lose some in an object store: two writers of a version are both told that theirs is it."""
     log, times = _log(tables), 200
@@ -395,6 +397,7 @@ for name in SCHEMAS:
 """
 
 
+@pytest.mark.processes
 def test_first_starts_at_the_same_time_make_the_same_tables(tables: Tables) -> None:
     """Nobody fails for the other's table, and nobody's commit is in a table that is replaced."""
     paths = [str(Path(__file__).parents[1]), str(Path(checkback.__file__).parents[1])]
@@ -459,6 +462,7 @@ def test_unknown_option_is_named(s3_port: int) -> None:
         Tables.of(Storage.model_validate(wrong))
 
 
+@pytest.mark.processes
 def test_append_is_three_requests(s3: Tables, s3_port: int) -> None:
     """One that looks for the newest version, side by side one for the next, and the conditional PUT; beside the file's.
 
@@ -490,6 +494,7 @@ def test_log_is_listed_from_its_last_checkpoint(s3: Tables, monkeypatch: pytest.
     assert TransactionVersions(s3.location("op")).at(1) == {"app": 1, "other": 1}  # older than the checkpoint
 
 
+@pytest.mark.processes
 def test_log_that_a_writer_makes_sure_of_is_opened_once(s3: Tables, s3_port: int) -> None:
     s3.create(cast("Any", None), "half")
     with fault_proxy(s3_port) as port:
@@ -499,6 +504,7 @@ def test_log_that_a_writer_makes_sure_of_is_opened_once(s3: Tables, s3_port: int
         assert requests_since(port)["LIST"] == 1
 
 
+@pytest.mark.processes
 def test_version_that_added_a_file_is_found_by_the_files_time(
     s3: Tables, s3_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from checkback.storage.parquet.parquet_files import ParquetFile
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.processes
 
 _TIMES = 30
 

@@ -51,7 +51,7 @@ def _last(root: Path) -> int | None:
 
 @pytest.mark.slow
 @given(commits=st.integers(1, 4), cut=st.integers(0, 10_000), zeros=st.booleans())
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_newest_commit_that_is_cut_off_anywhere_is_named_and_put_aside(
     tmp_path_factory: pytest.TempPathFactory, commits: int, cut: int, zeros: bool
 ) -> None:

@@ -33,7 +33,7 @@ def _name(place: Path, version: int, end: str) -> Path:
     return place / "half" / "_delta_log" / f"{version:020}.{end}"
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=20)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     steps=st.lists(
         st.one_of(

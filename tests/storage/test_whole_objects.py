@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from checkback.storage.log.delta_log import DeltaLog
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.processes
 
 _FILES = 40
 #: (s); much longer than it takes to send a request
