@@ -123,7 +123,7 @@ def producers() -> Iterator[dict[str, Any]]:
         yield {group: {"endpoints": [_NOBODY] if group in _GONE else producer.endpoints} for group in groups}
 
 
-@pytest.mark.spine
+@pytest.mark.spine("the trace of a real broker, from files to topics and discards")
 def test_job_decides_the_trace_in_scheduled_runs(
     spark: SparkSession, tmp_path: Path, producers: dict[str, Any]
 ) -> None:
@@ -189,7 +189,7 @@ def test_replayed_batch_changes_no_table(spark: SparkSession, tmp_path: Path) ->
     assert _counts(spark, settings) == before | {name: before[name] + 1 for name in ("ticks", "batches")}
 
 
-@pytest.mark.spine
+@pytest.mark.spine("a batch broken off between its tables")
 def test_failed_write_is_made_good_by_the_next_start(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

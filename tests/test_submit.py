@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from checkback.settings import Settings
 from checkback.spark import jars
+from checkback.spark.session import spark_settings
 from conftest import TRACE
 from crash.process import PATIENCE_S
 from docs.blocks import ROOT
@@ -19,14 +21,14 @@ from support.standalone_cluster import ZIP, Submitted, conf, package, python_wit
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.spine]
+pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.spine("a job by spark-submit")]
 
 
 def test_job_by_spark_submit_decides_by_ops(tmp_path: Path) -> None:
-    """Under a Python that lacks Checkback. Which JARs `--packages` fetches is known, so that no network is needed."""
+    """Under a Python that lacks Checkback. Instead of `--packages`: the JARs of `make install`."""
     package()
     land_lines(tmp_path / "data", TRACE / "half.jsonl", TRACE / "op.jsonl")
-    delta = jars.on_class_path({jars.PACKAGES: jars.DELTA_PACKAGE})[jars.CLASS_PATH]
+    delta = jars.on_class_path(spark_settings(Settings()))[jars.CLASS_PATH]
     settings = {
         "spark.pyspark.python": str(python_without_checkback(tmp_path / "python")),
         "spark.driver.extraJavaOptions": SHORT_LIVED,

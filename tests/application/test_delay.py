@@ -104,7 +104,7 @@ def lake(spark: SparkSession, tmp_path: Path) -> Lake:
     return Lake(spark, tmp_path)
 
 
-@pytest.mark.spine
+@pytest.mark.spine("delayed messages")
 def test_scheduled_messages_are_published_at_their_time_or_cancelled(lake: Lake) -> None:
     """COMMIT decides at once; a message without a transaction needs no op, and both kinds may be delayed."""
     hour = timedelta(hours=1)

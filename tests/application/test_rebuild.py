@@ -69,7 +69,7 @@ def test_without_tables_there_is_nothing_to_rebuild(spark: SparkSession, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.spine
+@pytest.mark.spine("a rebuild")
 def test_rebuilt_after_a_batch_that_broke_off(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -142,7 +142,7 @@ def producer() -> Iterator[ExampleProducer]:
         yield running
 
 
-@pytest.mark.spine
+@pytest.mark.spine("checking back")
 def test_batch_of_several_groups_one_answer_each_ops_for_decisions(bench: Bench, producer: ExampleProducer) -> None:
     """One row of check_answers per request, whatever came of it; op rows for COMMIT and ROLLBACK only."""
     before = datetime.now(timezone.utc) - timedelta(seconds=1)
@@ -222,7 +222,7 @@ def test_batch_done_again_changes_nothing(bench: Bench, producer: ExampleProduce
     assert bench.ops() == {"c": "COMMIT"}
 
 
-@pytest.mark.spine
+@pytest.mark.spine("checking back after a crash")
 def test_crash_between_answers_and_ops_then_the_recorded_answer_counts(bench: Bench, producer: ExampleProducer) -> None:
     """The producer changed its mind meanwhile: the op is the answer that was recorded, nobody is asked again.
 

@@ -78,7 +78,7 @@ def _awkward(random: Random) -> dict[str, Any]:
     return {"tags": random.choice([None, "a", "b", "a || b", ""]), "properties": random.sample(properties, 2)[:2]}
 
 
-@pytest.mark.spine
+@pytest.mark.spine("topics as DataFrames")
 def test_read_agrees_with_matches(spark: SparkSession, settings: Settings, published: Published) -> None:
     random = Random(7)
     sent = [published.messages(1, **_awkward(random))[0] for _ in range(200)]
@@ -136,7 +136,7 @@ def test_batch_without_its_row_is_not_seen(spark: SparkSession, settings: Settin
     assert _offsets(*seen(), fixed) == [whole, whole, then]
 
 
-@pytest.mark.spine
+@pytest.mark.spine("topics as streams")
 def test_stream_delivers_once_across_optimize_delete_and_restart(
     spark: SparkSession, settings: Settings, published: Published, tmp_path: Path
 ) -> None:

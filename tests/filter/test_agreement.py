@@ -47,7 +47,7 @@ def test_arrow_agrees_on_tags(text: str, rows: list[Message]) -> None:
     assert selector.mask(table(rows)).to_pylist() == wanted(selector, rows)
 
 
-@pytest.mark.spine
+@pytest.mark.spine("filters on Spark")
 @pytest.mark.spark
 def test_spark_agrees(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """150 selectors on a hundred messages, in one DataFrame."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import requests
 
-pytestmark = [pytest.mark.processes, pytest.mark.spine]
+pytestmark = [pytest.mark.processes, pytest.mark.spine("the gateway as a process, each route")]
 
 PROBLEM = "application/problem+json"
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-@pytest.mark.spine
+@pytest.mark.spine("landing from files")
 def test_trace_lands_once_and_fits_the_tables(lake: Lakehouse) -> None:
     files = TRACE / "half.jsonl", TRACE / "op.jsonl"
     assert lake.land(*files) == Landed(half=154, op=91, rejected=0)
@@ -63,7 +63,7 @@ def test_trace_lands_once_and_fits_the_tables(lake: Lakehouse) -> None:
     assert lake.versions() == versions
 
 
-@pytest.mark.spine
+@pytest.mark.spine("what is wrong is rejected")
 def test_bad_lines_are_rejected_and_good_ones_beside_them_land(lake: Lakehouse, inbox: Path) -> None:
     halves, ops = inbox / "halves", inbox / "ops"
     halves.mkdir()

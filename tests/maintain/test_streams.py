@@ -98,7 +98,7 @@ def _commit_of_files(sender: Sender, tables: Tables, files: int) -> None:
     tables.log("half").commit(written)
 
 
-@pytest.mark.spine
+@pytest.mark.spine("maintenance beside the streams")
 def test_reconcile_goes_on_where_it_stood(spark: SparkSession, tmp_path: Path) -> None:
     """Half of it is decided; more lands, all becomes few files, the log is cut: each is published once."""
     content = {

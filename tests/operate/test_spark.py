@@ -48,7 +48,7 @@ class Orders(TransactionListener):
         return self._barrier.check(check)
 
 
-@pytest.mark.spine
+@pytest.mark.spine("an operator ends and resumes transactions")
 def test_reconcile_obeys_the_operator(spark: SparkSession, tmp_path: Path) -> None:
     """Two pending transactions are decided by the operator's ops, and a discarded one is resumed.
 

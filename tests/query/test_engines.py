@@ -217,7 +217,7 @@ def _same(question: str, one: Any, other: Any) -> None:
         assert one == other, question
 
 
-@pytest.mark.spine
+@pytest.mark.spine("both engines, each question")
 @pytest.mark.parametrize("moment", [None, DONE - timedelta(minutes=2)])
 def test_both_engines_give_the_same_rows(spark: SparkSession, moment: Any) -> None:
     seed = int(os.environ.get("SEED", "0")) or Random().randrange(1, 10**9)
@@ -243,7 +243,7 @@ def test_both_engines_give_the_same_rows(spark: SparkSession, moment: Any) -> No
                 assert read_status(settings, DONE, one) == read_status(settings, DONE, other)
 
 
-@pytest.mark.spine
+@pytest.mark.spine("both engines, the audit")
 def test_both_engines_audit_alike(spark: SparkSession, tmp_path: Path) -> None:
     """Tables broken in every way, with jitter, so that checks come later than the interval."""
     stories = CLEAN | {name: story for name, (_, story) in BROKEN.items()}

@@ -46,7 +46,7 @@ def test_late_op_is_rejected_only_if_it_is_not_the_halfs_own(
         assert json.loads(found[0]["raw"])["transaction_id"] == name
 
 
-@pytest.mark.spine
+@pytest.mark.spine("rejected ops")
 def test_op_of_an_unknown_state_is_rejected_and_not_the_one_beside_it(spark: SparkSession) -> None:
     """They landed together, and agree in all but their state."""
     good = op_frame(spark, (1, "tx-1", "orders"))

@@ -111,7 +111,7 @@ def test_file_for_s3_has_what_a_session_on_this_machine_has() -> None:
 # Sessions
 
 
-@pytest.mark.spine
+@pytest.mark.spine("the session")
 def test_session_has_what_is_required(spark: SparkSession) -> None:
     assert {key: spark.conf.get(key) for key in REQUIRED} == REQUIRED
 

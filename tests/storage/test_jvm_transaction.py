@@ -100,7 +100,7 @@ def _by_spark(rows: DataFrame, tables: Tables, app: str, version: int) -> None:
     )
 
 
-@pytest.mark.spine
+@pytest.mark.spine("commits by the JVM's Delta")
 def test_rows_are_as_spark_writes_them(spark: SparkSession, tables: Tables) -> None:
     """The same values, found by the statistics, in a file of the table's folder, with Delta's own history."""
     tables.append_arrow(spark, _rows(1, 2), NAME, "a", 1)

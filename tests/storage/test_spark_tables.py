@@ -316,7 +316,7 @@ def lake(request: pytest.FixtureRequest) -> Lakehouse:
     return kind
 
 
-@pytest.mark.spine
+@pytest.mark.spine("tables in folders and in a catalog")
 def test_tables_have_comments_and_properties(lake: Lakehouse) -> None:
     """As those that delta-rs makes; making them again changes nothing."""
     names = ("half", "check_answers", *(f"topics/{topic}" for topic in TOPICS))
