@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import signal
 import sys
 import uuid
@@ -35,13 +36,13 @@ hypothesis.settings.load_profile("default")
 
 #: fixtures that start a server as a process of its own, and parameters for which others do
 _SERVERS = {"s3_port", "azure_port", "postgres_url", "kafka", "adls", "postgresql"}
-#: what Python tells of processes that are started, except by multiprocessing's `spawn`
-_STARTS = {"subprocess.Popen", "os.posix_spawn", "os.fork"}
+#: what Python tells of processes that are started, except by multiprocessing's `spawn`; and programs that end at once
+_STARTS, _QUICK = {"subprocess.Popen", "os.posix_spawn", "os.fork"}, {"env", "make", "git", "openssl"}
 _started: list[str] = []
 
 
 def _note(event: str, arguments: tuple[Any, ...]) -> None:
-    if event in _STARTS:
+    if event in _STARTS and not (arguments and os.path.basename(os.fsdecode(arguments[0])) in _QUICK):
         _started.append(f"{event} {arguments}"[:200])
 
 

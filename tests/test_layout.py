@@ -91,7 +91,6 @@ def test_version_is_that_of_the_project() -> None:
     assert run.stdout == f"{version}\n"
 
 
-@pytest.mark.processes
 def test_make_lists_its_targets() -> None:
     environ = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
     run = subprocess.run(["/usr/bin/env", "make"], cwd=ROOT, env=environ, capture_output=True, text=True, check=True)
@@ -106,6 +105,8 @@ def test_make_lists_its_targets() -> None:
         "screenshots",
         "test",
         "test-fast",
+        "test-rest",
+        "test-all",
         "simulate",
         "test-crash",
         "test-cluster",
@@ -117,7 +118,6 @@ def test_make_lists_its_targets() -> None:
     }
 
 
-@pytest.mark.processes
 @pytest.mark.parametrize(
     ("variables", "told"),
     [

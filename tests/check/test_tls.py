@@ -106,7 +106,6 @@ def ask(port: int, ca_file: Path | None, timeout_s: float = 5, times: int = 1) -
         return client.ask(request())
 
 
-@pytest.mark.processes
 def test_certificate_of_the_ca_file_is_accepted(certificate: tuple[Path, Path]) -> None:
     """And the connection is kept alive."""
     connections = []
@@ -120,14 +119,12 @@ def test_certificate_of_the_ca_file_is_accepted(certificate: tuple[Path, Path]) 
     assert (answer.outcome, answer.error, len(connections)) == ("COMMIT", None, 1)
 
 
-@pytest.mark.processes
 def test_certificate_unknown_is_no_answer(certificate: tuple[Path, Path]) -> None:
     with server(over_tls(certificate, lambda tls: tls.sendall(reply(says("COMMIT"))))) as port:
         answer = ask(port, None)
     assert answer.error == "certificate not accepted: self-signed certificate"
 
 
-@pytest.mark.processes
 def test_certificate_for_another_host_is_no_answer(certificate: tuple[Path, Path]) -> None:
     """The reason names no name: that in the certificate is the server's word."""
     with server(over_tls(certificate, lambda tls: tls.sendall(reply(says("COMMIT"))))) as port:
@@ -136,7 +133,6 @@ def test_certificate_for_another_host_is_no_answer(certificate: tuple[Path, Path
             assert client.ask(request()).error == "certificate not accepted: it is not for this host"
 
 
-@pytest.mark.processes
 def test_authorities_are_the_systems_or_those_of_the_ca_file(
     certificate: tuple[Path, Path], other: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,7 +168,6 @@ def test_handshake_that_never_ends_frees_the_thread() -> None:
     assert answer.latency_ms < 10_000
 
 
-@pytest.mark.processes
 def test_body_dripped_over_tls_frees_the_thread(certificate: tuple[Path, Path]) -> None:
     stopped = threading.Event()
 
@@ -188,7 +183,7 @@ def test_body_dripped_over_tls_frees_the_thread(certificate: tuple[Path, Path]) 
     assert answer.latency_ms < 10_000
 
 
-@pytest.mark.processes
+@pytest.mark.slow
 def test_request_not_read_after_a_slow_handshake_frees_the_thread(certificate: tuple[Path, Path]) -> None:
     """Handshake and sending share the time."""
     stopped = threading.Event()

@@ -201,7 +201,7 @@ def test_settings_in_the_text_are_there() -> None:
             assert match[2] in known, (page, code)
 
 
-@pytest.mark.processes
+@pytest.mark.slow
 def test_commands_and_targets_in_the_text_are_there() -> None:
     for page, code in _told():
         words = code.split()

@@ -31,8 +31,6 @@ from producer.sending import MESSAGE, Listener
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.processes
-
 OPENSSL = shutil.which("openssl")
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
@@ -151,7 +149,7 @@ producer.close()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_forked_child_ends_no_tls_session_of_its_parent(certificate: tuple[str, str]) -> None:
     """The end of a session is a message: sent in the child, it would end the parent's."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
