@@ -87,7 +87,6 @@ NOT_RUN = {
     "make notebook": "a server for the browser; its notebooks are run by tests/notebooks",
     "make simulate": "minutes of random histories; tests/simulator runs some",
     "make test": "the tests themselves",
-    "make test-all": "the tests themselves",
     "make test-crash": "minutes of kill -9 under load; tests/crash runs a round",
     "make test-power": "minutes of power cuts; tests/power runs a few",
     "python": "changes of the code that the tests must notice, for an hour",
