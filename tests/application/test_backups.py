@@ -85,7 +85,7 @@ def test_check_begins_anew_where_its_checkpoint_does_not_belong_to_the_tables(
     lake.run(settings)
     assert "the table check_requests is another one" in caplog.text
     assert lake.fates() == {offset: ["topics/t"] for offset in range(5)}
-    assert lake.rows("op", "half_offset") == [(offset,) for offset in range(5)]
+    assert lake.rows("op", "queue_offset") == [(offset,) for offset in range(5)]
     assert len(commits.received) == 5
     assert lake.rows("rejected", "reason") == []
 
@@ -134,7 +134,7 @@ def test_op_that_was_put_back_has_the_answers_again(lake: Lakehouse, caplog: pyt
         lake.half(0)
         backup = Backup(lake.tables.location("op"))
         lake.run(settings)
-        assert lake.rows("op", "half_offset", "state") == [(0, "COMMIT")]
+        assert lake.rows("op", "queue_offset", "state") == [(0, "COMMIT")]
         assert lake.fates() == {}
         backup.put_back()
         lake.run(settings)
@@ -216,7 +216,7 @@ def test_half_that_was_put_back_and_written_since_is_refused_until_a_rebuild(lak
         lake.run(settings)
     assert rebuild(lake.spark, settings, print) is not None
     ops = ({"transaction_id": name, "state": "COMMIT", "source": "producer"} for name in ("other", "another"))
-    lake.land("op", *({"half_offset": offset} | op for offset, op in enumerate(ops, start=1)))
+    lake.land("op", *({"queue_offset": offset} | op for offset, op in enumerate(ops, start=1)))
     lake.run(settings)
     assert lake.rows("topics/t", "transaction_id") == [("another",), ("other",), ("t0",), ("t1",)]
 

@@ -60,7 +60,7 @@ class Lake:
 
     def end(self, state: str, *offsets: int, source: str = "producer", name: str = "tx") -> None:
         """Ops."""
-        names = ("queue_id", "half_offset", "transaction_id", "producer_group", "state", "source", "remark")
+        names = ("queue_id", "queue_offset", "transaction_id", "producer_group", "state", "source", "remark")
         rows = [(0, offset, f"{name}-{offset}", "orders", state, source, None) for offset in offsets]
         times = {"born_timestamp": _now(), "store_timestamp": _now()}
         self._append("op", [dict(zip(names, row, strict=True)) | times for row in rows])

@@ -44,7 +44,7 @@ def test_text_that_is_not_utf8(spark: SparkSession, tmp_path: Path) -> None:
     append_odd(str(tmp_path), "half", [row | {"queue_offset": 100 + row["queue_offset"]} for row in odd])
     ops = [
         good
-        | {"queue_id": 0, "half_offset": row["queue_offset"]}
+        | {"queue_id": 0, "queue_offset": row["queue_offset"]}
         | {name: row[name] for name in ("transaction_id", "producer_group")}
         for row in [half_row(0), *odd]
     ]

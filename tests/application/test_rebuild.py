@@ -179,7 +179,7 @@ def test_segments_are_cut_as_the_packer_cuts_them(spark: SparkSession, tmp_path:
     offsets = [-(2**63), -1001, -1000, -1, 0, 999, 1000, 2**63 - 1]
     halves = [half_row(offset) for offset in offsets]
     common = {"queue_id": 0, "producer_group": "orders", "state": "COMMIT", "source": "producer", "store_timestamp": T0}
-    ops = [common | {"half_offset": offset, "transaction_id": f"tx-{offset}"} for offset in offsets]
+    ops = [common | {"queue_offset": offset, "transaction_id": f"tx-{offset}"} for offset in offsets]
     for name, rows in (("half", halves), ("op", ops)):
         tables.append_arrow(spark, pa.Table.from_pylist(rows, arrow_schema(name)), name)
     versions = {name: max(tables.history(spark, name, 1)) + 1 for name in ("half", "op")}

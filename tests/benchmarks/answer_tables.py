@@ -67,7 +67,7 @@ class AnswerTables:
         """Half messages, their COMMITs, decisions, and messages in four topics."""
         landed, time = _time(batch) - 1_000_000, _time(batch)
         self._half(numbers, landed)
-        whose, ops = _names(numbers, _groups(numbers)), _key(numbers, "half_offset")
+        whose, ops = _names(numbers, _groups(numbers)), _key(numbers, "queue_offset")
         said = {"state": "COMMIT", "source": "producer"}
         self._write("op", numbers, {**ops, **whose, **said}, born_timestamp=landed, store_timestamp=landed)
         topics = {"real_topic": _text("topic-", numbers % TOPICS)}

@@ -65,8 +65,10 @@ def rounds(place: Lakehouse, name: str, n: int, body_bytes: int) -> tuple[list[f
 def _copied(place: Lakehouse, number: int, first: int, n: int) -> float:
     """Seconds in which plain Spark reads a round's half messages and ops, and appends them to tables of their own."""
     began = time.perf_counter()
-    for name, column in (("half", "queue_offset"), ("op", "half_offset")):
-        rows: DataFrame = place.tables.read(place.spark, name).where(f"{column} BETWEEN {first} AND {first + n - 1}")
+    for name in ("half", "op"):
+        rows: DataFrame = place.tables.read(place.spark, name).where(
+            f"queue_offset BETWEEN {first} AND {first + n - 1}"
+        )
         rows.write.format("delta").mode("append").save(f"{place.root}_floor/{name}")
     seconds = time.perf_counter() - began
     say(f"floor: round {number} copied in {seconds:.2f} s")

@@ -77,7 +77,7 @@ def _answers(place: Lakehouse) -> int:
 def prove(place: Lakehouse, n: int) -> None:
     """Raises CheckbackError unless each request has one answer COMMIT, and one op."""
     answers = place.tables.read(place.spark, "check_answers").where("outcome = 'COMMIT'")
-    ops = place.tables.read(place.spark, "op").withColumnRenamed("half_offset", "queue_offset")
+    ops = place.tables.read(place.spark, "op")
     for name, rows in (("answers", answers), ("ops", ops)):
         found = rows.agg(F.count("*"), F.countDistinct("queue_offset")).collect()[0]
         if tuple(found) != (n, n):

@@ -111,7 +111,7 @@ class Load:
         now = _microseconds(None, n)
         columns = {
             "queue_id": pa.array(np.full(n, self.queue_id, np.int32)),
-            "half_offset": pa.array(offsets),
+            "queue_offset": pa.array(offsets),
             "transaction_id": self._ids(offsets),
             "producer_group": pa.repeat(GROUP, n),
             "state": pa.repeat("COMMIT", n),

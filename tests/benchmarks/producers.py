@@ -115,7 +115,7 @@ class _Connection(asyncio.Protocol):
         first = self._number - self._size + 1
         ops = [
             f'{{"transaction_id":"{self._name}-{first + index}","producer_group":"{GROUP}","state":"COMMIT",'
-            f'"queue_id":{queue_id.decode()},"half_offset":{offset.decode()}}}'
+            f'"queue_id":{queue_id.decode()},"queue_offset":{offset.decode()}}}'
             for index, (queue_id, offset) in enumerate(places)
         ]
         self._send("op", "ops", "ops", ops)

@@ -18,7 +18,7 @@ def test_load_lands_halves_and_their_ops(tmp_path: Path) -> None:
     load = Load(str(tmp_path), body_bytes=64, topics=2, pending_every=20, queue_id=3)
     assert load.land(0, 40) == 38
     half = DeltaTable(tmp_path / "half").to_pyarrow_table().sort_by("queue_offset")
-    op = DeltaTable(tmp_path / "op").to_pyarrow_table().sort_by("half_offset")
+    op = DeltaTable(tmp_path / "op").to_pyarrow_table().sort_by("queue_offset")
     assert half.schema.names == arrow_schema("half").names
     assert [name for name in half.schema.names if half.column(name).null_count] == [
         "check_immunity_s",
@@ -32,7 +32,7 @@ def test_load_lands_halves_and_their_ops(tmp_path: Path) -> None:
     assert len(set(bodies)) == 40
     ids = dict(zip(half.column("queue_offset").to_pylist(), half.column("transaction_id").to_pylist(), strict=True))
     assert len(set(ids.values())) == 40
-    ops = zip(op.column("half_offset").to_pylist(), op.column("transaction_id").to_pylist(), strict=True)
+    ops = zip(op.column("queue_offset").to_pylist(), op.column("transaction_id").to_pylist(), strict=True)
     assert dict(ops) == {offset: name for offset, name in ids.items() if offset % 20}
 
 

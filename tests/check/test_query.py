@@ -89,8 +89,7 @@ class Bench:
         assert writer.foreachBatch(batches).start().awaitTermination(120)
 
     def rows(self, name: str) -> list[Any]:
-        offset = "half_offset" if name == "op" else "queue_offset"
-        return sorted(rows_of(self.root, name), key=attrgetter("queue_id", offset, "transaction_id"))
+        return sorted(rows_of(self.root, name), key=attrgetter("queue_id", "queue_offset", "transaction_id"))
 
     def answers(self) -> dict[str, tuple[str, str | None]]:
         """transaction_id -> (outcome, error); each once."""
@@ -176,9 +175,9 @@ def test_batch_of_several_groups_one_answer_each_ops_for_decisions(bench: Bench,
     assert answers["s"].latency_ms >= SHORT * 1000
 
     commit, rollback = bench.rows("op")
-    assert (commit.queue_id, commit.half_offset, commit.transaction_id, commit.producer_group) == (0, 1, "c", "orders")
+    assert (commit.queue_id, commit.queue_offset, commit.transaction_id, commit.producer_group) == (0, 1, "c", "orders")
     assert (commit.state, commit.source, commit.remark) == ("COMMIT", "check", "check 1")
-    assert (rollback.half_offset, rollback.state, rollback.remark) == (2, "ROLLBACK", "check 2")
+    assert (rollback.queue_offset, rollback.state, rollback.remark) == (2, "ROLLBACK", "check 2")
     assert commit.born_timestamp == answers["c"].answered_at
     assert before.timestamp() <= commit.born_timestamp.timestamp() <= commit.store_timestamp.timestamp()
     assert commit.store_timestamp.timestamp() <= time.time()
@@ -203,8 +202,8 @@ def test_request_whose_names_are_not_utf8_holds_up_no_other(bench: Bench, produc
     assert found.column("outcome").to_pylist() == ["COMMIT", "NO_ANSWER", "NO_ANSWER", "ROLLBACK"]
     assert set(found.column("error").drop_null().to_pylist()) == {NOT_UTF8}
     assert found.column("transaction_id").cast(pa.binary()).to_pylist() == [b"c", BAD, b"t", b"r"]
-    ops = pa.concat_tables(pq.read_table(path, columns=["half_offset", "state"]) for path in files["op"]).to_pylist()
-    states = {row["half_offset"]: row["state"] for row in ops}
+    ops = pa.concat_tables(pq.read_table(path, columns=["queue_offset", "state"]) for path in files["op"]).to_pylist()
+    states = {row["queue_offset"]: row["state"] for row in ops}
     assert states == {1: "COMMIT", 2: "DELIVERED", 3: "DELIVERED", 4: "ROLLBACK"}
 
 
@@ -284,7 +283,7 @@ def test_checkpoint_lost_answered_checks_are_not_asked_again(bench: Bench, produ
 
     bench.request((2, "orders", "r", 1), (1, "orders", "c", 2))
     bench.run(config)
-    assert {(row.half_offset, row.state) for row in bench.rows("op")} == {
+    assert {(row.queue_offset, row.state) for row in bench.rows("op")} == {
         (1, "COMMIT"),
         (2, "ROLLBACK"),
     }

@@ -151,7 +151,7 @@ def test_ops_say_delivered_only_if_others_do_not_count() -> None:
     )
     said = [
         {
-            (row["half_offset"], row["state"], row["source"], row["remark"])
+            (row["queue_offset"], row["state"], row["source"], row["remark"])
             for row in op_rows(rows, T0, last).to_pylist()
         }
         for last in (15, None)

@@ -167,12 +167,12 @@ def _delivered(root: str, books: Books, due: dict[int, Any]) -> set[int]:
 
 def _in_time(root: str, books: Books, decisions: dict[int, Any]) -> None:
     """No discard although an answer had landed: while the application is down, checks that nobody got do count."""
-    for row in rows(root, "op", "half_offset", "producer_group", "state", "store_timestamp"):
-        end = decisions.get(row["half_offset"])
+    for row in rows(root, "op", "queue_offset", "producer_group", "state", "store_timestamp"):
+        end = decisions.get(row["queue_offset"])
         own = end is not None and end["state"] == DISCARD and row["producer_group"] == GROUP
         own = own and row["state"] not in (_DELIVERED, CANCEL)
         if own and end is not None and row["store_timestamp"] < end["decided_at"] - _PLANNING:
-            books.faults.append(f"{row['half_offset']} is discarded, and its op had landed")
+            books.faults.append(f"{row['queue_offset']} is discarded, and its op had landed")
 
 
 def _checks(
@@ -227,9 +227,9 @@ def _answers(root: str, books: Books, finished: bool, check_max: int) -> None:
         for row in answered
         if row["check_times"] >= check_max and row["outcome"] not in ("COMMIT", "ROLLBACK", "SKIPPED")
     )
-    columns = ("half_offset", "state", "source", "producer_group")
+    columns = ("queue_offset", "state", "source", "producer_group")
     ops = Counter(
-        (row["half_offset"], row["state"])
+        (row["queue_offset"], row["state"])
         for row in rows(root, "op", *columns)
         if row["source"] == "check" and row["producer_group"] == GROUP
     )
@@ -245,7 +245,7 @@ def _rejections(root: str, books: Books, finished: bool) -> None:
     """Each op of another group is rejected, once, and each CANCEL that found nothing scheduled; nothing else is."""
     rejected = Counter(row["raw"] for row in rows(root, "rejected", "raw"))
     books.faults += [f"rejected {times} times: {raw}" for raw, times in rejected.items() if times > 1]
-    ops = rows(root, "op", "half_offset", "producer_group", "state")
+    ops = rows(root, "op", "queue_offset", "producer_group", "state")
     foreign = sum(row["producer_group"] != GROUP or row["state"] == CANCEL for row in ops) - len(cancelled(root))
     if len(rejected) > foreign or (finished and len(rejected) < foreign):
         books.faults.append(f"{len(rejected)} ops are rejected, of {foreign}")

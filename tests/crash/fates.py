@@ -154,7 +154,7 @@ def _ops(offsets: Iterable[int], now: datetime) -> Iterable[dict[str, Any]]:
 def _op(offset: int, said: str, group: str, now: datetime, source: str = "producer") -> dict[str, Any]:
     return {
         "queue_id": 0,
-        "half_offset": offset,
+        "queue_offset": offset,
         "transaction_id": name(offset),
         "producer_group": group,
         "state": said,

@@ -91,7 +91,7 @@ class Tables:
         self.add("discarded", queue_offset=offset)
 
     def op(self, offset: int, said: str) -> None:
-        self.add("op", half_offset=offset, producer_group=GROUP, state=said, store_timestamp=self.begun)
+        self.add("op", queue_offset=offset, producer_group=GROUP, state=said, store_timestamp=self.begun)
 
     def publish(self, offset: int, seconds: float = 120) -> None:
         at, due = self.begun + seconds * _SECOND, self.due(offset)
@@ -116,7 +116,7 @@ class Tables:
 
 def _op(tables: Tables) -> None:
     now = datetime.now(timezone.utc)
-    row = {"half_offset": 9, "producer_group": GROUP, "state": COMMIT, "source": "check", "store_timestamp": now}
+    row = {"queue_offset": 9, "producer_group": GROUP, "state": COMMIT, "source": "check", "store_timestamp": now}
     tables.add("op", **row)
 
 
@@ -130,7 +130,7 @@ def _answered(tables: Tables) -> None:
     now = datetime.now(timezone.utc)
     tables.add("check_answers", queue_offset=9, check_times=CHECK_MAX, outcome="UNKNOWN", answered_at=now)
     for _ in range(2):
-        row = {"half_offset": 9, "producer_group": GROUP, "state": "DELIVERED", "source": "check"}
+        row = {"queue_offset": 9, "producer_group": GROUP, "state": "DELIVERED", "source": "check"}
         tables.add("op", **row, store_timestamp=now)
 
 

@@ -35,7 +35,7 @@ def build(root: Path, extreme: int | None) -> None:
 
 def _with(row: dict[str, Any], schema: pa.Schema, times: dict[str, int | None], offset: int) -> pa.Table:
     """A table of the row at another offset, with times in us that Python does not have."""
-    named = {"queue_offset": offset, "half_queue_offset": offset, "half_offset": offset, "batch_id": 50 + offset}
+    named = {"queue_offset": offset, "half_queue_offset": offset, "batch_id": 50 + offset}
     row = row | {name: value for name, value in named.items() if name in row}
     columns = [
         pa.array([times[field.name]], pa.int64()).cast(field.type)

@@ -139,7 +139,7 @@ const half: components["schemas"]["HalfMessage"] = {
   transaction_id: "order-4711", producer_group: "orders", real_topic: "payments", body: "eyJhbW91bnQiOiA0Mn0="
 };
 const op: components["schemas"]["Op"] = {
-  queue_id: 0, half_offset: 1, transaction_id: "order-4711", producer_group: "orders", state: "COMMIT"
+  queue_id: 0, queue_offset: 1, transaction_id: "order-4711", producer_group: "orders", state: "COMMIT"
 };
 export const sent: operations["sendHalf"]["requestBody"]["content"]["application/json"] = half;
 export const ended: operations["endTransactions"]["requestBody"]["content"]["application/json"] = { ops: [op] };

@@ -31,7 +31,7 @@ OP = st.fixed_dictionaries(
     {},
     optional={
         "queue_id": st.integers(-1, 2) | JUNK,
-        "half_offset": st.integers(-1, 2**63) | JUNK,
+        "queue_offset": st.integers(-1, 2**63) | JUNK,
         "transaction_id": st.text(max_size=5) | JUNK,
         "producer_group": st.sampled_from(["orders", "a b", ""]) | JUNK,
         "state": st.sampled_from(["COMMIT", "ROLLBACK", "UNKNOWN"]) | JUNK,

@@ -116,7 +116,7 @@ def op(queue_offset: int, transaction_id: str = "t-1", state: str = "COMMIT", **
     """An op as a producer sends it."""
     message = {
         "queue_id": 0,
-        "half_offset": queue_offset,
+        "queue_offset": queue_offset,
         "transaction_id": transaction_id,
         "producer_group": "orders",
         "state": state,
@@ -132,4 +132,4 @@ def table(root: Path | str, name: str) -> pa.Table:
 def rows(root: Path | str, name: str) -> list[dict[str, Any]]:
     """All rows of a table, in the order of their offsets."""
     found: list[dict[str, Any]] = table(root, name).to_pylist()
-    return sorted(found, key=lambda row: (row["queue_id"], row.get("queue_offset", row.get("half_offset"))))
+    return sorted(found, key=lambda row: (row["queue_id"], row["queue_offset"]))

@@ -63,7 +63,7 @@ def test_message_without_a_transaction_is_its_own_commit(gateway: Gateway) -> No
     offset = answers[0].json()["queue_offset"]
     row = rows(gateway.root, "half")[offset]
     assert (row["committed"], row["delay_ms"], row["deliver_at"]) == (True, 2_000, None)
-    ended = {"queue_id": 0, "half_offset": offset, "transaction_id": "alone", "producer_group": "orders"}
+    ended = {"queue_id": 0, "queue_offset": offset, "transaction_id": "alone", "producer_group": "orders"}
     assert gateway.post("/v1/op", ended | {"state": "COMMIT"}).json()["repeated"] is True
     assert gateway.post("/v1/op", ended | {"state": "ROLLBACK"}).status_code == 409
     assert gateway.post("/v1/half", message).status_code == 409
@@ -190,11 +190,11 @@ def test_op_ends_its_transaction_once(gateway: Gateway) -> None:
     assert (again.status_code, again.json()) == (200, expected | {"repeated": True})
     members = problem(gateway.post("/v1/op", op(offset, "ends", "ROLLBACK")), 409, "contradiction")
     assert members["first_state"] == "COMMIT"
-    (row,) = [row for row in rows(gateway.root, "op") if row["half_offset"] == offset]
+    (row,) = [row for row in rows(gateway.root, "op") if row["queue_offset"] == offset]
     assert row.pop("store_timestamp") <= datetime.now(timezone.utc)
     assert row == {
         "queue_id": 0,
-        "half_offset": offset,
+        "queue_offset": offset,
         "transaction_id": "ends",
         "producer_group": "orders",
         "state": "COMMIT",
@@ -211,7 +211,7 @@ def test_op_that_belongs_to_no_half_is_refused(gateway: Gateway) -> None:
     problem(gateway.post("/v1/op", op(offset, "belongs", queue_id=4)), 404, "unknown_offset")
     problem(gateway.post("/v1/op", op(offset, "belongs", producer_group="stock")), 422, "wrong_group")
     problem(gateway.post("/v1/op", op(offset, "another")), 422, "wrong_transaction_id")
-    assert offset not in [row["half_offset"] for row in rows(gateway.root, "op")]
+    assert offset not in [row["queue_offset"] for row in rows(gateway.root, "op")]
 
 
 def test_ops_of_places_that_were_not_given_out_are_not_stored(gateway: Gateway) -> None:
@@ -233,7 +233,7 @@ def test_several_ops_are_answered_each_for_itself(gateway: Gateway) -> None:
     assert [result["status"] for result in results] == [200, 409, 200, 200, 422]
     assert [results[n].get("repeated") for n in (0, 2, 3)] == [False, False, True]
     assert results[1]["first_state"] == "COMMIT"
-    landed = [(row["half_offset"], row["state"]) for row in rows(gateway.root, "op")]
+    landed = [(row["queue_offset"], row["state"]) for row in rows(gateway.root, "op")]
     assert [one for one in landed if one[0] in (first, second)] == [(first, "COMMIT"), (second, "ROLLBACK")]
 
 
@@ -337,7 +337,7 @@ def test_field_that_is_not_fit_is_named(gateway: Gateway, field: str, value: obj
         ("state", "UNKNOWN"),
         ("state", None),
         ("queue_id", "0"),
-        ("half_offset", -1),
+        ("queue_offset", -1),
         ("remark", 7),
         ("remark", "x" * 1025),
     ],

@@ -26,7 +26,7 @@ GOOD_HALF: dict[str, Any] = {
 }
 GOOD_OP: dict[str, Any] = {
     "queue_id": 0,
-    "half_offset": 12,
+    "queue_offset": 12,
     "transaction_id": "order-4711",
     "producer_group": "orders",
     "state": "COMMIT",
@@ -51,7 +51,7 @@ CHANGES = st.fixed_dictionaries(
         "deliver_at": st.none() | st.integers(-1, 2**64),
         "remark": st.none() | TEXT,
         "state": st.sampled_from(["COMMIT", "ROLLBACK", "commit"]),
-        "half_offset": st.integers(-1, 2**64),
+        "queue_offset": st.integers(-1, 2**64),
     },
 )
 #: seldom, as one ends all of a message
@@ -170,7 +170,7 @@ def test_message_that_is_refused_is_refused_alone(change: dict[str, Any], reason
     [
         ({"unknown": [1]}, "unknown: no such field"),
         ({"queue_id": -1}, "queue_id: -1 is negative"),
-        ({"half_offset": 2**63}, "half_offset: 9223372036854775808 is over"),
+        ({"queue_offset": 2**63}, "queue_offset: 9223372036854775808 is over"),
         ({"producer_group": "a b"}, 'producer_group: "a b" has characters other than'),
         ({"state": "commit"}, 'state: unknown state "commit", neither COMMIT nor ROLLBACK: did you mean COMMIT?'),
         ({"state": "UNKNOWN"}, 'state: unknown state "UNKNOWN", neither COMMIT nor ROLLBACK'),
@@ -184,6 +184,21 @@ def test_op_that_is_refused_is_refused_alone(change: dict[str, Any], reason: str
     assert not isinstance(found[0], Problem)
     assert isinstance(found[1], Problem)
     assert found[1].detail.startswith(reason)
+
+
+def test_recorded_op_has_the_offset_by_its_other_name() -> None:
+    recorded = {"half_offset" if name == "queue_offset" else name: value for name, value in GOOD_OP.items()}
+    expected = decoder.op_of_body(json.dumps(GOOD_OP).encode(), NOW)
+    assert not isinstance(expected, Problem)
+    assert decoder.op_of_body(json.dumps(recorded).encode(), NOW) == expected
+    both, half = GOOD_OP | recorded, GOOD_HALF | {"half_offset": 12}
+    found = decoder.ops_of_body(json.dumps({"ops": [GOOD_OP, recorded, both]}).encode(), NOW)
+    assert not isinstance(found, Problem)
+    assert found[:2] == [expected, expected]
+    of_half = decoder.half_of_body(json.dumps(half).encode(), NOW)
+    for problem, said in ((found[2], "queue_offset: half_offset, its other"), (of_half, "half_offset: no such field")):
+        assert isinstance(problem, Problem)
+        assert problem.detail.startswith(said)
 
 
 def test_names_of_any_length_are_not_kept() -> None:

@@ -54,7 +54,7 @@ def half(offset: int, transaction_id: str = "tx", second: int = 0, **more: Any) 
 
 
 def op(offset: int, state: str, second: int = 0, **more: Any) -> dict[str, Any]:
-    own = {"queue_id": 0, "half_offset": offset, "transaction_id": "tx", "producer_group": "orders", "state": state}
+    own = {"queue_id": 0, "queue_offset": offset, "transaction_id": "tx", "producer_group": "orders", "state": state}
     stored = T0 + timedelta(seconds=second)
     return own | {"source": "producer", "born_timestamp": T0, "store_timestamp": stored} | more
 
@@ -100,7 +100,7 @@ def test_op_that_was_rejected_ends_no_transaction(tmp_path: Path, caplog: pytest
     """Until another is there. A line of a file, rejected by `land`, is about no row of `op`."""
     land(tmp_path, "half", half(0), half(1))
     land(tmp_path, "op", op(0, "COMMIT"), op(1, "COMMIT"))
-    raw = '{"queue_id":0,"half_offset":%d,"transaction_id":"tx","producer_group":"orders","state":"COMMIT",'
+    raw = '{"queue_id":0,"queue_offset":%d,"transaction_id":"tx","producer_group":"orders","state":"COMMIT",'
     raw += f'"source":"producer","born_timestamp":{T0_MS}}}'
     rows = [
         {"source": "op", "raw": raw % offset, "reason": "too many", "file": file, "rejected_at": T0}
@@ -201,7 +201,7 @@ def test_rows_that_no_door_lets_in_stop_nothing(tmp_path: Path) -> None:
     nothing = dict.fromkeys(arrow_schema("half").names)
     land(tmp_path, "half", nothing | {"queue_id": 0}, nothing | {"queue_id": 0, "queue_offset": 1}, half(2))
     land(tmp_path, "half", nothing | {"queue_id": 0, "queue_offset": 3, "store_timestamp": T0})
-    land(tmp_path, "op", {"queue_id": 0, "half_offset": 2, "state": "COMMIT", "store_timestamp": T0})
+    land(tmp_path, "op", {"queue_id": 0, "queue_offset": 2, "state": "COMMIT", "store_timestamp": T0})
     land(tmp_path, "op", op(2, "COMMIT", store_timestamp=None), op(2, "COMMIT", born_timestamp=None))
     history = DeduplicationHistory(str(tmp_path))
     assert history.next_offset(0) == 4

@@ -299,7 +299,7 @@ def test_kill_9_under_load_loses_and_repeats_nothing(tmp_path: Path) -> None:
     assert set(names.values()) == {1}
     places = {row["transaction_id"]: (row["queue_id"], row["queue_offset"]) for row in halves}
     assert {name: places[name] for name in producers.halves} == producers.halves
-    assert set(Counter(row["half_offset"] for row in ops).values()) == {1}
+    assert set(Counter(row["queue_offset"] for row in ops).values()) == {1}
     states = {row["transaction_id"]: row["state"] for row in ops}
     assert {name: states[name] for name in producers.ops} == producers.ops
     assert len(producers.ops) >= 4 * 20 * KILLS

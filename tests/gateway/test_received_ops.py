@@ -91,7 +91,7 @@ def test_same_with_a_journal_whatever_is_sent_again_and_whenever_it_restarts(run
     assert found["journal"] == found["table"]
     assert tables["journal"][0] == tables["table"][0]
     assert by_place(tables["journal"][1]) == by_place(tables["table"][1])
-    ended = [row["half_offset"] for row in tables["journal"][1]]
+    ended = [row["queue_offset"] for row in tables["journal"][1]]
     assert len(set(ended)) == len(ended)
 
 
@@ -100,7 +100,7 @@ async def answered_nothing(_: GatewayService) -> None:
 
 
 def by_place(ops: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return sorted(ops, key=lambda row: (row["queue_id"], row["half_offset"]))
+    return sorted(ops, key=lambda row: (row["queue_id"], row["queue_offset"]))
 
 
 def blocks_of(service: GatewayService) -> list[int]:
@@ -135,7 +135,7 @@ def test_ops_of_recent_half_messages_stay_together(tmp_path: Path) -> None:
 
     assert run(started(tmp_path), act) is None
     assert run(started(tmp_path), more) is None
-    assert [row["half_offset"] for row in by_place(rows(tmp_path, "op"))] == list(range(6))
+    assert [row["queue_offset"] for row in by_place(rows(tmp_path, "op"))] == list(range(6))
 
 
 def test_half_message_is_remembered_until_its_op_is_in_the_table(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_half_message_is_remembered_until_its_op_is_in_the_table(tmp_path: Path)
 
     assert run(started(tmp_path), send) is None
     assert run(started(tmp_path, flush=timedelta(hours=1)), act) is None
-    assert [row["half_offset"] for row in rows(tmp_path, "op")] == [2, 3]
+    assert [row["queue_offset"] for row in rows(tmp_path, "op")] == [2, 3]
 
 
 def test_ops_of_older_half_messages_keep_none_in_the_cache(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_op_of_a_half_message_that_is_in_a_journal(tmp_path: Path) -> None:
 
     with_two(tmp_path, act, journals=True)
     assert [row["transaction_id"] for row in rows(tmp_path, "half")] == ["t-1", "t-2"]
-    assert [(row["half_offset"], row["state"]) for row in rows(tmp_path, "op")] == [
+    assert [(row["queue_offset"], row["state"]) for row in rows(tmp_path, "op")] == [
         (0, "COMMIT"),
         (1, "ROLLBACK"),
         (1, "ROLLBACK"),

@@ -76,12 +76,12 @@ def half(queue_offset: int, body: str = "hi", **changes: Any) -> str:
     return json.dumps(message | changes)
 
 
-def op(half_offset: int, **changes: Any) -> str:
+def op(queue_offset: int, **changes: Any) -> str:
     """A line with a COMMIT of queue 0."""
     message = {
         "queue_id": 0,
-        "half_offset": half_offset,
-        "transaction_id": f"t{half_offset}",
+        "queue_offset": queue_offset,
+        "transaction_id": f"t{queue_offset}",
         "producer_group": "orders",
         "state": "COMMIT",
         "born_timestamp": 1_700_000_000_000,

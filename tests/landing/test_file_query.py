@@ -50,7 +50,7 @@ def test_trace_lands_once_and_fits_the_tables(lake: Lakehouse) -> None:
         assert row.check_immunity_s == expected.check_immunity_s
     assert not landed
     expected_ops = [op for line in files[1].read_bytes().splitlines() for op in parse_ops(line)]
-    columns = ("queue_id", "half_offset", "transaction_id", "producer_group", "state")
+    columns = ("queue_id", "queue_offset", "transaction_id", "producer_group", "state")
     assert lake.rows("op", *columns, "source", "remark") == sorted((*op[:5], "producer", None) for op in expected_ops)
 
     # The same files by their folder's pattern: nothing is left to take.
@@ -77,14 +77,14 @@ def test_bad_lines_are_rejected_and_good_ones_beside_them_land(lake: Lakehouse, 
     (halves / ".unfinished").write_text("no")
     (halves / "_SUCCESS").write_text("no")
     (ops / "a.jsonl").write_text(f"{op(0)}\n{op(1, state='LATER')}\n")
-    batch = json.loads(op(0)) | {"half_offsets": "2,3,"}
-    del batch["half_offset"], batch["transaction_id"]
+    batch = json.loads(op(0)) | {"queue_offsets": "2,3,"}
+    del batch["queue_offset"], batch["transaction_id"]
     (ops / "deeper").mkdir()
     (ops / "deeper" / "b{1}.jsonl").write_text(json.dumps(batch))
     assert lake.land(halves, ops) == Landed(half=4, op=3, rejected=8)
 
     assert lake.rows("half", "queue_offset") == [(0,), (1,), (2,), (3,)]
-    assert lake.rows("op", "half_offset", "transaction_id", "state") == [
+    assert lake.rows("op", "queue_offset", "transaction_id", "state") == [
         (0, "t0", "COMMIT"),
         (2, None, "COMMIT"),
         (3, None, "COMMIT"),
@@ -211,20 +211,20 @@ def test_file_of_invalid_lines_is_one_row_more_and_its_good_lines_land(
 
 def test_op_that_comes_over_and_over_again_lands_some_times(lake: Lakehouse, inbox: Path) -> None:
     """A small packed file must not fill a batch. Kept is what was born first: that decides."""
-    batch = json.loads(op(0)) | {"half_offsets": "2,3,2,"}
-    del batch["half_offset"], batch["transaction_id"]
+    batch = json.loads(op(0)) | {"queue_offsets": "2,3,2,"}
+    del batch["queue_offset"], batch["transaction_id"]
     lines = [op(0, born_timestamp=1_700_000_000_000 - born) for born in range(30)]
     lines += [op(1)] * COPIES_MAX + [op(0, state="ROLLBACK"), "nonsense"] + [json.dumps(batch)] * (COPIES_MAX + 2)
     (inbox / "ops.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
     landed = Landed(op=4 * COPIES_MAX + 1, rejected=3)
     assert lake.land(op=inbox) == landed
     versions = lake.versions()
-    counts = Counter(lake.rows("op", "half_offset", "state"))
+    counts = Counter(lake.rows("op", "queue_offset", "state"))
     assert counts == {
         **{(offset, "COMMIT"): COPIES_MAX for offset in range(4)},
         (0, "ROLLBACK"): 1,
     }
-    born = [row.born_timestamp for row in lake.rows("op", "half_offset", "born_timestamp") if row.half_offset == 0]
+    born = [row.born_timestamp for row in lake.rows("op", "queue_offset", "born_timestamp") if row.queue_offset == 0]
     assert min(born) == datetime.fromtimestamp(1_700_000_000, timezone.utc) - timedelta(milliseconds=29)
     told = f"repeated: {{}} ops of the batch that come after {COPIES_MAX} like them"
     assert lake.rows("rejected", "reason", "raw") == [

@@ -64,14 +64,14 @@ def test_records_land_once_and_bad_ones_are_rejected_beside_them(
     kafka.send(halves, " ")
     kafka.send(halves, changed(unplaced(7), leave=("born_timestamp",)), timestamp_ms=1_600_000_000_123)
     sent = kafka.send(halves, unplaced(0), partition=1)
-    named = changed(op(0), leave=("queue_id", "half_offset"), partition=sent.partition, offset=sent.offset)
+    named = changed(op(0), leave=("queue_id", "queue_offset"), partition=sent.partition, offset=sent.offset)
     kafka.send(ops, named)
     kafka.send(ops, op(7, queue_id=5))
     kafka.send(
-        ops, changed(op(0), leave=("queue_id", "half_offset", "transaction_id"), partition=0, half_offsets="0,2,")
+        ops, changed(op(0), leave=("queue_id", "queue_offset", "transaction_id"), partition=0, queue_offsets="0,2,")
     )
     kafka.send(ops, changed(named, queue_id=5))
-    kafka.send(ops, changed(named, half_offset=3))
+    kafka.send(ops, changed(named, queue_offset=3))
     kafka.send(ops, None)
     assert take(lake, kafka, halves, ops, base=5) == Landed(half=4, op=4, rejected=8)
 
@@ -84,7 +84,7 @@ def test_records_land_once_and_bad_ones_are_rejected_beside_them(
     born = {(row.queue_id, row.queue_offset): row.born_timestamp.timestamp() for row in lake.rows("half")}
     assert born[5, 0] == 1_700_000_000
     assert born[5, 7] == 1_600_000_000.123
-    assert lake.rows("op", "queue_id", "half_offset", "source") == [
+    assert lake.rows("op", "queue_id", "queue_offset", "source") == [
         (5, 0, "producer"),
         (5, 2, "producer"),
         (5, 7, "producer"),
@@ -99,7 +99,7 @@ def test_records_land_once_and_bad_ones_are_rejected_beside_them(
         ("half", f"kafka:{halves}/0/5"): ("not JSON: byte 0 is not UTF-8", "\ufffd"),
         ("half", f"kafka:{halves}/0/6"): ("not JSON: Expecting value at character 1", " "),
         ("op", f"kafka:{ops}/0/3"): ("queue_id: is not that of the partition, 6", changed(named, queue_id=5)),
-        ("op", f"kafka:{ops}/0/4"): ("half_offset: is not the offset, 0", changed(named, half_offset=3)),
+        ("op", f"kafka:{ops}/0/4"): ("queue_offset: is not the offset, 0", changed(named, queue_offset=3)),
         ("op", f"kafka:{ops}/0/5"): ("record: no value (a tombstone)", None),
     }
 
@@ -122,7 +122,7 @@ def test_transactions_of_kafka_are_decided(lake: Lakehouse, kafka: Kafka, topics
     for partition, name, state in ends:
         sent = kafka.send(halves, unplaced(0, transaction_id=name), partition)
         place = {"partition": sent.partition, "offset": sent.offset}
-        kafka.send(ops, changed(op(0), leave=("queue_id", "half_offset"), transaction_id=name, state=state, **place))
+        kafka.send(ops, changed(op(0), leave=("queue_id", "queue_offset"), transaction_id=name, state=state, **place))
     assert take(lake, kafka, halves, ops, base=1) == Landed(half=3, op=3)
     reconcile(lake.spark, lake.settings, available_now=True)
     decided = lake.rows("decisions", "queue_id", "queue_offset", "transaction_id", "state")
@@ -144,7 +144,7 @@ def test_delays_of_kafka_are_kept(lake: Lakehouse, kafka: Kafka, topics: tuple[s
     ]
     for offset, more in enumerate(records):
         kafka.send(halves, unplaced(offset, **more))
-    kafka.send(ops, changed(op(0), leave=("queue_id", "half_offset"), partition=0, offset=0))
+    kafka.send(ops, changed(op(0), leave=("queue_id", "queue_offset"), partition=0, offset=0))
     assert take(lake, kafka, halves, ops) == Landed(half=4, op=1, rejected=2)
     assert [reason.partition(":")[0] for (reason,) in lake.rows("rejected", "reason")] == ["delay", "delay_level"]
     reconcile(lake.spark, lake.settings, available_now=True)
@@ -163,7 +163,7 @@ def test_json_behind_a_schema_registry_header_lands(lake: Lakehouse, kafka: Kafk
     kafka.send(halves, header + unplaced(1, body=base64.b64encode(bytes(600_000)).decode()).encode())
     kafka.send(halves, header + b"\x10order-47\x02{")
     kafka.send(halves, header + b'{"transaction_id": ')
-    kafka.send(ops, header + changed(op(0), leave=("queue_id", "half_offset"), partition=0, offset=0).encode())
+    kafka.send(ops, header + changed(op(0), leave=("queue_id", "queue_offset"), partition=0, offset=0).encode())
     assert take(lake, kafka, halves, ops) == Landed(half=2, op=1, rejected=2)
     assert lake.rows("half", "queue_offset", "transaction_id") == [(0, "t0"), (1, "t1")]
     told = "a Schema Registry header (schema id 200) and no JSON object behind it: Avro or Protobuf; send JSON"

@@ -21,7 +21,7 @@ from landing.fixtures import half, op
 QUEUE_IDS = st.integers(0, INT_MAX)
 OFFSETS = st.integers(0, LONG_MAX)
 UNPLACED = changed(half(0), leave=("queue_id", "queue_offset")).encode()
-UNNAMED = changed(op(0), leave=("queue_id", "half_offset"))
+UNNAMED = changed(op(0), leave=("queue_id", "queue_offset"))
 AT = 1_600_000_000_123
 
 
@@ -68,14 +68,15 @@ def test_half_that_says_another_place_is_rejected(name: str, stated: object) -> 
 
 @given(base=st.integers(0, 1000), partition=st.integers(0, 1000), offset=OFFSETS)
 def test_op_may_name_its_half_as_kafka_or_as_the_table_does(base: int, partition: int, offset: int) -> None:
-    expected = parse_ops(changed(UNNAMED, queue_id=base + partition, half_offset=offset).encode())
+    expected = parse_ops(changed(UNNAMED, queue_id=base + partition, queue_offset=offset).encode())
     for names in (
         {"partition": partition, "offset": offset},
-        {"queue_id": base + partition, "half_offset": offset},
-        {"partition": partition, "half_offset": offset},
+        {"queue_id": base + partition, "queue_offset": offset},
+        {"partition": partition, "queue_offset": offset},
+        {"partition": partition, "offset": offset, "half_offset": offset},
         {"queue_id": base + partition, "offset": offset},
-        {"partition": partition, "offset": offset, "queue_id": base + partition, "half_offset": offset},
-        {"partition": partition, "half_offsets": f"{offset}"},
+        {"partition": partition, "offset": offset, "queue_id": base + partition, "queue_offset": offset},
+        {"partition": partition, "queue_offsets": f"{offset}"},
     ):
         # Where the op itself lies is of no account.
         assert read_ops(base, changed(UNNAMED, **names).encode(), 9, 9, AT) == expected
@@ -85,16 +86,17 @@ def test_op_may_name_its_half_as_kafka_or_as_the_table_does(base: int, partition
     ("names", "reason"),
     [
         ({"partition": 1, "offset": 2, "queue_id": 1}, "queue_id: is not that of the partition, 6"),
-        ({"partition": 1, "offset": 2, "half_offset": 3}, "half_offset: is not the offset, 2"),
+        ({"partition": 1, "offset": 2, "queue_offset": 3}, "queue_offset: is not the offset, 2"),
+        ({"partition": 1, "offset": 2, "half_offset": 3}, "queue_offset: is not the offset, 2"),
         ({"partition": True, "offset": 2}, "partition: not an integer from 0 on"),
         ({"partition": 1, "offset": -1}, "offset: not an integer from 0 on"),
         ({"partition": INT_MAX, "offset": 1}, f"queue_id: 5 + partition {INT_MAX} is over {INT_MAX}"),
-        ({"partition": 1, "offset": LONG_MAX + 1}, f"half_offset: {LONG_MAX + 1} is over {LONG_MAX}"),
-        ({"partition": 1}, "half_offset: missing"),
+        ({"partition": 1, "offset": LONG_MAX + 1}, f"queue_offset: {LONG_MAX + 1} is over {LONG_MAX}"),
+        ({"partition": 1}, "queue_offset: missing"),
         ({"offset": 1}, "queue_id: missing"),
         (
-            {"partition": 1, "offset": 1, "half_offsets": "1,"},
-            "half_offsets: half_offset is there too, only one of them may be",
+            {"partition": 1, "offset": 1, "queue_offsets": "1,"},
+            "queue_offsets: queue_offset is there too, only one of them may be",
         ),
     ],
 )

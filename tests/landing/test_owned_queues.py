@@ -35,12 +35,12 @@ def test_queues_of_the_gateway_and_the_operator_take_no_lines(lake: Lakehouse, i
     lake.gateway(0, 3)
     own = lake.settings.operator.queue
     (halves / "b.jsonl").write_text("\n".join([half(1), half(1, queue_id=own), half(1, queue_id=1), half(0)]))
-    several = json.loads(op(0)) | {"half_offsets": "5,6,"}
-    del several["half_offset"], several["transaction_id"]
+    several = json.loads(op(0)) | {"queue_offsets": "5,6,"}
+    del several["queue_offset"], several["transaction_id"]
     (ops / "a.jsonl").write_text("\n".join([op(0, queue_id=3), op(0, queue_id=1), json.dumps(several)]))
     assert lake.land(halves, ops) == Landed(half=1, op=1, rejected=5)
     assert lake.rows("half", "queue_id", "queue_offset") == [(0, 0), (1, 1)]
-    assert lake.rows("op", "queue_id", "half_offset") == [(1, 0)]
+    assert lake.rows("op", "queue_id", "queue_offset") == [(1, 0)]
     told = "queue_id: {} is the {}'s, whose messages come by no other door".format
     rejected = [
         ("half", told(0, "gateway"), half(0)),

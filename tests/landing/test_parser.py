@@ -99,9 +99,9 @@ def test_delay_is_kept_unless_it_is_too_long() -> None:
 
 def test_rows_keep_the_places_of_their_lines() -> None:
     texts = [b"", op(1).encode(), b"\r", b"\xff", op(5).encode()]
-    batched = op(0, half_offsets="8,9,").replace('"half_offset": 0, ', "").encode()
+    batched = op(0, queue_offsets="8,9,").replace('"queue_offset": 0, ', "").encode()
     rows = parse("op", batch_of(*texts, batched), batch_of(op(3).encode()))
-    assert [(row["row"], row["half_offset"], row["reason"]) for row in rows] == [
+    assert [(row["row"], row["queue_offset"], row["reason"]) for row in rows] == [
         (1, 1, None),
         (3, None, "not JSON: byte 0 is not UTF-8"),
         (4, 5, None),

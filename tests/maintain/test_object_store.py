@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 
 def _file(tables: Tables, offset: int) -> list[ParquetFile]:
-    row = {"queue_id": 0, "half_offset": offset, "transaction_id": "t", "state": "COMMIT"}
+    row = {"queue_id": 0, "queue_offset": offset, "transaction_id": "t", "state": "COMMIT"}
     with tables.table_root.writer() as writer:
         writer.write("op", pa.Table.from_pylist([row], schema=arrow_schema("op")))
         return writer.close()
@@ -52,7 +52,7 @@ def test_old_files_and_commits_are_removed(s3: Tables) -> None:
     assert commits is not None
     assert commits.oldest > 0
     found = [read_rows(file.path, "op", None, pc.field("queue_id").is_valid()) for file in log.data_files()]
-    assert sorted(offset for rows in found for offset in rows.column("half_offset").to_pylist()) == list(range(9))
+    assert sorted(offset for rows in found for offset in rows.column("queue_offset").to_pylist()) == list(range(9))
     data = [name for name in table_files.names(place) if name.endswith(".parquet")]
     assert set(data) >= {file.path.rpartition("/")[2] for file in log.data_files()}
     assert len(data) < 9
@@ -72,7 +72,7 @@ def test_clock_that_is_ahead_removes_nothing_that_is_still_to_be_committed(
     assert (done.removed_files, done.removed_commits) == (0, 0)
     log.commit(written)
     found = [read_rows(file.path, "op", None, pc.field("queue_id").is_valid()) for file in log.data_files()]
-    assert sorted(offset for rows in found for offset in rows.column("half_offset").to_pylist()) == [0, 1]
+    assert sorted(offset for rows in found for offset in rows.column("queue_offset").to_pylist()) == [0, 1]
 
 
 @pytest.mark.parametrize("compacted", [False, True])

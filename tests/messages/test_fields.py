@@ -131,7 +131,7 @@ def test_no_damage_to_a_message_breaks_the_parsers(cut: int, put: bytes, skip: i
 
 
 @given(
-    name=st.sampled_from([*HALF, *OP, "half_offsets", "surprise"]),
+    name=st.sampled_from([*HALF, *OP, "queue_offsets", "surprise"]),
     value=JSON,
     message=st.sampled_from([HALF, OP, BATCHED]),
 )

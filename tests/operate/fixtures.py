@@ -105,7 +105,7 @@ class Lakehouse:
     def op(self, place: Place, state: str = "COMMIT", **more: Any) -> None:
         """An op of the producer lands."""
         row = {"transaction_id": "tx", "producer_group": "orders", "state": state, "source": "producer"}
-        own = {"queue_id": place.queue_id, "half_offset": place.queue_offset}
+        own = {"queue_id": place.queue_id, "queue_offset": place.queue_offset}
         self._append("op", own | row | self._times() | more)
 
     def decide(self, place: Place, state: str, source: str = "producer", deliver_at: datetime | None = None) -> None:

@@ -68,7 +68,7 @@ def test_resolve_appends_an_op_and_a_row_of_the_ledger(lake: Lakehouse, state: s
     (operation,) = lake.rows("operations")
     assert op == {
         "queue_id": 0,
-        "half_offset": 12,
+        "queue_offset": 12,
         "transaction_id": "tx",
         "producer_group": "orders",
         "state": state,
@@ -171,7 +171,7 @@ def test_resumed_message_may_be_resolved(lake: Lakehouse) -> None:
     lake.resume()
     lake.resolve("COMMIT")
     (op,) = lake.rows("op")
-    assert (op["queue_id"], op["half_offset"]) == (QUEUE, 0)
+    assert (op["queue_id"], op["queue_offset"]) == (QUEUE, 0)
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["by its id", "by its place"])
@@ -399,7 +399,7 @@ def test_ledger_has_what_was_done_and_nothing_else(
         halves = lake.rows("half")
         newest = next(row for row in reversed(halves) if row["transaction_id"] == name)
         place = open_places[name] = Place(newest["queue_id"], newest["queue_offset"])
-        ops = [row for row in lake.rows("op") if (row["queue_id"], row["half_offset"]) == place]
+        ops = [row for row in lake.rows("op") if (row["queue_id"], row["queue_offset"]) == place]
         known = {(row["queue_id"], row["queue_offset"]) for row in lake.rows("decisions")}
         if outcome is not None and place not in known:
             assert ops or place.queue_id == QUEUE
@@ -412,7 +412,7 @@ def test_ledger_has_what_was_done_and_nothing_else(
             with suppress(CheckbackError):
                 _ = lake.resume(Asked(name)) if again == "resume" else lake.resolve(again, Asked(name))
     done = {("RESUME", row["queue_id"], row["queue_offset"]) for row in lake.rows("half") if row["queue_id"] == QUEUE}
-    done |= {(f"RESOLVE_{row['state']}", row["queue_id"], row["half_offset"]) for row in lake.rows("op")}
+    done |= {(f"RESOLVE_{row['state']}", row["queue_id"], row["queue_offset"]) for row in lake.rows("op")}
     ledger = [
         (row["action"], row["new_queue_id"], row["new_queue_offset"])
         if row["action"] == "RESUME"
@@ -422,7 +422,7 @@ def test_ledger_has_what_was_done_and_nothing_else(
     assert sorted(ledger) == sorted(done)
     places = [(row["queue_id"], row["queue_offset"]) for row in lake.rows("half")]
     assert len(set(places)) == len(places)
-    ended = [(row["queue_id"], row["half_offset"]) for row in lake.rows("op")]
+    ended = [(row["queue_id"], row["queue_offset"]) for row in lake.rows("op")]
     assert len(set(ended)) == len(ended)
     origins = [dict(row["properties"]).get(RESUMED_FROM) for row in lake.rows("half") if row["queue_id"] == QUEUE]
     assert len(set(origins)) == len(origins)
@@ -525,7 +525,10 @@ def test_what_a_restore_has_undone_is_done_again(lake: Lakehouse, ledger: bool) 
         with pytest.raises(RefusedError):
             action()
     assert [row["queue_offset"] for row in lake.rows("half") if row["queue_id"] == QUEUE] == [1]
-    assert sorted(row["transaction_id"] for row in lake.rows("op") if row["half_offset"] in (13, 14)) == ["due", "open"]
+    assert sorted(row["transaction_id"] for row in lake.rows("op") if row["queue_offset"] in (13, 14)) == [
+        "due",
+        "open",
+    ]
     done = [row["action"] for row in lake.rows("operations") if row["transaction_id"] != "first"]
     assert done == ["RESUME", "RESOLVE_COMMIT", "CANCEL"] * (1 if ledger else 2)
     assert [row["new_queue_offset"] for row in lake.rows("operations") if row["action"] == "RESUME"][-1] == 1

@@ -26,7 +26,7 @@ def test_scheduled_message_is_cancelled_once(lake: Lakehouse) -> None:
     lake.decide(place, "COMMIT", "operator", DUE)
     assert lake.cancel().operation.action == "CANCEL"
     op = lake.rows("op")[-1]
-    assert (op["state"], op["source"], op["transaction_id"], op["half_offset"]) == ("CANCEL", "operator", "tx", 12)
+    assert (op["state"], op["source"], op["transaction_id"], op["queue_offset"]) == ("CANCEL", "operator", "tx", 12)
     assert [row["action"] for row in lake.rows("operations")] == ["RESOLVE_COMMIT", "CANCEL"]
     with pytest.raises(RefusedError, match="CANCEL by alice has landed at"):
         lake.cancel(signed=BOB)
@@ -61,8 +61,8 @@ def test_what_is_not_scheduled_is_not_cancelled(lake: Lakehouse) -> None:
 
 def reject(lake: Lakehouse, place: Place) -> None:
     """`reconcile` puts the newest op of the place, which finds nothing scheduled, into `rejected`."""
-    row = next(row for row in reversed(lake.rows("op")) if (row["queue_id"], row["half_offset"]) == place)
-    told = {name: row[name] for name in ("queue_id", "half_offset", "transaction_id", "producer_group", "state")}
+    row = next(row for row in reversed(lake.rows("op")) if (row["queue_id"], row["queue_offset"]) == place)
+    told = {name: row[name] for name in ("queue_id", "queue_offset", "transaction_id", "producer_group", "state")}
     raw = json.dumps(told | {"born_timestamp": ms_of(row["born_timestamp"])}, separators=(",", ":"))
     lake._append("rejected", {"source": "op", "raw": raw, "reason": "not scheduled", "rejected_at": lake.clock()})
 

@@ -152,7 +152,7 @@ def test_several_half_messages_are_listed(lake: Lakehouse, capfd: pytest.Capture
     assert lake.versions() == before
     assert main(["tx", "resolve", "tx", "--commit", *SIGNED, "--yes", "--group", "pay"]) == 0
     assert main(["tx", "resolve", "tx", "--commit", *SIGNED, "--yes", "--queue-id", "0", "--queue-offset", "12"]) == 0
-    assert [row["half_offset"] for row in lake.rows("op")] == [13, 12]
+    assert [row["queue_offset"] for row in lake.rows("op")] == [13, 12]
 
 
 def test_unknown_transaction_is_told(lake: Lakehouse, capfd: pytest.CaptureFixture[str]) -> None:

@@ -52,7 +52,7 @@ def test_ops_that_were_rejected_hinder_nobody(lake: Lakehouse) -> None:
     lake.op(place)
     lake.op(place, "CANCEL", source="operator")
     for row in lake.rows("op"):
-        told = {name: row[name] for name in ("queue_id", "half_offset", "transaction_id", "producer_group", "state")}
+        told = {name: row[name] for name in ("queue_id", "queue_offset", "transaction_id", "producer_group", "state")}
         raw = json.dumps(told | {"born_timestamp": ms_of(row["born_timestamp"])}, separators=(",", ":"))
         lake._append("rejected", {"source": "op", "raw": raw, "reason": "why", "rejected_at": lake.clock()})
     found = found_one(lake)
@@ -149,5 +149,5 @@ def test_row_with_text_that_is_not_utf8_holds_up_no_other(lake: Lakehouse, colum
     row = lake.rows("half")[0]
     odd = {column: [("bad", "bad")] if column == "properties" else "bad"}
     append_odd(lake.root, "half", [row | {"queue_offset": 12} | odd])
-    append_odd(lake.root, "op", [{"queue_id": 0, "half_offset": 11, "transaction_id": "bad", "state": "bad"}])
+    append_odd(lake.root, "op", [{"queue_id": 0, "queue_offset": 11, "transaction_id": "bad", "state": "bad"}])
     assert lake.resolve("COMMIT", Asked("tx", place=Place(0, 11))).operation.transaction_id == "tx"

@@ -124,6 +124,6 @@ def test_store_is_sparks_where_the_files_are_not_plain(spark: SparkSession, lake
         assert isinstance(store, FileStore)
     with open_tables(Settings.model_validate({"storage": {"root": lake.root, "writer": "spark"}})) as store:
         assert isinstance(store, SparkStore)
-    spark.sql(f"ALTER TABLE delta.`{lake.root}/op` CLUSTER BY (half_offset)")
+    spark.sql(f"ALTER TABLE delta.`{lake.root}/op` CLUSTER BY (queue_offset)")
     with open_tables(settings) as store:
         assert isinstance(store, SparkStore)

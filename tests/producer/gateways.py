@@ -126,7 +126,7 @@ class StubGateway:
         return _json({"results": [self._op(op) for op in fields["ops"]]})
 
     def _op(self, fields: dict[str, Any]) -> dict[str, Any]:
-        offset = fields["half_offset"]
+        offset = fields["queue_offset"]
         if fields["queue_id"] != self.queue_id:  # another gateway may have acknowledged the half message
             self.unverified.append(fields)
             answer = {key: fields[key] for key in ("transaction_id", "queue_id", "state")}
@@ -135,7 +135,7 @@ class StubGateway:
             return _refused(404, "unknown_offset")
         if self.halves[offset]["transaction_id"] != fields["transaction_id"]:
             return _refused(422, "wrong_transaction_id")
-        first = next((op for op in self.ops if op["half_offset"] == offset), None)
+        first = next((op for op in self.ops if op["queue_offset"] == offset), None)
         if first is None:
             self.ops.append(fields)
         elif self.decisions.get(offset, first["state"]) != fields["state"]:

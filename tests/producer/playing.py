@@ -128,7 +128,7 @@ class Stage:
         assert result.queue_offset is not None
         op = {
             "queue_id": result.queue_id,
-            "half_offset": result.queue_offset,
+            "queue_offset": result.queue_offset,
             "transaction_id": result.transaction_id,
             "producer_group": behaviour.group,
             "state": "COMMIT",
@@ -137,7 +137,7 @@ class Stage:
             other = next(group for group in self._tokens if group != behaviour.group)
             self._post(part, "group", op | {"producer_group": other}, other)
         if behaviour.misdirected == "offset":
-            self._post(part, "offset", op | {"half_offset": result.queue_offset - 1}, behaviour.group)
+            self._post(part, "offset", op | {"queue_offset": result.queue_offset - 1}, behaviour.group)
         if behaviour.awaits_check:
             assert part.checked.wait(PATIENCE_S), f"no check came for {behaviour.label}"
         since = self.now() if behaviour.awaits_check else behaviour.begins_s

@@ -84,16 +84,16 @@ def test_several_messages_in_one_local_transaction(tmp_path: Path, monkeypatch: 
     with StubGateway() as gateway:
         run(found.group(1), gateway)
         assert [half["real_topic"] for half in gateway.halves] == ["payments", "receipts"]
-        assert sorted((op["half_offset"], op["state"]) for op in gateway.ops) == [(0, "COMMIT"), (1, "COMMIT")]
+        assert sorted((op["queue_offset"], op["state"]) for op in gateway.ops) == [(0, "COMMIT"), (1, "COMMIT")]
     with StubGateway() as gateway:  # the order is there already: the work fails
         run(found.group(1), gateway)
-        assert [(op["half_offset"], op["state"]) for op in gateway.ops] == [(0, "ROLLBACK")]
+        assert [(op["queue_offset"], op["state"]) for op in gateway.ops] == [(0, "ROLLBACK")]
         (_, second) = gateway.halves
         lost = request(transaction_id=second["transaction_id"])
         assert names["several"].check_local_transaction(replace(lost, queue_id=3, queue_offset=1)) is ROLLBACK
     with StubGateway(halves=[OK, REFUSED]) as gateway:
         run(found.group(1).replace("4712", "4713"), gateway)
-        assert [(op["half_offset"], op["state"]) for op in gateway.ops] == [(0, "ROLLBACK")]
+        assert [(op["queue_offset"], op["state"]) for op in gateway.ops] == [(0, "ROLLBACK")]
 
 
 def test_messages_without_a_transaction() -> None:

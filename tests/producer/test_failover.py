@@ -117,7 +117,7 @@ def _prove(listener: Orders, root: Path, sent: Counter[SendStatus]) -> None:
     """What reconcile would decide: the first op of each half message, or the answer to its check."""
     first: dict[tuple[int, int], str] = {}
     for op in rows(root, "op"):
-        first.setdefault((op["queue_id"], op["half_offset"]), op["state"])
+        first.setdefault((op["queue_id"], op["queue_offset"]), op["state"])
     decided: Counter[str] = Counter()
     for half in rows(root, "half"):
         place = half["queue_id"], half["queue_offset"]

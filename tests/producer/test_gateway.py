@@ -77,7 +77,7 @@ def test_what_was_sent_is_what_has_landed(gateway: Gateway, kind: str, state: Lo
     assert half["check_immunity_s"] == 30
     ops = [row for row in gateway.rows("op") if row["transaction_id"] == result.transaction_id]
     assert [op["state"] for op in ops] == ([] if state is UNKNOWN else [state.value])
-    assert [op["half_offset"] for op in ops] == [result.queue_offset] * len(ops)
+    assert [op["queue_offset"] for op in ops] == [result.queue_offset] * len(ops)
     assert len(listener.calls) == 1
 
 

@@ -56,7 +56,7 @@ def _soon() -> Iterator[None]:
 def committed(*gateways: StubGateway) -> list[str]:
     """The transactions whose half messages have a COMMIT at their place."""
     ops = [op for gateway in gateways for op in (*gateway.ops, *gateway.unverified)]
-    places = {(op["queue_id"], op["half_offset"]) for op in ops if op["state"] == "COMMIT"}
+    places = {(op["queue_id"], op["queue_offset"]) for op in ops if op["state"] == "COMMIT"}
     return [
         half["transaction_id"]
         for gateway in gateways
@@ -218,7 +218,7 @@ def test_half_message_sent_again_elsewhere_is_known_by_the_place_acknowledged() 
     ((told, _),) = listener.calls
     assert told.place == (result.queue_id, result.queue_offset)
     (op,) = [op for one in gateways for op in one.ops]
-    assert (op["queue_id"], op["half_offset"]) == told.place
+    assert (op["queue_id"], op["queue_offset"]) == told.place
     assert committed(*gateways) == ["t0"]
 
 

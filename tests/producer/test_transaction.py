@@ -162,7 +162,7 @@ def test_half_and_op_are_what_the_contract_says(sender: Sender) -> None:
     (op,) = gateway.ops
     assert op == {
         "queue_id": 3,
-        "half_offset": 0,
+        "queue_offset": 0,
         "transaction_id": result.transaction_id,
         "producer_group": "orders",
         "state": "COMMIT",

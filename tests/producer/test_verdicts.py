@@ -97,7 +97,7 @@ def _tell(part: Part, offset: int, evidence: Evidence) -> None:
 
 def _op(place: Row, state: str, source: str, now: datetime) -> Row:
     times = {"born_timestamp": now, "store_timestamp": now}
-    return {"queue_id": 0, "half_offset": place["queue_offset"], "state": state, "source": source, **times}
+    return {"queue_id": 0, "queue_offset": place["queue_offset"], "state": state, "source": source, **times}
 
 
 def test_honest_play_has_no_fault() -> None:

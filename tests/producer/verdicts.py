@@ -123,7 +123,7 @@ def _by_place(evidence: Evidence) -> dict[Place, Transaction]:
     for row in evidence.halves:
         at[row["queue_id"], row["queue_offset"]].halves.append(row)
     for row in evidence.ops:
-        at[row["queue_id"], row["half_offset"]].ops.append(row)
+        at[row["queue_id"], row["queue_offset"]].ops.append(row)
     for row in evidence.decisions:
         at[row["queue_id"], row["queue_offset"]].decisions.append(row)
     for row in evidence.published:

@@ -102,7 +102,7 @@ def _copies(name: str, row: dict[str, Any]) -> pa.Table:
     queue, offset = ("half_queue_id", "half_queue_offset") if name == "topics/a" else ("queue_id", "queue_offset")
     own = {
         queue: pa.array(numbers % _QUEUES).cast(pa.int32()),
-        "half_offset" if name == "op" else offset: pa.array(numbers // _QUEUES),
+        offset: pa.array(numbers // _QUEUES),
         "transaction_id": pa.array([f"ordinary-{number}" for number in numbers]),
     }
     columns = [

@@ -80,7 +80,7 @@ _VALUES: dict[str, tuple[Any, ...]] = {
     "error": ("connection refused", "not tried: 10 tries", "HTTP 500", None),
     "remark": ("check 1", "check 2", "check 9999999999", "check 1\n", "", None),
     "raw": (
-        '{"queue_id": 0, "half_offset": 1, "producer_group": "orders", "transaction_id": "tx"}',
+        '{"queue_id": 0, "queue_offset": 1, "producer_group": "orders", "transaction_id": "tx"}',
         '{"queue_id": 1.5, "queue_offset": "2"}',
         '{"queue_id": 0, "queue_offset": 1, "tags": "\\ud800", "transaction_id": "tx"}',
         '{"queue_id": "1", "queue_offset": 9223372036854775808, "half_offset": 0, "x": NaN, "transaction_id": "tx"}',

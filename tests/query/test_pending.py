@@ -410,7 +410,7 @@ def test_lineage_after_optimize_knows_the_version_at_most(spark: SparkSession, t
         ("operations", operation),
         again.half(transaction_id="tx-1-0", properties=properties, store_timestamp=DONE, body=b"hidden"),
     ]
-    raw = json.dumps({"queue_id": 1, "half_offset": 0, "producer_group": "pay", "transaction_id": "tx-1-0"})
+    raw = json.dumps({"queue_id": 1, "queue_offset": 0, "producer_group": "pay", "transaction_id": "tx-1-0"})
     story.append(("rejected", {"source": "op", "raw": raw, "reason": "wrong producer_group", "rejected_at": DONE}))
     write(spark, tables, story)
     append(tmp_path, "half", [Transaction(1, 7).half()[1]])

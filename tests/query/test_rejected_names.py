@@ -19,7 +19,7 @@ from support.stories import DONE, Transaction, in_batches, write
 if TYPE_CHECKING:
     from pathlib import Path
 
-_WHOSE = '"transaction_id": "tx", "producer_group": "orders", "queue_id": 3, "half_offset": 7'
+_WHOSE = '"transaction_id": "tx", "producer_group": "orders", "queue_id": 3, "queue_offset": 7'
 _ALL = Names("tx", "orders", 3, 7)
 
 
@@ -39,7 +39,7 @@ _ALL = Names("tx", "orders", 3, 7)
         f'{{{_WHOSE}, "body": "eHh4',
         f'{{{_WHOSE}, transaction_id: "other"}}',
         f'{{{_WHOSE}, "x": {"[" * 100_000}',
-        f'{{"properties": {{"transaction_id": "other", "queue_id": 1, "half_offset": 2}}, {_WHOSE}}}',
+        f'{{"properties": {{"transaction_id": "other", "queue_id": 1, "queue_offset": 2}}, {_WHOSE}}}',
         f'{{"properties": "{{\\"transaction_id\\": \\"other\\"}}", {_WHOSE}}}',
         '{"transaction\\u005fid": "t\\u0078", "producer_group": "orders", "queue_id": "3", "half_offset": "7"}',
     ],
@@ -125,10 +125,10 @@ def test_who_asks_for_a_transaction_is_told_of_its_rejected_inputs(
         "slash": '{"transaction_id": "a\\/b", "producer_group": "orders"}',
         "quote": '{"transaction_id": "a\\"b\\nc"}',
         "number": '{"transaction_id": 1.50}',
-        "at 7": '{"queue_id": 3, "half_offset": 7, "transaction_id": "nobody"} x',
-        "at 07": '{"queue_id": "3", "half_offset": "07"}',
+        "at 7": '{"queue_id": 3, "queue_offset": 7, "transaction_id": "nobody"} x',
+        "at 07": '{"queue_id": "3", "queue_offset": "07"}',
         "elsewhere": '{"queue_id": 4, "half_offset": 7}',
-        "at 21": '{"queue_id": 3, "half_offset": 21, "x": NaN}',
+        "at 21": '{"queue_id": 3, "queue_offset": 21, "x": NaN}',
         "at 30": '{"queue_id": 4, "queue_offset": 30} {}',
         "at 31": '{"queue_id": 4, "queue_offset": 31,}',
         "nothing": "tx-3-7, new",

@@ -89,7 +89,7 @@ def test_batch_that_has_only_rejected_is_not_completed_by_another_plan(
     settings = lake.settings(timeout="1h")
     lake.half(0)
     lake.run(settings)
-    lake.land("op", {"half_offset": 0, "transaction_id": "t0", "state": "COMMIT", "producer_group": "another"})
+    lake.land("op", {"queue_offset": 0, "transaction_id": "t0", "state": "COMMIT", "producer_group": "another"})
     batch = _crash(lake, settings, "batches", monkeypatch)
     assert len(lake.rows("rejected", "reason")) == 1
     assert lake.rows("decisions", "queue_offset") == []

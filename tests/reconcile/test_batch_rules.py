@@ -75,7 +75,9 @@ class Lakehouse:
         self.land("half", *({"queue_offset": n, "transaction_id": f"t{n}", "real_topic": "t"} for n in offsets))
 
     def commit(self, *offsets: int) -> None:
-        rows = ({"half_offset": n, "transaction_id": f"t{n}", "state": "COMMIT", "source": "producer"} for n in offsets)
+        rows = (
+            {"queue_offset": n, "transaction_id": f"t{n}", "state": "COMMIT", "source": "producer"} for n in offsets
+        )
         self.land("op", *rows)
 
     def run(self, settings: Settings) -> None:

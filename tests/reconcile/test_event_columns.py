@@ -100,8 +100,8 @@ def test_rows_that_are_no_messages_are_left_out_and_those_beside_them_keep_every
     ]
     nothing = dict.fromkeys(HALF.names)
     halves = spark.createDataFrame([tuple((nothing | good | more).values()) for more in [*bad, {}]], HALF).coalesce(1)
-    op = {"queue_id": 3, "half_offset": 2**53 + 1, "producer_group": "g", "state": "COMMIT"}
-    bad = [{"queue_id": None}, {"half_offset": None}, {"producer_group": None}, {"half_offset": -1}]
+    op = {"queue_id": 3, "queue_offset": 2**53 + 1, "producer_group": "g", "state": "COMMIT"}
+    bad = [{"queue_id": None}, {"queue_offset": None}, {"producer_group": None}, {"queue_offset": -1}]
     nothing = dict.fromkeys(OP.names)
     ops = spark.createDataFrame([tuple((nothing | op | more).values()) for more in [*bad, {}]], OP).coalesce(1)
     events = half_events(halves).union(op_events(ops)).select(*EVENT_COLUMNS)

@@ -52,4 +52,4 @@ def _halves(*offsets: int) -> list[dict[str, object]]:
 
 
 def _op(offset: int, state: str, group: str) -> dict[str, object]:
-    return {"half_offset": offset, "state": state, "producer_group": group, "source": "producer"}
+    return {"queue_offset": offset, "state": state, "producer_group": group, "source": "producer"}

@@ -215,7 +215,13 @@ def test_batch_of_thousands_of_queues_is_published(lake: Lakehouse) -> None:
     """What skips files stays small: Spark plans a predicate of a term for each queue until its stack ends."""
     queues = range(100_000, 103_000)
     lake.land(*(half(0, queue=queue) for queue in queues))
-    same = {"half_offset": 0, "producer_group": "other", "state": "COMMIT", "source": "producer", "store_timestamp": T0}
+    same = {
+        "queue_offset": 0,
+        "producer_group": "other",
+        "state": "COMMIT",
+        "source": "producer",
+        "store_timestamp": T0,
+    }
     ops = pa.Table.from_pylist([same | {"queue_id": queue} for queue in queues], schema=arrow_schema("op"))
     lake.files.append_arrow(lake.spark, ops, "op")
     group, transaction = lake.tables.read(lake.spark, "op").select(*identity_columns()).first() or (0, 0)

@@ -125,7 +125,7 @@ class Check:
         return [
             Op(
                 row["queue_id"],
-                row["half_offset"],
+                row["queue_offset"],
                 Kind[row["state"]],
                 Source[row["source"].upper()],
                 _us(row["store_timestamp"]),

@@ -150,7 +150,7 @@ def test_rows_that_a_restore_takes_away_are_missed(tmp_path: Path, restored: boo
     tables = Tables(root=str(tmp_path), by_files=True)
     tables.create(cast("Any", None), "op")
     for offset in range(3):
-        rows = pa.Table.from_pylist([{"queue_id": 1, "half_offset": offset}], arrow_schema("op"))
+        rows = pa.Table.from_pylist([{"queue_id": 1, "queue_offset": offset}], arrow_schema("op"))
         tables.append_arrow(cast("Any", None), rows, "op")
     query, running = (SeenCommits(tables, "land-op", "land anew") for _ in range(2))
     query.keep(None, {"op": 3})

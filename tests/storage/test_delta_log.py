@@ -346,7 +346,7 @@ def test_files_of_a_table_with_their_ranges(tmp_path: Path) -> None:
     log.commit([_file(tmp_path, 7)])
     (file,) = log.data_files()
     assert file.spans["queue_id"] == (7, 7)
-    assert "half_offset" not in file.spans  # it is null
+    assert "queue_offset" not in file.spans  # it is null
     assert pq.read_table(file.path).num_rows == 1
     assert log.readable()
 
@@ -361,7 +361,7 @@ def test_files_that_cannot_hold_a_row_are_left_out(tmp_path: Path) -> None:
         return sorted(file.spans["queue_id"][0] for file in log.data_files({"queue_id": (least, most)}))
 
     assert (found(0, 4), found(5, 5), found(2, 9), found(10, 20)) == ([1], [5], [5, 9], [])
-    assert len(log.data_files({"half_offset": (0, 0)})) == 3
+    assert len(log.data_files({"queue_offset": (0, 0)})) == 3
 
 
 @pytest.mark.parametrize("scheme", ["", "file:"])

@@ -91,7 +91,7 @@ def test_all_go_by_the_same_op(transaction_id: str, ops: list[dict[str, Any]]) -
     """At a start and at a look-up of the gateway, and where an operator asks."""
     own = {"queue_id": 0, "queue_offset": 7, "transaction_id": transaction_id, "producer_group": "orders"}
     half = own | {"real_topic": "payments", "body": b"", "born_timestamp": T0, "store_timestamp": T0}
-    place = {"queue_id": 0, "half_offset": 7, "source": "producer"}
+    place = {"queue_id": 0, "queue_offset": 7, "source": "producer"}
     expected = decided(transaction_id, ops)
     with tempfile.TemporaryDirectory() as root:
         land(root, "half", [half])

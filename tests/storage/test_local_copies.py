@@ -29,7 +29,7 @@ def log(s3: Tables) -> DeltaLog:
     files = []
     for offset in range(_FILES):
         with s3.table_root.writer() as writer:
-            writer.write("op", pa.Table.from_pylist([{"half_offset": offset}], schema=arrow_schema("op")))
+            writer.write("op", pa.Table.from_pylist([{"queue_offset": offset}], schema=arrow_schema("op")))
             files += writer.close()
     found = s3.log("op")
     found.commit(files)
@@ -38,12 +38,12 @@ def log(s3: Tables) -> DeltaLog:
 
 def offsets(copies: list[str] | None) -> list[int]:
     assert copies is not None
-    return sorted(row for copy in copies for row in pq.read_table(copy).column("half_offset").to_pylist())
+    return sorted(row for copy in copies for row in pq.read_table(copy).column("queue_offset").to_pylist())
 
 
 def test_each_file_is_copied_once(log: DeltaLog, tmp_path: Path) -> None:
     copies = LocalCopies(str(tmp_path / "copies"))
-    part = log.files.copied(log.seen_version, copies, Span("half_offset", 1, 3))
+    part = log.files.copied(log.seen_version, copies, Span("queue_offset", 1, 3))
     assert offsets(part) == [1, 2]
     assert {path.name for path in tmp_path.rglob("*.parquet")} == {Path(copy).name for copy in part or ()}
     every = log.files.copied(log.seen_version, copies)

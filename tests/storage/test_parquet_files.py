@@ -32,7 +32,7 @@ T = datetime(2026, 1, 1, 0, 0, 0, 1234, tzinfo=timezone.utc)
 
 
 def _ops(*offsets: int, at: datetime = T) -> pa.Table:
-    rows = [{"queue_id": 1, "half_offset": offset, "store_timestamp": at, "state": "COMMIT"} for offset in offsets]
+    rows = [{"queue_id": 1, "queue_offset": offset, "store_timestamp": at, "state": "COMMIT"} for offset in offsets]
     return pa.Table.from_pylist(rows, schema=arrow_schema("op"))
 
 
@@ -48,12 +48,12 @@ def test_file_holds_the_rows_and_its_statistics_their_range(tmp_path: Path) -> N
         writer.write("op", _ops(9, at=T + timedelta(seconds=1)).to_batches()[0])
         (file,) = writer.close()
     assert file.size == (tmp_path / "op" / file.path).stat().st_size
-    assert pq.read_table(tmp_path / "op" / file.path).column("half_offset").to_pylist() == [5, 3, 9]
+    assert pq.read_table(tmp_path / "op" / file.path).column("queue_offset").to_pylist() == [5, 3, 9]
     assert json.loads(file.stats) == {
         "numRecords": 3,
-        "minValues": {"queue_id": 1, "half_offset": 3, "store_timestamp": "2026-01-01T00:00:00.001Z"},
-        "maxValues": {"queue_id": 1, "half_offset": 9, "store_timestamp": "2026-01-01T00:00:01.002Z"},
-        "nullCount": {"queue_id": 0, "half_offset": 0, "store_timestamp": 0},
+        "minValues": {"queue_id": 1, "queue_offset": 3, "store_timestamp": "2026-01-01T00:00:00.001Z"},
+        "maxValues": {"queue_id": 1, "queue_offset": 9, "store_timestamp": "2026-01-01T00:00:01.002Z"},
+        "nullCount": {"queue_id": 0, "queue_offset": 0, "store_timestamp": 0},
     }
 
 
@@ -64,7 +64,9 @@ def test_rows_over_the_most_go_into_another_file(tmp_path: Path) -> None:
             writer.write("op", rows)
             writer.write("topics/a", pa.Table.from_pylist([{"batch_id": 1}] * 9, schema=arrow_schema("topics/a")))
         done = writer.close()
-    held = [pq.read_table(tmp_path / "op" / file.path)["half_offset"].to_pylist() for file in done if file.name == "op"]
+    held = [
+        pq.read_table(tmp_path / "op" / file.path)["queue_offset"].to_pylist() for file in done if file.name == "op"
+    ]
     assert held == [[1, 2], [3, 4], [5, 6, 7], [8, 9, 10], [11]]
     assert [json.loads(file.stats)["numRecords"] for file in done if file.name == "topics/a"] == [36]
     parts = tmp_path / "b" / "op"
@@ -96,8 +98,8 @@ def test_nulls_of_a_column_are_counted_beside_its_span(tmp_path: Path) -> None:
         (file,) = writer.close()
     statistics = json.loads(file.stats)
     assert (statistics["minValues"]["queue_id"], statistics["maxValues"]["queue_id"]) == (1, 4)
-    assert statistics["nullCount"] == {"queue_id": 1, "half_offset": 0, "store_timestamp": 0}
-    assert statistics["maxValues"]["half_offset"] == 7
+    assert statistics["nullCount"] == {"queue_id": 1, "queue_offset": 0, "store_timestamp": 0}
+    assert statistics["maxValues"]["queue_offset"] == 7
 
 
 @given(sizes=st.lists(st.tuples(st.sampled_from(["op", "rejected", "topics/a"]), st.integers(0, 40)), max_size=12))

@@ -15,7 +15,7 @@ from checkback.storage.rejected_ops import RejectedOps, about
 T0 = datetime(2026, 3, 1, tzinfo=timezone.utc)
 OP: dict[str, Any] = {
     "queue_id": 3,
-    "half_offset": 7,
+    "queue_offset": 7,
     "producer_group": "orders",
     "transaction_id": "tx",
     "state": "COMMIT",
@@ -43,7 +43,7 @@ def test_op_is_known_by_what_reconcile_has_written_of_it() -> None:
     "other",
     [
         {"queue_id": 4},
-        {"half_offset": 8},
+        {"queue_offset": 8},
         {"producer_group": "billing"},
         {"transaction_id": "ty"},
         {"transaction_id": None},
@@ -62,11 +62,11 @@ def test_any_other_op_is_not(other: dict[str, Any]) -> None:
 def test_only_rows_at_the_offsets_are_parsed() -> None:
     """A text may say what it likes."""
     raws = [
-        '{"queue_id":0,"half_offset":7,"state":"COMMIT"}',
-        '{"queue_id":0,"half_offset":77,"state":"COMMIT"}',
-        '{"queue_id":0,"half_offset":-7}',
-        '{"queue_id":0,"half_offset":99999999999999999999999,"remark":"{\\"half_offset\\":7}"}',
-        '{"half_offset":8,"transaction_id":"\\"half_offset\\":7"}',
+        '{"queue_id":0,"queue_offset":7,"state":"COMMIT"}',
+        '{"queue_id":0,"queue_offset":77,"state":"COMMIT"}',
+        '{"queue_id":0,"queue_offset":-7}',
+        '{"queue_id":0,"queue_offset":99999999999999999999999,"remark":"{\\"queue_offset\\":7}"}',
+        '{"queue_offset":8,"transaction_id":"\\"queue_offset\\":7"}',
         None,
         "",
     ]

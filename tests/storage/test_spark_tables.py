@@ -89,7 +89,7 @@ class Lakehouse:
         rows = [
             {
                 "queue_id": 1,
-                "half_offset": offset,
+                "queue_offset": offset,
                 "transaction_id": f"tx-{offset}",
                 "producer_group": "shop",
                 "state": state,

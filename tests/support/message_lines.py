@@ -25,13 +25,13 @@ HALF: dict[str, Any] = {
 }
 OP: dict[str, Any] = {
     "queue_id": 3,
-    "half_offset": 12,
+    "queue_offset": 12,
     "transaction_id": "7F000001",
     "producer_group": "orders",
     "state": "COMMIT",
     "born_timestamp": 1_700_000_000_000,
 }
-BATCHED = {name: value for name, value in OP.items() if name not in ("half_offset", "transaction_id")}
+BATCHED = {name: value for name, value in OP.items() if name not in ("queue_offset", "transaction_id")}
 ABSENT = object()
 
 

@@ -43,7 +43,7 @@ class Made:
         for line in [*map(json.dumps, self.halves.values()), *self.broken]:
             lines["half", random.randrange(parts)].append(line)
         for op in self.ops:
-            part = place.setdefault((op["queue_id"], op["half_offset"]), random.randrange(parts))
+            part = place.setdefault((op["queue_id"], op["queue_offset"]), random.randrange(parts))
             lines["op", part].append(json.dumps(op))
         for (kind, part), some in lines.items():
             (folder / kind).mkdir(exist_ok=True)
@@ -91,7 +91,7 @@ def _half(random: Random, queue: int, offset: int, now_ms: int) -> dict[str, Any
 def _op(trace: Made, half: dict[str, Any], state: str, after_ms: int, **wrong: str) -> None:
     own = {name: half[name] for name in ("queue_id", "transaction_id", "producer_group")}
     born = half["born_timestamp"] + after_ms
-    trace.ops.append(own | {"half_offset": half["queue_offset"], "state": state, "born_timestamp": born} | wrong)
+    trace.ops.append(own | {"queue_offset": half["queue_offset"], "state": state, "born_timestamp": born} | wrong)
     trace.not_obeyed += bool(wrong)
 
 

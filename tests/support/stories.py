@@ -90,7 +90,7 @@ class Transaction:
         """An op of the producer's."""
         row = {name: value for name, value in self.key.items() if name != "queue_offset"}
         landed = self.born + timedelta(seconds=2)
-        row |= {"half_offset": self.offset, "state": state, "source": "producer", "remark": None}
+        row |= {"queue_offset": self.offset, "state": state, "source": "producer", "remark": None}
         return "op", row | {"born_timestamp": landed, "store_timestamp": landed} | other
 
     def published(self, topic: str = "a", **other: Any) -> Row:
@@ -149,7 +149,7 @@ class Transaction:
 
     def rejected_op(self, reason: Reason) -> Row:
         """An op that was not obeyed."""
-        raw = json.dumps({"queue_id": self.queue, "half_offset": self.offset})
+        raw = json.dumps({"queue_id": self.queue, "queue_offset": self.offset})
         return self._rejected("op", raw, REJECTION[reason])
 
     def _rejected(self, source: str, raw: str, reason: str) -> Row:

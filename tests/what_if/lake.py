@@ -36,7 +36,7 @@ def write(root: Path, timeline: Timeline, segments: dict[tuple[int, int], Record
 def _row(name: str, queue: int, record: Any, timeline: Timeline) -> dict[str, Any]:
     named: dict[str, Any] = {
         "queue_id": queue,
-        "half_offset" if name == "op" else "queue_offset": int(record["offset"]),
+        "queue_offset": int(record["offset"]),
         "transaction_id": None if record["transaction"] == NOT_STATED else f"t{record['transaction']}",
         "producer_group": f"g{record['group']}",
         "real_topic": "payments",

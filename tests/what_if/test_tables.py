@@ -98,8 +98,8 @@ def test_hostile_rows_harm_nothing(tables: Path) -> None:
     landed = {"born_timestamp": time_of(0), "store_timestamp": time_of(0)}
     append(tables, "half", [nothing | names | landed, edge | names, edge | names | landed | {"delay_ms": 2**62}])
     append(tables, "half", [{**edge, "queue_offset": -1}, {**edge, **names, **landed, "check_immunity_s": 2**31 - 1}])
-    op = {"queue_id": 2**31 - 1, "half_offset": 2**63 - 1, "producer_group": "g\x1b[31m"}
-    append(tables, "op", [op, op | {"state": "COMMIT", "remark": "check 99999999999"}, op | {"half_offset": None}])
+    op = {"queue_id": 2**31 - 1, "queue_offset": 2**63 - 1, "producer_group": "g\x1b[31m"}
+    append(tables, "op", [op, op | {"state": "COMMIT", "remark": "check 99999999999"}, op | {"queue_offset": None}])
     found = replay(_settings(tables), {"check_max": 3})
     assert found.groups["g1"].saved == 2
     assert found.total.not_reproduced <= 1

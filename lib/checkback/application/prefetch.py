@@ -97,7 +97,7 @@ def _land(spark: SparkSession, tables: Tables) -> None:
     now = datetime.now(timezone.utc)
     name = {"queue_id": 0, "transaction_id": "t", "producer_group": "g", "born_timestamp": now, "store_timestamp": now}
     half = [{**name, "queue_offset": offset, "real_topic": "topic", "body": b"body"} for offset in range(2)]
-    op = [{**name, "half_offset": 0, "state": "COMMIT", "source": "producer"}]
+    op = [{**name, "queue_offset": 0, "state": "COMMIT", "source": "producer"}]
     tables.create(spark, *SCHEMAS)
     for table, rows in (("half", half), ("op", op)):
         tables.append_arrow(spark, pa.Table.from_pylist(rows, arrow_schema(table)), table)

@@ -366,7 +366,7 @@ def _ops(read: Mapping[str, DataFrame]) -> DataFrame:
     # An identical op that landed after the rejection has not been handled.
     rejected = read["rejected"].where(F.col("source") == "op").groupBy(F.col("raw").alias("_raw"))
     dealt = rejected.agg(F.max("rejected_at").alias("_until"))
-    op = read["op"].withColumn("_raw", raw_op(F.col("half_offset")))
+    op = read["op"].withColumn("_raw", raw_op())
     op = op.join(dealt, on="_raw", how="left")
     op = op.where(F.col("_until").isNull() | (F.col("store_timestamp") > F.col("_until")))
     left = op_events(op).where((F.col("kind") < Kind.DELIVERED) | (F.col("kind") == Kind.CANCEL))

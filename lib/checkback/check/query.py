@@ -347,7 +347,7 @@ def op_rows(answers: pa.Table, now: datetime, last: int | None) -> pa.Table:
     answers, states = answers.filter(kept), states.filter(kept)
     columns = {
         "queue_id": answers.column("queue_id"),
-        "half_offset": answers.column("queue_offset"),
+        "queue_offset": answers.column("queue_offset"),
         "transaction_id": answers.column("transaction_id"),
         "producer_group": answers.column("producer_group"),
         "state": states,

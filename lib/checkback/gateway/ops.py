@@ -130,7 +130,7 @@ class OpWriter:
             return None
         if any(self._tokens.refused(group, groups) for group in {op.producer_group for op, _ in ops}):
             return None
-        places = [(op.queue_id, op.half_offset) for op, _ in ops]
+        places = [(op.queue_id, op.queue_offset) for op, _ in ops]
         in_flight = self._in_flight
         if len(set(places)) < len(places) or not in_flight.keys().isdisjoint(places):
             return None
@@ -162,7 +162,7 @@ class OpWriter:
             return op
         one, remark = op
         refused = self._tokens.refused(one.producer_group, groups)
-        return refused or ReceivedOp(one, remark, groups, (one.queue_id, one.half_offset))
+        return refused or ReceivedOp(one, remark, groups, (one.queue_id, one.queue_offset))
 
     def _admit(
         self,

@@ -52,9 +52,9 @@ def judge_op(known: RememberedHalf | None, op: Op) -> Verdict:
 
 
 _DETAILS = {
-    Verdict.UNKNOWN_OFFSET: "queue_id, half_offset: no half message of a gateway is there",
+    Verdict.UNKNOWN_OFFSET: "queue_id, queue_offset: no half message of a gateway is there",
     Verdict.WRONG_GROUP: "producer_group: the half message is another group's",
-    Verdict.WRONG_TRANSACTION_ID: "transaction_id: the half message at queue_id, half_offset has another",
+    Verdict.WRONG_TRANSACTION_ID: "transaction_id: the half message at queue_id, queue_offset has another",
 }
 
 
@@ -108,7 +108,7 @@ def ended(op: Op, repeated: bool) -> Answer:
     return {
         "transaction_id": op.transaction_id,
         "queue_id": op.queue_id,
-        "queue_offset": op.half_offset,
+        "queue_offset": op.queue_offset,
         "state": op.state,
         "repeated": repeated,
     }

@@ -35,19 +35,19 @@ class OpKey(NamedTuple):
     """An op's half message, and the names by which it must match: ops of other names end other transactions."""
 
     queue_id: int
-    half_offset: int
+    queue_offset: int
     producer_group: str
     transaction_id: str | None
 
     @classmethod
     def of(cls, op: Op) -> OpKey:
         """That of an op."""
-        return cls(op.queue_id, op.half_offset, op.producer_group, short(op.transaction_id))
+        return cls(op.queue_id, op.queue_offset, op.producer_group, short(op.transaction_id))
 
     @property
     def place(self) -> Place:
         """That of the half message."""
-        return self.queue_id, self.half_offset
+        return self.queue_id, self.queue_offset
 
 
 class _Taken(NamedTuple):

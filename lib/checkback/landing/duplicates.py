@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _KEY = ("queue_id", "queue_offset")
 #: The first duplicate wins: the older file, then by path, then by position.
 _ORDER = ("file_time", "file", "file_block", "row")
-_OP_KEY = ("queue_id", "half_offset", "transaction_id", "producer_group", "state")
+_OP_KEY = ("queue_id", "queue_offset", "transaction_id", "producer_group", "state")
 #: Copies of an op that one batch lands. Producers retry an op without an answer; a compressed file of a few KB can have
 #: millions, and `reconcile` reads all available ops into its next batch.
 COPIES_MAX = 8

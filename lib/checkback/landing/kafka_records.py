@@ -13,7 +13,7 @@ from checkback.messages import half, op
 from checkback.messages.fields import MessageRejectedError, fields_of, message_of, refuse_unknown
 from checkback.messages.half import Half, HalfLine, half_of_line
 from checkback.messages.limits import INT_MAX
-from checkback.messages.op import Op, ops_of
+from checkback.messages.op import Op, named, ops_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -59,7 +59,8 @@ def read_half(queue_base: int, value: bytes | None, partition: int, offset: int,
     If stated, they must be the record's own. born_timestamp defaults to the record's timestamp.
     Raises MessageRejectedError, also for a record without a value (a tombstone).
     """
-    fields = _fields(value, timestamp_ms, half.FIELDS)
+    fields = _fields(value, timestamp_ms)
+    refuse_unknown(fields, half.FIELDS)
     queue_id = _queue_id(queue_base, partition)
     for name, own in (("queue_id", queue_id), ("queue_offset", offset)):
         _agree(fields, name, own, "the record's")
@@ -69,23 +70,24 @@ def read_half(queue_base: int, value: bytes | None, partition: int, offset: int,
 def read_ops(queue_base: int, value: bytes | None, _partition: int, _offset: int, timestamp_ms: int) -> Sequence[Op]:
     """The ops of a record: a line's JSON, which may name the half by its Kafka partition and offset.
 
-    ``partition`` (of the half topic) stands for ``queue_id``, ``offset`` for ``half_offset``; if both are stated
+    ``partition`` (of the half topic) stands for ``queue_id``, ``offset`` for ``queue_offset``; if both are stated
     they must agree. born_timestamp defaults to the record's timestamp. The op record's own position is irrelevant.
     Raises MessageRejectedError, also for a record without a value (a tombstone).
     """
-    fields = _fields(value, timestamp_ms, _OP_FIELDS)
+    fields = named(_fields(value, timestamp_ms))
+    refuse_unknown(fields, _OP_FIELDS)
     partition, offset = fields.pop("partition", None), fields.pop("offset", None)
     if partition is not None:
         queue_id = _queue_id(queue_base, _whole("partition", partition))
         _agree(fields, "queue_id", queue_id, "that of the partition")
         fields["queue_id"] = queue_id
     if offset is not None:
-        _agree(fields, "half_offset", _whole("offset", offset), "the offset")
-        fields["half_offset"] = offset
+        _agree(fields, "queue_offset", _whole("offset", offset), "the offset")
+        fields["queue_offset"] = offset
     return ops_of(fields)
 
 
-def _fields(value: bytes | None, timestamp_ms: int, known: Collection[str]) -> dict[str, Any]:
+def _fields(value: bytes | None, timestamp_ms: int) -> dict[str, Any]:
     if value is None:
         raise MessageRejectedError("record: no value (a tombstone)")
     if value[:1] == b"\0" and len(value) >= REGISTRY_HEADER:
@@ -93,7 +95,6 @@ def _fields(value: bytes | None, timestamp_ms: int, known: Collection[str]) -> d
         what = f"a Schema Registry header (schema id {number}) and no JSON object behind it"
         raise MessageRejectedError(f"not JSON: {what}: Avro or Protobuf; send JSON")
     fields = fields_of(value)
-    refuse_unknown(fields, known)
     if fields.get("born_timestamp") is None:
         fields["born_timestamp"] = timestamp_ms
     return fields

@@ -96,7 +96,6 @@ _TEXT, _TIME = pa.string(), pa.timestamp("us", tz="UTC")
 _TYPES = {
     "queue_id": pa.int32(),
     "queue_offset": pa.int64(),
-    "half_offset": pa.int64(),
     "real_queue_id": pa.int32(),
     "properties": pa.map_(_TEXT, _TEXT),
     "body": pa.binary(),

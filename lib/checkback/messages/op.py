@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 STATES = ("COMMIT", "ROLLBACK")
 #: RocketMQ's names (LocalTransactionState)
 _ROCKETMQ = {"COMMIT_MESSAGE": "COMMIT", "ROLLBACK_MESSAGE": "ROLLBACK", "UNKNOW": "UNKNOWN"}
+#: what ops recorded from RocketMQ call these fields
+_RECORDED = {"half_offset": "queue_offset", "half_offsets": "queue_offsets"}
 _OFFSETS = re.compile(r"[0-9]{1,19}(?:,[0-9]{1,19})*,?")
 
 
@@ -25,7 +27,7 @@ class OpMessage(Struct, gc=False, forbid_unknown_fields=True):
     """The end of a transaction."""
 
     queue_id: QueueId
-    half_offset: Annotated[Offset, Meta(description="queue_offset of the half message that it ends")]
+    queue_offset: Annotated[Offset, Meta(description="queue_offset of the half message that it ends")]
     transaction_id: TransactionId
     producer_group: Group
     state: Literal["COMMIT", "ROLLBACK"]
@@ -42,7 +44,7 @@ class OpsLine(Struct, gc=False, forbid_unknown_fields=True):
     """Ops of several half messages on a line."""
 
     queue_id: QueueId
-    half_offsets: str
+    queue_offsets: str
     producer_group: Group
     state: Literal["COMMIT", "ROLLBACK"]
     born_timestamp: Born
@@ -59,7 +61,7 @@ class Op(NamedTuple):
     """
 
     queue_id: int
-    half_offset: int
+    queue_offset: int
     transaction_id: str | None
     producer_group: str
     state: str
@@ -71,29 +73,42 @@ RemarkedOp = tuple[Op, str | None]
 
 
 def parse_ops(line: bytes) -> list[Op]:
-    """Parse the op messages from a line of UTF-8 JSON: one, or one for each distinct offset in ``half_offsets``.
+    """Parse the op messages from a line of UTF-8 JSON: one, or one for each distinct offset in ``queue_offsets``.
 
     Raises MessageRejectedError, also for an unknown field: a list ("12,13,") with one bad offset is rejected as a
     whole. The batched form is the body of RocketMQ's op messages (TransactionalMessageUtil.buildOffsetKey), which have
     no transaction id: it is optional.
     """
-    fields = fields_of(line)
+    fields = named(fields_of(line))
     refuse_unknown(fields, FIELDS)
     return ops_of(fields)
 
 
+def named(fields: dict[str, Any]) -> dict[str, Any]:
+    """An op's fields with ``queue_offset`` for its other name, ``half_offset``.
+
+    Raises MessageRejectedError if both are there.
+    """
+    for other, name in _RECORDED.items():
+        if other in fields:
+            if name in fields:
+                raise MessageRejectedError(f"{name}: {other}, its other name, is there too, only one of them may be")
+            fields = {name if key == other else key: value for key, value in fields.items()}
+    return fields
+
+
 def ops_of(fields: Mapping[str, Any]) -> list[Op]:
     """The op messages in a JSON object's fields, by ``parse_ops``'s rules. Raises MessageRejectedError."""
-    if "half_offsets" not in fields:
+    if "queue_offsets" not in fields:
         line = message_of(fields, OpLine)
         return [op_of(line, line.born_timestamp)]
-    if "half_offset" in fields:
-        raise MessageRejectedError("half_offsets: half_offset is there too, only one of them may be")
+    if "queue_offset" in fields:
+        raise MessageRejectedError("queue_offsets: queue_offset is there too, only one of them may be")
     sent = message_of(fields, OpsLine)
     refuse_group(sent.producer_group)
     return [
         Op(sent.queue_id, offset, sent.transaction_id, sent.producer_group, sent.state, sent.born_timestamp)
-        for offset in _offsets(sent.half_offsets)
+        for offset in _offsets(sent.queue_offsets)
     ]
 
 
@@ -103,7 +118,7 @@ def op_of(sent: OpMessage, born: int) -> Op:
     Raises MessageRejectedError for what no field's type tells.
     """
     refuse_group(sent.producer_group)
-    return Op(sent.queue_id, sent.half_offset, sent.transaction_id, sent.producer_group, sent.state, born)
+    return Op(sent.queue_id, sent.queue_offset, sent.transaction_id, sent.producer_group, sent.state, born)
 
 
 def state_meant(value: object) -> object:
@@ -117,10 +132,10 @@ def state_meant(value: object) -> object:
 
 def _offsets(value: str) -> list[int]:
     if value.count(",") + (not value.endswith(",")) > OFFSETS_MAX:
-        raise MessageRejectedError(f"half_offsets: more than {OFFSETS_MAX} offsets")
+        raise MessageRejectedError(f"queue_offsets: more than {OFFSETS_MAX} offsets")
     if not _OFFSETS.fullmatch(value):
-        raise MessageRejectedError(f"half_offsets: {quoted(value)} is no list of offsets like 12,13,")
+        raise MessageRejectedError(f"queue_offsets: {quoted(value)} is no list of offsets like 12,13,")
     offsets = list(dict.fromkeys(int(part) for part in value.rstrip(",").split(",")))
     if max(offsets) > LONG_MAX:
-        raise MessageRejectedError(f"half_offsets: {max(offsets)} is over {LONG_MAX}")
+        raise MessageRejectedError(f"queue_offsets: {max(offsets)} is over {LONG_MAX}")
     return offsets

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 #: Most half messages of one transaction id that are looked up; if there are more, the place must be given.
 MOST = 50
-_KEY = ("queue_id", "queue_offset", "transaction_id", "producer_group")
+_PLACE = ("queue_id", "queue_offset")
+_KEY = (*_PLACE, "transaction_id", "producer_group")
 _HALF = (
     *_KEY,
     "real_topic",
@@ -67,7 +68,7 @@ def find(store: OperatorTables, asked: Asked, queue: int) -> Found:
     """
     ledger = store.rows("operations", {"transaction_id": [asked.transaction_id]}, _LEDGER).to_pylist()
     queues = _operators_queues(store, queue, ledger)
-    halves = _first_of_each(rows_at(store, "half", "queue_offset", _places(store, asked, queues), _HALF))
+    halves = _first_of_each(rows_at(store, "half", _places(store, asked, queues), _HALF))
     queues |= store.operators_queues()  # of half messages that have landed since
     found = {
         place: _transaction(row, place.queue_id in queues)
@@ -85,7 +86,7 @@ def find(store: OperatorTables, asked: Asked, queue: int) -> Found:
 def find_at(store: OperatorTables, wanted: Collection[Key], queue: int) -> list[Transaction]:
     """As `find`, these half messages."""
     resumed = resumed_messages(store, queue)
-    halves = _first_of_each(rows_at(store, "half", "queue_offset", {key.place for key in wanted}, _HALF))
+    halves = _first_of_each(rows_at(store, "half", {key.place for key in wanted}, _HALF))
     found = {
         place: replace(_transaction(row, place.queue_id in resumed.queues), resumed_as=resumed.newest.get(Key.of(row)))
         for place, row in halves.items()
@@ -162,12 +163,15 @@ def _places(store: OperatorTables, asked: Asked, queues: Collection[int]) -> set
 def rows_at(
     store: OperatorTables,
     name: str,
-    offset: str,
     places: Iterable[Place],
     columns: Sequence[str] | None = None,
-    queue: str = "queue_id",
+    at: tuple[str, str] = _PLACE,
 ) -> list[tuple[Place, Row]]:
-    """The rows of a table at these places, one queue at a time, which allows file skipping."""
+    """The rows of a table at these places, one queue at a time, which allows file skipping.
+
+    ``at``: the columns of the place.
+    """
+    queue, offset = at
     by_queue: dict[int, list[int]] = {}
     for place in places:
         by_queue.setdefault(place.queue_id, []).append(place.queue_offset)
@@ -183,16 +187,12 @@ def own_rows_at(
     name: str,
     found: Mapping[Place, Transaction],
     columns: Sequence[str] | None = None,
-    at: tuple[str, str] = ("queue_id", "queue_offset"),
+    at: tuple[str, str] = _PLACE,
 ) -> list[tuple[Place, Row]]:
-    """The rows about these half messages; another may have had the offset before `half` was restored to older state.
-
-    ``at``: the columns of the place.
-    """
-    queue, offset = at
+    """The rows about these half messages; another may have had the offset before `half` was restored to older state."""
     return [
         (place, row)
-        for place, row in rows_at(store, name, offset, found, columns, queue)
+        for place, row in rows_at(store, name, found, columns, at)
         if row["transaction_id"] in (None, found[place].transaction_id)
         and row["producer_group"] in (None, found[place].producer_group)
     ]
@@ -230,7 +230,7 @@ def _with_outcomes(store: OperatorTables, found: dict[Place, Transaction]) -> li
     ops: dict[Place, list[Row]] = {}
     cancels: dict[Place, list[Row]] = {}
     in_vain: dict[Place, list[Row]] = {}
-    landed = rows_at(store, "op", "half_offset", found)
+    landed = rows_at(store, "op", found)
     rejected = RejectedOps(_rejected(store, sorted({place.queue_offset for place, _ in landed})))
     for place, row in landed:
         whose = found[place].producer_group, found[place].transaction_id

@@ -132,7 +132,7 @@ def op_row(transaction: Transaction, state: str, signed: OperatorSignature, now:
         "op",
         {
             "queue_id": transaction.place.queue_id,
-            "half_offset": transaction.place.queue_offset,
+            "queue_offset": transaction.place.queue_offset,
             "transaction_id": transaction.transaction_id,
             "producer_group": transaction.producer_group,
             "state": state,

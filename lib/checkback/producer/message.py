@@ -243,7 +243,7 @@ def op_json(group: str, transaction_id: str, queue_id: int, queue_offset: int, s
     return _dumps(
         {
             "queue_id": queue_id,
-            "half_offset": queue_offset,
+            "queue_offset": queue_offset,
             "transaction_id": transaction_id,
             "producer_group": group,
             "state": state,

@@ -45,10 +45,10 @@ halves AS (SELECT * FROM landed WHERE copy = 1)"""
 #: an offset may be reused.
 _CHECKS = """
 received AS (
-    SELECT queue_id, half_offset AS queue_offset, producer_group, transaction_id,
+    SELECT queue_id, queue_offset, producer_group, transaction_id,
         max(coalesce(TRY_CAST(regexp_extract(remark, '^check ([0-9]{{1,9}})$', 1) AS BIGINT), -1)) AS number
     FROM {op} WHERE source = 'check' AND state IN ('DELIVERED', 'COMMIT', 'ROLLBACK')
-    GROUP BY queue_id, half_offset, producer_group, transaction_id),
+    GROUP BY queue_id, queue_offset, producer_group, transaction_id),
 asked AS (
     SELECT queue_id, queue_offset, producer_group, transaction_id, check_times, requested_at,
         row_number() OVER (
@@ -78,7 +78,7 @@ checks AS (
 _WAITING = """
 rejected_ops AS (
     SELECT TRY_CAST(get_json_object(raw, '$.queue_id') AS INT) AS queue_id,
-        TRY_CAST(get_json_object(raw, '$.half_offset') AS BIGINT) AS half_offset,
+        TRY_CAST(get_json_object(raw, '$.queue_offset') AS BIGINT) AS queue_offset,
         get_json_object(raw, '$.producer_group') AS producer_group,
         get_json_object(raw, '$.transaction_id') AS transaction_id,
         get_json_object(raw, '$.state') AS state,
@@ -86,15 +86,15 @@ rejected_ops AS (
         unix_micros(rejected_at) AS rejected_us
     FROM {rejected} WHERE source = 'op' AND file IS NULL),
 waiting AS (
-    SELECT o.queue_id, o.half_offset AS queue_offset, o.state, o.store_timestamp, row_number() OVER (
-        PARTITION BY o.queue_id, o.half_offset
+    SELECT o.queue_id, o.queue_offset, o.state, o.store_timestamp, row_number() OVER (
+        PARTITION BY o.queue_id, o.queue_offset
         ORDER BY o.store_timestamp NULLS FIRST, o.born_timestamp NULLS FIRST, o.state DESC) AS turn
-    FROM {op} AS o JOIN halves AS h ON h.queue_id = o.queue_id AND h.queue_offset = o.half_offset
+    FROM {op} AS o JOIN halves AS h ON h.queue_id = o.queue_id AND h.queue_offset = o.queue_offset
     WHERE o.state IN ('COMMIT', 'ROLLBACK') AND o.producer_group = h.producer_group
         AND (o.transaction_id IS NULL OR o.transaction_id = h.transaction_id)
         AND NOT EXISTS (
             SELECT 1 FROM rejected_ops AS r
-            WHERE r.queue_id = o.queue_id AND r.half_offset = o.half_offset AND r.state = o.state
+            WHERE r.queue_id = o.queue_id AND r.queue_offset = o.queue_offset AND r.state = o.state
                 AND r.producer_group = o.producer_group AND r.transaction_id IS NOT DISTINCT FROM o.transaction_id
                 AND r.born_ms IS NOT DISTINCT FROM unix_millis(o.born_timestamp)
                 AND coalesce(unix_micros(o.store_timestamp), 0) <= r.rejected_us))"""

@@ -250,9 +250,9 @@ _SEARCHED = {
         WHERE NAMED""",
     # Ops that name the transaction, and all others at its offsets: batched ones, or those of other transactions.
     "op": """
-        SELECT o.queue_id, o.half_offset AS queue_offset, o.producer_group, o.transaction_id, o.state, o.source,
+        SELECT o.queue_id, o.queue_offset, o.producer_group, o.transaction_id, o.state, o.source,
             o.remark, o.store_timestamp, o._file
-        FROM TABLE AS o LEFT JOIN places AS p ON p.queue_id = o.queue_id AND p.queue_offset = o.half_offset
+        FROM TABLE AS o LEFT JOIN places AS p ON p.queue_id = o.queue_id AND p.queue_offset = o.queue_offset
         WHERE (NAMED) OR p.queue_id IS NOT NULL""",
     # Inputs that name the transaction or one of its offsets: those that may are parsed.
     "rejected": f"""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     Row = Mapping[str, Any]
 
-#: the columns used, besides queue_id and half_offset
+#: the columns used, besides queue_id and queue_offset
 COLUMNS = ("producer_group", "transaction_id", "state", "born_timestamp", "store_timestamp")
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 COLUMNS = ("raw", "rejected_at", "source", "file")
 _TEXTS = ("producer_group", "transaction_id", "state")
 #: an offset as `reconcile` writes it; in a text its quotes would be escaped
-_OFFSET = r'"half_offset":(?P<offset>-?[0-9]+)'
+_OFFSET = r'"queue_offset":(?P<offset>-?[0-9]+)'
 
 
 class RejectedOps:
@@ -50,7 +50,7 @@ class RejectedOps:
         return sorted({key[1] for key in self._until if isinstance(key[1], int)})
 
     def __contains__(self, op: Row) -> bool:
-        """Whether a row of `op` was rejected; it has queue_id, half_offset and the columns of `first_op`."""
+        """Whether a row of `op` was rejected; it has queue_id, queue_offset and the columns of `first_op`."""
         born, stored = op["born_timestamp"], op["store_timestamp"]
         until = self._until.get(_key(op, None if born is None else us_of(born) // 1000))
         return until is not None and (0 if stored is None else us_of(stored)) <= until
@@ -66,7 +66,7 @@ def about(rows: pa.Table, offsets: Sequence[int] | NDArray[np.int64]) -> list[di
 
 
 def _key(op: Row, born_ms: int | None) -> tuple[object, ...]:
-    return op["queue_id"], op["half_offset"], born_ms, *(op[name] for name in _TEXTS)
+    return op["queue_id"], op["queue_offset"], born_ms, *(op[name] for name in _TEXTS)
 
 
 def _key_of_raw(raw: str | None) -> tuple[object, ...] | None:
@@ -77,7 +77,7 @@ def _key_of_raw(raw: str | None) -> tuple[object, ...] | None:
         return None
     if not isinstance(op, dict):
         return None
-    values = [op.get(name) for name in ("queue_id", "half_offset", "born_timestamp", *_TEXTS)]
+    values = [op.get(name) for name in ("queue_id", "queue_offset", "born_timestamp", *_TEXTS)]
     if not all(value is None or type(value) is int for value in values[:3]):
         return None
     if not all(value is None or isinstance(value, str) for value in values[3:]):

@@ -76,7 +76,7 @@ HALF: Columns = (
 )
 OP: Columns = (
     _QUEUE_ID,
-    _column("half_offset", _LONG, "queue_offset of the half message it ends"),
+    _column("queue_offset", _LONG, "queue_offset of the half message it ends"),
     _column("transaction_id", _STRING, "must be the half's; null = not stated (batched form)"),
     _column("producer_group", _STRING, "must be the half's"),
     _column(
@@ -307,7 +307,7 @@ SOURCES: Mapping[str, tuple[str, ...]] = {"reconcile": ("half", "op", "ticks"), 
 #: Columns with min/max statistics in each file, for data skipping. They cost time in every write.
 STATISTICS: Mapping[str, tuple[str, ...]] = {
     "half": ("queue_id", "queue_offset", "store_timestamp"),
-    "op": ("queue_id", "half_offset", "store_timestamp"),
+    "op": ("queue_id", "queue_offset", "store_timestamp"),
     "decisions": ("queue_id", "queue_offset", "decided_at"),
     "deliveries": ("queue_id", "queue_offset", "delivered_at"),
     "discarded": ("queue_id", "queue_offset", "discarded_at"),

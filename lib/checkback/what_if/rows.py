@@ -34,7 +34,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
         *("check_immunity_s", "delay_ms", "deliver_at", "committed", "real_topic"),
     ),
     "op": (
-        *("queue_id", "half_offset", *_IDENTITY, "state", "source", "remark"),
+        *("queue_id", "queue_offset", *_IDENTITY, "state", "source", "remark"),
         *("born_timestamp", "store_timestamp"),
     ),
     "decisions": (

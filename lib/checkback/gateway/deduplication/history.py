@@ -48,11 +48,10 @@ _logger = logging.getLogger("checkback.gateway")
 Place = tuple[int, int]
 _END = datetime.max.replace(tzinfo=timezone.utc)
 _KEY = ("queue_id", "queue_offset")
-_OP_KEY = ("queue_id", "half_offset")
 _IDENTITY = ("producer_group", "transaction_id")
 _ABOUT = (*_KEY, *_IDENTITY, "real_topic", "born_timestamp", "store_timestamp", "committed")
 _WHOLE = tuple(dict.fromkeys((*Half._fields, "store_timestamp")))
-_OP = (*_OP_KEY, *first_op.COLUMNS)
+_OP = (*_KEY, *first_op.COLUMNS)
 _DECISION = (*_KEY, *_IDENTITY, "state", "reason", "check_times", "decided_at", "deliver_at")
 #: the tables that a start reads
 _TABLES = ("half", "op", "decisions", "check_requests")
@@ -218,7 +217,7 @@ class DeduplicationHistory:
     def ended(self, halves: Collection[RememberedHalf]) -> dict[Place, TransactionEnd]:
         """How these ended, by `decisions`, else by the first op that fits and was not rejected. Raises StorageError."""
         by_place = {(half.queue_id, half.queue_offset): half for half in halves}
-        ops = [row for rows in self._rows_at("op", _OP_KEY, _OP, by_place) for row in rows.to_pylist()]
+        ops = [row for rows in self._rows_at("op", _KEY, _OP, by_place) for row in rows.to_pylist()]
         ended: dict[Place, TransactionEnd] = {}
         cancelled: dict[Place, int] = {}
         for rows in self._rows_at("decisions", _KEY, _DECISION, by_place):
@@ -239,12 +238,12 @@ class DeduplicationHistory:
         for place in cancelled.keys() & ended:
             ended[place] = dataclasses.replace(ended[place], state="CANCEL", decided_at=cancelled[place])
         for op in ops:
-            place, who = (op["queue_id"], op["half_offset"]), (op["producer_group"], short(op["transaction_id"]))
+            place, who = (op["queue_id"], op["queue_offset"]), (op["producer_group"], short(op["transaction_id"]))
             if place in ended and first_op.misfit(*who, *whose(by_place[place])) is None:
                 ended[place] = dataclasses.replace(ended[place], op_states=ended[place].op_states | {op["state"]})
         # `rejected` cannot skip files: it is read only where an op has not decided yet.
-        ops = [op for op in ops if (op["queue_id"], op["half_offset"]) not in ended]
-        rejected = self._rejected([op["half_offset"] for op in ops]) if ops else RejectedOps(())
+        ops = [op for op in ops if (op["queue_id"], op["queue_offset"]) not in ended]
+        rejected = self._rejected([op["queue_offset"] for op in ops]) if ops else RejectedOps(())
         states = _first_ops(ops, halves, rejected)
         states |= {place: half.state for place, half in by_place.items() if half.state is not None}
         return {place: TransactionEnd(state) for place, state in states.items()} | ended
@@ -446,7 +445,7 @@ def _first_ops(
     by_place = {(half.queue_id, half.queue_offset): half for half in halves}
     first: dict[Place, tuple[Any, str]] = {}
     for op in ops:
-        place = (op["queue_id"], op["half_offset"])
+        place = (op["queue_id"], op["queue_offset"])
         half = by_place.get(place)
         if half is None or op in rejected:
             continue

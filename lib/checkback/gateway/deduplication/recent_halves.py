@@ -88,7 +88,7 @@ class FirstOps:
     def add(self, ops: pa.Table) -> None:
         """Rows of `op`."""
         ops = ops.filter(pc.is_in(ops.column("state"), pa.array(STATES)))
-        queue_ids, offsets = _integers(ops.column("queue_id")), _integers(ops.column("half_offset"), -1)
+        queue_ids, offsets = _integers(ops.column("queue_id")), _integers(ops.column("queue_offset"), -1)
         halves = np.full(len(ops), -1)
         for queue_id, (places, its) in self._places.items():
             rows = np.flatnonzero(queue_ids == queue_id)
@@ -98,7 +98,7 @@ class FirstOps:
             ops, halves = ops.filter(pa.array(halves >= 0)), halves[halves >= 0]
         own = self._own(ops, halves)
         if self._rejected:
-            at = np.flatnonzero(np.isin(_integers(ops.column("half_offset"), -1), self._rejected.offsets))
+            at = np.flatnonzero(np.isin(_integers(ops.column("queue_offset"), -1), self._rejected.offsets))
             own[at] &= np.array([op not in self._rejected for op in ops.take(pa.array(at)).to_pylist()], np.bool_)
         if not own.all():
             ops, halves = ops.filter(pa.array(own)), halves[own]

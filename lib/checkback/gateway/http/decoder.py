@@ -17,7 +17,7 @@ from checkback.gateway.problems import Problem
 from checkback.messages.fields import MessageRejectedError, message_of, refuse_unknown
 from checkback.messages.half import HalfMessage, half_of
 from checkback.messages.limits import BATCH_MAX, REMARK_MAX
-from checkback.messages.op import OpMessage, op_of
+from checkback.messages.op import OpMessage, named, op_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -121,7 +121,7 @@ def _checked(fields: object, message: type[S]) -> S | Problem:
     if type(fields) is not dict:
         return fields if isinstance(fields, Problem) else Problem("malformed", "not a JSON object")
     try:
-        return message_of(fields, message)
+        return message_of(named(fields) if message is Op else fields, message)
     except MessageRejectedError as error:
         return unfit(error)
 

@@ -26,7 +26,7 @@ _HALF = {
 }
 _OP = {
     "queue_id": 0,
-    "half_offset": 12,
+    "queue_offset": 12,
     "transaction_id": "order-4711",
     "producer_group": "orders",
     "state": "COMMIT",

@@ -118,7 +118,7 @@ owners AS (
 ops AS (
     SELECT o.*, coalesce(o.producer_group = w.own_group
         AND (o.transaction_id IS NULL OR o.transaction_id = w.own_transaction), FALSE) AS own
-    FROM {{op}} AS o LEFT JOIN owners AS w ON w.queue_id = o.queue_id AND w.queue_offset = o.half_offset),
+    FROM {{op}} AS o LEFT JOIN owners AS w ON w.queue_id = o.queue_id AND w.queue_offset = o.queue_offset),
 all_rows AS ({rows}),
 facts AS (SELECT queue_id, queue_offset, {aggregates} FROM all_rows GROUP BY queue_id, queue_offset)"""
 
@@ -182,7 +182,7 @@ def _sources(ignore_case: bool) -> list[_Source]:
         f"""CASE WHEN state = 'DELIVERED' AND source = 'check' THEN {_RECEIVED}
             WHEN own AND state = 'CANCEL' AND source = 'operator' THEN {_CANCEL_OP}
             WHEN own THEN {_OP} ELSE {_ALIEN_OP} END""",
-        ("queue_id", "half_offset"),
+        ("queue_id", "queue_offset"),
         store=_STORE,
         number=f"""CASE WHEN state = 'DELIVERED' AND source = 'check'
             THEN TRY_CAST(regexp_extract(remark, '^check ([0-9]{{{{1,9}}}})$', 1) AS BIGINT)
@@ -286,7 +286,7 @@ def _named(name: str, group: int) -> str:
 REJECTED_ROWS = f"""(
     SELECT * FROM (
         SELECT TRY_CAST({_named("queue_id", 1)} AS INT) AS queue_id,
-            TRY_CAST({_named("half_offset", 2)} AS BIGINT) AS queue_offset,
+            TRY_CAST({_named("queue_offset", 2)} AS BIGINT) AS queue_offset,
             CASE WHEN source = 'half' THEN {REJECTED_HALF}
                 WHEN reason IN ('{REJECTION[Reason.WRONG_GROUP]}', '{REJECTION[Reason.WRONG_TRANSACTION_ID]}')
                     THEN {REJECTED_OP}

@@ -58,7 +58,7 @@ halves AS (
     SELECT queue_id, queue_offset, min({_BORN}) AS born
     FROM {{half}} GROUP BY queue_id, queue_offset HAVING NOT bool_or(coalesce(committed, FALSE))),
 ops AS (
-    SELECT queue_id, half_offset AS queue_offset, producer_group, transaction_id,
+    SELECT queue_id, queue_offset, producer_group, transaction_id,
         coalesce(unix_millis(store_timestamp), CAST(0 AS BIGINT)) AS ms, {STATE_BITS} AS bits FROM {{op}}),
 decided AS (
     SELECT queue_id, queue_offset, producer_group, transaction_id, batch_id, unix_millis(decided_at) AS ms,
@@ -120,15 +120,13 @@ def _with_files(fixed: FixedTables, table: str, rows: pa.Table) -> list[tuple[Ro
         return []
     if "number" not in rows.column_names:
         rows = rows.append_column("number", pa.array(range(rows.num_rows), pa.int64()))
-    offset, own = (
-        ("queue_offset", "TRUE") if table == "half" else ("half_offset", _OWN(op="o", event="a", bits=STATE_BITS))
-    )
+    own = "TRUE" if table == "half" else _OWN(op="o", event="a", bits=STATE_BITS)
     bounds = pc.min_max(rows.column("queue_offset")).as_py()
-    span = Span(offset, bounds["min"], bounds["max"] + 1 if bounds["max"] < _LAST else None)
+    span = Span("queue_offset", bounds["min"], bounds["max"] + 1 if bounds["max"] < _LAST else None)
     filed = fixed.engine.read(table, fixed.versions[table], span.condition, file=True, within=span)
     sql = f"""
         SELECT DISTINCT a.number, o._file AS file FROM {{filed}} AS o
-        JOIN {{asked}} AS a ON a.queue_id = o.queue_id AND a.queue_offset = o.{offset} AND {own}"""
+        JOIN {{asked}} AS a ON a.queue_id = o.queue_id AND a.queue_offset = o.queue_offset AND {own}"""
     more = {"filed": filed, "asked": fixed.engine.keep("asked", rows)}
     found: dict[int, set[str]] = {}
     for one in fixed.engine.arrow(fixed.ask(Question(sql), more)).to_pylist():

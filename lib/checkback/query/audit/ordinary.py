@@ -131,7 +131,7 @@ def sources(*, ignore_case: bool) -> dict[str, str]:
         "half": f"""SELECT {plain}, {at_once} AS usual, unix_millis(least(born_timestamp, store_timestamp)) AS born,
             unix_millis(store_timestamp) AS landed, {content(*OF_HALF, ignore_case=ignore_case)} AS content,
             {of_topic_too} FROM {{half}}""",
-        "op": f"""SELECT queue_id, half_offset AS queue_offset, {_state(_SAID)}, {names},
+        "op": f"""SELECT queue_id, queue_offset, {_state(_SAID)}, {names},
             unix_millis(store_timestamp) AS landed FROM {{op}}""",
         "decisions": f"""SELECT {plain}, {_state(decided)}, {of_topic_too}, {batch_of("decided_at")} AS batch,
             unix_millis(decided_at) AS decided FROM {{decisions}}""",

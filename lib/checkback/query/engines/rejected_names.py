@@ -55,7 +55,8 @@ def rejected_names(raws: pa.Array) -> pa.Array:
 def names_in(raw: str | None) -> Names:
     """What an input names in members of its JSON object up to the first fault; the last of equal members counts.
 
-    ``queue_offset``: else half_offset. Fields of objects in it do not count: another transaction may be in them.
+    ``queue_offset``: else half_offset (`op.named`). Fields of objects in it do not count: another transaction may be in
+    them.
     """
     found = _fields(raw or "")
     offset = _integer(found.get("queue_offset"), LONG_MAX)

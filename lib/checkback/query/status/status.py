@@ -244,7 +244,7 @@ SELECT *, count(*) OVER () AS number FROM (
     SELECT d.producer_group, d.transaction_id, d.queue_id, d.queue_offset, d.state,
         min(unix_millis(o.store_timestamp)) AS committed_at
     FROM {op} AS o JOIN {decisions} AS d
-        ON d.queue_id = o.queue_id AND d.queue_offset = o.half_offset AND d.producer_group = o.producer_group
+        ON d.queue_id = o.queue_id AND d.queue_offset = o.queue_offset AND d.producer_group = o.producer_group
         AND (o.transaction_id IS NULL OR o.transaction_id = d.transaction_id)
     WHERE o.state = 'COMMIT' AND o.source IN ('producer', 'check') AND o.store_timestamp >= timestamp_micros(:since)
         AND (d.state IN ('ROLLBACK', 'DISCARD') OR (d.state = 'CANCEL' AND o.store_timestamp > d.decided_at))

@@ -102,8 +102,9 @@ _SOURCES = ("half", "op")
 _HALF = 0
 #: the columns that name a transaction, of the tables that have many
 _KEYS = {
-    **dict.fromkeys(("half", "decisions", "deliveries", "discarded", "check_requests"), ("queue_id", "queue_offset")),
-    "op": ("queue_id", "half_offset"),
+    **dict.fromkeys(
+        ("half", "op", "decisions", "deliveries", "discarded", "check_requests"), ("queue_id", "queue_offset")
+    ),
     **dict.fromkeys((TOPIC_PREFIX, "unpublished"), ("half_queue_id", "half_queue_offset")),
 }
 #: the greatest offset

@@ -89,9 +89,9 @@ def op_events(op: DataFrame) -> DataFrame:
     source = F.when(F.col("source") == "check", 1).when(F.col("source") == "operator", 2).otherwise(0)
     number = F.regexp_extract("remark", "^check ([0-9]{1,9})$", 1).try_cast("int")
     check = F.when((source == 1) & (kind != int(Kind.UNKNOWN)), number)
-    return op.where(_has_place("half_offset") & F.col("producer_group").isNotNull()).select(
+    return op.where(_has_place("queue_offset") & F.col("producer_group").isNotNull()).select(
         "queue_id",
-        F.col("half_offset").alias("offset"),
+        F.col("queue_offset").alias("offset"),
         kind.cast("tinyint").alias("kind"),
         source.cast("tinyint").alias("source"),
         F.coalesce(F.unix_millis("born_timestamp"), F.unix_millis("store_timestamp"), F.lit(0)).alias("born"),

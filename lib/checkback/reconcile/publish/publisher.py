@@ -285,7 +285,7 @@ class Publisher:
         rows = rejected.action_rows(spark, about)
         found = []
         if about.count(Action.REJECT_OP, Action.LATE_OP):
-            op = self._tables.read(spark, "op").where(within(ranges, "half_offset"))
+            op = self._tables.read(spark, "op").where(within(ranges, "queue_offset"))
             found.append(rejected.rejected_ops(rows, op, half))
         if about.count(Action.REJECT_HALF):
             found.append(rejected.rejected_halves(rows, half))

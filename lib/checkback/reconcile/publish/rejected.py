@@ -44,7 +44,7 @@ def rejected_ops(actions: DataFrame, op: DataFrame, half: DataFrame) -> DataFram
     """
     about = actions.where(F.col("action").isin(int(Action.REJECT_OP), int(Action.LATE_OP)))
     about = about.select(*_ROW_AND_IDENTITY, "action", "detail", "batch_time").distinct()
-    ops = op.withColumnRenamed("half_offset", "queue_offset").select("*", store_us(), *identity_columns())
+    ops = op.select("*", store_us(), *identity_columns())
     found = ops.join(F.broadcast(about), on=_ROW_AND_IDENTITY, how="inner")
     found = found.where(_is_about())
     owner = half.groupBy("queue_id", "queue_offset").agg(
@@ -61,7 +61,7 @@ def rejected_ops(actions: DataFrame, op: DataFrame, half: DataFrame) -> DataFram
     )
     return judged.select(
         F.lit("op").alias("source"),
-        raw_op(F.col("queue_offset")).alias("raw"),
+        raw_op().alias("raw"),
         reason.alias("reason"),
         F.lit(None).cast("string").alias("file"),
         _time_of_batch().alias("rejected_at"),
@@ -84,11 +84,11 @@ def _is_about() -> Column:
     return F.when(decides, ~for_state & ~for_cancel).when(cancels, for_cancel | for_owner).otherwise(for_state)
 
 
-def raw_op(half_offset: Column) -> Column:
+def raw_op() -> Column:
     """A row of `op` as JSON, for the column raw."""
     born = F.unix_millis("born_timestamp").alias("born_timestamp")
     columns = ("transaction_id", "producer_group", "state", "source", "remark")
-    return F.to_json(F.struct("queue_id", half_offset.alias("half_offset"), *columns, born))
+    return F.to_json(F.struct("queue_id", "queue_offset", *columns, born))
 
 
 def rejected_halves(actions: DataFrame, half: DataFrame) -> DataFrame:

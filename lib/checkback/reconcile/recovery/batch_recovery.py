@@ -353,6 +353,5 @@ def _check_times(spark: SparkSession, tables: Tables) -> DataFrame:
 def _whose_commit(spark: SparkSession, tables: Tables) -> DataFrame:
     """The first COMMIT of each half message: its source, and when it landed (``op_landed``)."""
     op = read_table(spark, tables, "op").where(F.col("state") == "COMMIT")
-    op = op.withColumnRenamed("half_offset", "queue_offset")
     first = F.min_by("source", F.struct("store_timestamp", "born_timestamp")).alias("source")
     return op.groupBy(*IDENTITY).agg(first, F.min("store_timestamp").alias("op_landed"))
