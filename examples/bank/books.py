@@ -47,7 +47,7 @@ class Books:
         """The current state. ``root``: the databases' folder; ``place``: that of the tables, or its URI."""
         accounts, credits_ = root / "accounts.db", root / "credits.db"
         # First, so that what is delivered has a decision below.
-        delivered = _rows(f"{place}/topics/{RECEIPTS}", "transaction_id", "committed_at")
+        delivered = _rows(f"{place}/topics/{RECEIPTS}", "transaction_id", "published_at")
         names = ("transaction_id", "real_topic", "state", "source", "check_times", "decided_at")
         rows = _rows(f"{place}/decisions", *names)
         transfers = [row for row in rows if row["real_topic"] != RECEIPTS]
@@ -65,7 +65,7 @@ class Books:
             dead=tuple(json.loads(row["body"])["amount"] for row in _rows(f"{place}/dead_letters", "body")),
             decided=len(rows),
             receipts={row["transaction_id"]: row["decided_at"] for row in receipts},
-            delivered=tuple((row["transaction_id"], row["committed_at"]) for row in delivered),
+            delivered=tuple((row["transaction_id"], row["published_at"]) for row in delivered),
             in_vain=max((row["check_times"] for row in answers if row["outcome"] == "NO_ANSWER"), default=0),
         )
 

@@ -88,7 +88,7 @@ class Lake:
 
     def assert_published_in_time(self) -> None:
         """Each delivery, and its message, in one batch, and not before its time."""
-        messages = rows_of(self.root, "topics/a", "half_queue_offset", "committed_at", "batch_id")
+        messages = rows_of(self.root, "topics/a", "half_queue_offset", "published_at", "batch_id")
         published = {offset: (at, batch) for offset, at, batch in messages}
         assert len(published) == len(messages)
         for offset, due, at, batch in rows_of(

@@ -88,7 +88,7 @@ class AnswerTables:
                 rows,
                 born_timestamp=landed,
                 half_store_timestamp=landed,
-                committed_at=time,
+                published_at=time,
             )
         self._conclude(batch, committed=len(numbers))
 

@@ -71,7 +71,7 @@ def _columns(numbers: NDArray[np.int64], lake: Published) -> dict[str, pa.Array]
         "body": pa.array([os.urandom(_BODY) for _ in numbers]),
         "born_timestamp": times,
         "half_store_timestamp": times,
-        "committed_at": times,
+        "published_at": times,
         "batch_id": pa.array([lake.batch_id] * count),
     }
 

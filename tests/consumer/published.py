@@ -78,7 +78,7 @@ class Published:
 
     def append(self, name: str, rows: Sequence[dict[str, Any]]) -> None:
         """Rows of this batch, as one file."""
-        stamp = {"committed_at": time_of(self.time), "batch_id": self.batch_id}
+        stamp = {"published_at": time_of(self.time), "batch_id": self.batch_id}
         stamp |= {"born_timestamp": time_of(self.time - 100), "half_store_timestamp": time_of(self.time - 50)}
         self.write(name, pa.Table.from_pylist([row | stamp for row in rows], arrow_schema(name)))
 

@@ -59,7 +59,7 @@ def test_complete_batches_in_order_and_nothing_is_written(lake: Published, capfd
     assert {path: path.stat().st_mtime_ns for path in Path("data").rglob("*")} == before
     assert found[1] == {
         "topic": "payments",
-        "committed_at": iso(START + 1000),
+        "published_at": iso(START + 1000),
         "batch_id": 0,
         "queue_id": 7,
         "half_queue_id": 0,
@@ -112,7 +112,7 @@ def test_text_is_one_line_a_message_without_control_characters(
     lake.publish({"payments": [lake.messages(1, (3,), tags="A\nB\x1b[31m", keys=None)]})
     assert main(["topic", "consume", "payments", *SET]) == 0
     header, line = capfd.readouterr().out.splitlines()
-    assert header.split() == ["committed_at", "queue", "half", "transaction", "body", "tags", "keys"]
+    assert header.split() == ["published_at", "queue", "half", "transaction", "body", "tags", "keys"]
     assert line.split() == [iso(START + 1000), "3", "0/0", "tx-0", "6", "B", "A\\nB\\u001b[31m", "-"]
     assert "body-0" not in line
 
@@ -221,7 +221,7 @@ def test_follow_waits_for_a_topic(lake: Published) -> None:
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        assert process.stdout.readline().startswith("committed_at")
+        assert process.stdout.readline().startswith("published_at")
         lake.publish({"payments": [lake.messages(1)]})
         assert "0/0" in process.stdout.readline()
         assert "payments: there is no such topic; a topic is there once" in process.stderr.read()
@@ -253,7 +253,7 @@ def test_a_closed_pipe_ends_it_silently(lake: Published, follow: tuple[str, ...]
         assert process.stdout is not None
         assert process.stderr is not None
         lines = [process.stdout.readline() for _ in range(3_001 if follow else 1)]
-        assert lines[0].startswith("committed_at")
+        assert lines[0].startswith("published_at")
         process.stdout.close()
         assert process.stderr.read() == ""
         assert process.wait() == 0

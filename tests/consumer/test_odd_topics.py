@@ -100,7 +100,7 @@ def test_text_that_is_not_utf8_is_filtered_and_becomes_a_dead_letter(
     """Another writer's: a filter by number meets it, and a retry that fails."""
     rows = lake.messages(1, tags="bad", properties=[("number", "bad")]) + lake.messages(2)
     lake.publish({"pay": []}, concluded=False)
-    named = {"batch_id": lake.batch_id, "committed_at": time_of(lake.time)}
+    named = {"batch_id": lake.batch_id, "published_at": time_of(lake.time)}
     lake.write("topics/pay", bad_texts(pa.Table.from_pylist([row | named for row in rows], arrow_schema("topics/pay"))))
     lake.conclude({"topics/pay": lake.log("topics/pay").version()})
     heard = Heard()

@@ -135,9 +135,9 @@ def _scheduled(
         books.faults.append(f"scheduled for times that are not their own: {dict(due.items() ^ wanted.items())}")
     delivered = _delivered(root, books, due)
     for topic in TOPICS:
-        for row in rows(root, f"topics/{topic}", "half_queue_offset", "committed_at"):
+        for row in rows(root, f"topics/{topic}", "half_queue_offset", "published_at"):
             offset = row["half_queue_offset"]
-            if offset in due and row["committed_at"] < due[offset]:
+            if offset in due and row["published_at"] < due[offset]:
                 books.faults.append(f"{offset} is published before its time")
     for offset, row in cancels.items():
         if offset in published or offset in delivered:

@@ -95,7 +95,7 @@ class Tables:
 
     def publish(self, offset: int, seconds: float = 120) -> None:
         at, due = self.begun + seconds * _SECOND, self.due(offset)
-        self.add(f"topics/{TOPICS[offset % len(TOPICS)]}", half_queue_offset=offset, body=body(offset), committed_at=at)
+        self.add(f"topics/{TOPICS[offset % len(TOPICS)]}", half_queue_offset=offset, body=body(offset), published_at=at)
         if due is not None:
             self.deliver(offset)
 

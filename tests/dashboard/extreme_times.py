@@ -50,7 +50,7 @@ def _rows(now: datetime) -> list[tuple[str, dict[str, Any]]]:
     """A row of each table, as it might have been written."""
     one, pending = Transaction(_QUEUE, 0, now), Transaction(_QUEUE + 1, 0, now)
     scheduled = one.decision(decided_at=now, deliver_at=now)[1]
-    published = one.published("payments", committed_at=now)
+    published = one.published("payments", published_at=now)
     delivered = {name: value for name, value in scheduled.items() if name in arrow_schema("deliveries").names}
     operation = one.key | {"action": "RESUME", "actor": "ann", "reason": "why", "at": now, "real_topic": "payments"}
     dead = published[1] | {"consumer_group": "ledger", "topic": "payments", "reconsume_times": 16, "reason": "why"}

@@ -80,7 +80,7 @@ def story(now: datetime) -> list[Row]:
         [
             *(before.half(), before.check(1), _answer(before, 1, decided, "COMMIT", DOWN)),
             *(before.op(source="check"), before.decision(source="check", check_times=1, decided_at=decided)),
-            before.published("invoices", committed_at=decided),
+            before.published("invoices", published_at=decided),
             *(row for half in billing for row in _asked(half, now - SILENT, DOWN, REFUSED, delivered=False)),
         ],
     )
@@ -100,7 +100,7 @@ def story(now: datetime) -> list[Row]:
         rows += _of("orders", "refunds", [half.half(), half.op(), half.decision(decided_at=at), unpublished])
     for offset in range(6):
         half, at = Transaction(3, offset, now - timedelta(minutes=3)), now - timedelta(minutes=2)
-        said = half.published("payments", committed_at=at)
+        said = half.published("payments", published_at=at)
         rows += _of("orders", "payments", [half.half(), half.op(), half.decision(decided_at=at), said])
     return rows
 
@@ -137,7 +137,7 @@ def build(root: Path) -> datetime:
     last = now - timedelta(seconds=20)
     rows = _in_batches(story(now), last)
     for name, row in [*rows, _dead_letter(rows, now)]:
-        slices.setdefault(name, {}).setdefault(row[_TIMES.get(name, "committed_at")], []).append(row)
+        slices.setdefault(name, {}).setdefault(row[_TIMES.get(name, "published_at")], []).append(row)
     for name, of_time in slices.items():
         made_at(table(root, name), 0, ms(now - timedelta(hours=1)))
         for at, content in sorted(of_time.items()):

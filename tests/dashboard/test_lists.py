@@ -114,7 +114,7 @@ def _letters(root: Path, now: datetime) -> None:
     letter: dict[str, Any] = {"consumer_group": "ledger", "topic": "payments", "reconsume_times": 16, "reason": "no"}
     for offset, back in ((0, 40), (0, 50), (2, 30)):
         half = Transaction(3, offset, now - timedelta(minutes=3))
-        row = half.published("payments", committed_at=now - timedelta(minutes=2))[1]
+        row = half.published("payments", published_at=now - timedelta(minutes=2))[1]
         append(root, "dead_letters", [row | letter | {"batch_id": 3, "dead_at": now - timedelta(seconds=back)}])
 
 

@@ -93,5 +93,5 @@ def test_a_file_that_says_nothing_comes_first() -> None:
 def test_order_is_that_of_the_offsets_or_of_the_time() -> None:
     assert order_of("half") == ("queue_id", "queue_offset")
     assert order_of("op") == ("queue_id", "queue_offset")
-    assert order_of("topics/orders") == ("committed_at",)
+    assert order_of("topics/orders") == ("published_at",)
     assert order_of("rejected") == ()

@@ -194,7 +194,7 @@ def test_crash_between_the_tables_of_a_batch_breaks_nothing(
     report = Answers(settings).audit()
     assert _counts(report) == {"halves": 154, "pending": 154}
     assert [batch.batch_id for batch in report.under_way] == [0]
-    row = tables.read(spark, tables.topics(spark)[0]).selectExpr("unix_millis(committed_at) AS ms").first()
+    row = tables.read(spark, tables.topics(spark)[0]).selectExpr("unix_millis(published_at) AS ms").first()
     assert row is not None
     assert report.under_way[0].time == row["ms"]
 

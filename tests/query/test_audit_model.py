@@ -63,7 +63,7 @@ def _rows(random: Random, t: Transaction) -> list[Row]:
         rows.append(t.decision(end, **other, **when, producer_group=_group(random), check_times=random.randrange(4)))
         rows[-1][1]["real_topic"] = random.choice("aaaab")
     for _ in range(random.choice([0, 1, 1, 2])):
-        when = random.choice([{}, {}, {}, {"committed_at": _EARLIER}, {"committed_at": UNDER_WAY, "batch_id": 1}])
+        when = random.choice([{}, {}, {}, {"published_at": _EARLIER}, {"published_at": UNDER_WAY, "batch_id": 1}])
         rows.append(t.published(random.choice("aab"), **when, body=random.choice([b"body", b"body", b"other"])))
     for _ in range(random.choice([0, 0, 0, 0, 0, 0, 0, 1, 1, 2])):
         when = random.choice([{}, {}, {}, {"unpublished_at": _EARLIER}])
@@ -95,7 +95,7 @@ class _Told:
     rejected: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, table: str, row: dict[str, Any]) -> None:
-        if UNDER_WAY in (row.get("decided_at"), row.get("committed_at")):
+        if UNDER_WAY in (row.get("decided_at"), row.get("published_at")):
             return
         kind, _, topic = table.partition("/")
         getattr(self, kind).append(row | ({"real_topic": topic} if topic else {}))
@@ -138,7 +138,7 @@ def _in_other_batch(told: _Told) -> bool:
 
     One that waited is published late.
     """
-    decided, out = told.decisions[0]["decided_at"], [row["committed_at"] for row in told.topics]
+    decided, out = told.decisions[0]["decided_at"], [row["published_at"] for row in told.topics]
     waited = [row["unpublished_at"] for row in told.unpublished]
     published = len(out) == 1 and (out[0] < min(waited) if waited else out[0] != decided)
     return published or (len(waited) == 1 and waited[0] != decided)

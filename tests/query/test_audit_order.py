@@ -57,7 +57,7 @@ class _History:
         told_of: dict[str, Any] = {"read_ranges": list(ranges.items()) if told else None}
         row = batch(self.number, time, self.application, **{**counts, **told_of, **other})
         whose = [
-            (name, values | {"batch_id": self.number, _TIMES.get(name, "committed_at"): time}) for name, values in rows
+            (name, values | {"batch_id": self.number, _TIMES.get(name, "published_at"): time}) for name, values in rows
         ]
         write(None, Tables.of(_settings(self.root).storage), [*whose, row])
         self.number += 1

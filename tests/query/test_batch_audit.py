@@ -37,7 +37,7 @@ def _committed(offset: int, batch_id: int, minutes: int) -> list[Row]:
     """A transaction that a batch has committed."""
     t, time = Transaction(0, offset), _at(minutes)
     return [
-        *(t.half(), t.op(), t.published(committed_at=time, batch_id=batch_id)),
+        *(t.half(), t.op(), t.published(published_at=time, batch_id=batch_id)),
         t.decision(decided_at=time, batch_id=batch_id),
     ]
 

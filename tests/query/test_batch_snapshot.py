@@ -78,7 +78,7 @@ class Written:
     def _row(self, name: str, offset: int, batch_time: datetime) -> dict[str, Any]:
         t, batch_id = Transaction(0, offset), self._number
         if name.startswith("topics/"):
-            return t.published(name.removeprefix("topics/"), committed_at=batch_time, batch_id=batch_id)[1]
+            return t.published(name.removeprefix("topics/"), published_at=batch_time, batch_id=batch_id)[1]
         if name == "decisions":
             return t.decision(decided_at=batch_time, batch_id=batch_id)[1]
         if name == "discarded":

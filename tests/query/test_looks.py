@@ -148,7 +148,7 @@ def test_batch_that_ends_during_the_look_is_not_of_the_moment(tmp_path: Path) ->
         engine.rows = [
             _NEW.half(),
             _NEW.decision(decided_at=later, batch_id=1),
-            _NEW.published(committed_at=later, batch_id=1),
+            _NEW.published(published_at=later, batch_id=1),
             batch(1, later),
         ]
         view = View.on(engine, DONE)

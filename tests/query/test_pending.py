@@ -87,7 +87,7 @@ def _story() -> list[Row]:
     # well: one is committed, one is young, and of one the op has landed
     fine, young, landed = Transaction(0, 20, _ago(4)), Transaction(0, 21, _ago(0.05)), Transaction(0, 22, _ago(1))
     well = [
-        *(fine.half(), fine.op(), fine.published(committed_at=_ago(3)), fine.decision(decided_at=_ago(3))),
+        *(fine.half(), fine.op(), fine.published(published_at=_ago(3)), fine.decision(decided_at=_ago(3))),
         *(young.half(check_immunity_s=60), landed.half(), landed.op("ROLLBACK"), landed.op(store_timestamp=NOW)),
     ]
     # nowhere: reconcile had no endpoint for it

@@ -30,7 +30,7 @@ def _rows() -> list[Row]:
     rows = [row for t in ts for row in (t.half(), t.op(), t.decision())]
     rows += [ts[0].published(), *(t.unpublished() for t in ts[1:3])]
     rows += [ts[3].unpublished(application="older"), ts[4].unpublished(application="new")]
-    rows += [t.published(committed_at=_LATE, batch_id=1) for t in ts[1:4]]
+    rows += [t.published(published_at=_LATE, batch_id=1) for t in ts[1:4]]
     return [*rows, batch(0, DECIDED, committed=5), batch(1, _LATE)]
 
 
@@ -103,9 +103,9 @@ def test_batch_that_has_its_row_is_not_under_way(tmp_path: Path) -> None:
     """What it published late is noted before the checkpoint tells that it is done."""
     settings = Settings.model_validate({"storage": {"root": str(tmp_path)}})
     tables = Tables.of(settings.storage)
-    later: dict[str, Any] = {"committed_at": DECIDED + timedelta(seconds=2)}
+    later: dict[str, Any] = {"published_at": DECIDED + timedelta(seconds=2)}
     rows = [row if row[0] != "topics/a" else (row[0], row[1] | later) for row in _rows()[:-1]]
-    write(None, tables, [*rows, batch(1, later["committed_at"])])
+    write(None, tables, [*rows, batch(1, later["published_at"])])
     checkpoint(tmp_path, done=DECIDED, batch_id=0)
     note(_NOBODY, tables, {("a", "q"): 0, ("a", "older"): 0})
     report = Answers(settings).audit()

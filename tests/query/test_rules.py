@@ -154,7 +154,7 @@ def _stories() -> dict[str, tuple[set[str], Any]]:
             set(),
             lambda t: [
                 *(t.half(), _check(t, 1, 500), t.op()),
-                t.published(committed_at=_AT[510].time, batch_id=_AT[510].batch_id),
+                t.published(published_at=_AT[510].time, batch_id=_AT[510].batch_id),
                 t.decision(decided_at=_AT[510].time, batch_id=_AT[510].batch_id, check_times=0),
             ],
         ),

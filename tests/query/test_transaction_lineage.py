@@ -119,7 +119,7 @@ def test_topics_are_asked_few_at_a_time(tmp_path: Path, monkeypatch: pytest.Monk
     settings = Settings.model_validate({"storage": {"root": str(tmp_path)}})
     mine = Transaction(0)
     times = {f"t{number}": DECIDED - timedelta(seconds=number) for number in range(5)}
-    rows = [mine.half(), *(mine.published(topic, committed_at=at) for topic, at in times.items())]
+    rows = [mine.half(), *(mine.published(topic, published_at=at) for topic, at in times.items())]
     write(None, Tables.of(settings.storage), rows)
     asked, query = [], DuckDBEngine.query
 

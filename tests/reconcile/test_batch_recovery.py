@@ -33,7 +33,7 @@ def test_commits_of_delivered_messages_have_their_deliver_at(spark: SparkSession
     for t in (delayed, timed):
         decision = t.decision(deliver_at=due, decided_at=out, batch_id=2)[1]
         delivery = {name: decision[name] for name in (*t.key, "real_topic", "deliver_at", "batch_id")}
-        rows += [("deliveries", delivery | {"delivered_at": out}), t.published(committed_at=out, batch_id=2)]
+        rows += [("deliveries", delivery | {"delivered_at": out}), t.published(published_at=out, batch_id=2)]
     rows += [*(t.op() for t in (delayed, timed, at_once)), at_once.published(batch_id=1)]
     rows += [batch(0, Transaction(0).born - _SECOND), batch(1, DECIDED, committed=3, scheduled=2)]
     rows += [batch(2, out, delivered=2), batch(3, out + _SECOND)]
@@ -54,7 +54,7 @@ def test_only_rows_in_the_topic_of_their_half_message_are_published(spark: Spark
     due, out = DECIDED + 10 * _SECOND, DECIDED + 12 * _SECOND
     copied, moved, without_half, copied_out, moved_out = (Transaction(0, offset) for offset in range(5))
     elsewhere = "0_old"  # a name that comes before the topic's
-    late: dict[str, Any] = {"committed_at": out, "batch_id": 2}
+    late: dict[str, Any] = {"published_at": out, "batch_id": 2}
     rows: list[Row] = [one.half() for one in (copied, moved)]
     rows += [t.half(deliver_at=due) for t in (copied_out, moved_out)]
     rows += [t.decision(deliver_at=due, batch_id=1) for t in (copied_out, moved_out)]

@@ -47,7 +47,7 @@ def test_commit_becomes_a_row_of_its_topic_only() -> None:
             "body": b"\x01",
             "born_timestamp": T0,
             "half_store_timestamp": T0,
-            "committed_at": T1,
+            "published_at": T1,
             "batch_id": BATCH_ID,
         }
     ]

@@ -256,7 +256,7 @@ def test_half_rewritten_by_spark_is_still_read(spark: SparkSession, tmp_path: Pa
     lake.publish(*_BATCH)
     (row,) = records_of(tmp_path, "topics/b")
     assert (row["half_store_timestamp"].timestamp() * 1_000_000, row["body"]) == (T0_US, b"\x01")
-    assert row["committed_at"].timestamp() == T1.timestamp()
+    assert row["published_at"].timestamp() == T1.timestamp()
     assert row["properties"] == {"k": "v"}
 
 

@@ -54,7 +54,7 @@ def _scheduled(t: Transaction, due: datetime = _SOON) -> list[Row]:
 
 
 def _out(t: Transaction, at: datetime) -> Row:
-    return t.published(committed_at=at)
+    return t.published(published_at=at)
 
 
 def _cancelled(t: Transaction) -> list[Row]:
@@ -135,7 +135,7 @@ CLEAN: dict[str, Story] = {
     "batch under way: published, not yet decided": lambda t: [
         t.half(),
         t.op(store_timestamp=DONE),
-        t.published(committed_at=UNDER_WAY, batch_id=1),
+        t.published(published_at=UNDER_WAY, batch_id=1),
     ],
     "batch under way: decided and asked, not yet published or discarded": lambda t: [
         *(t.half(), t.op(store_timestamp=DONE), t.decision(decided_at=UNDER_WAY, batch_id=1)),
@@ -165,7 +165,7 @@ BROKEN: dict[str, tuple[set[str], Story]] = {
     "waits for its topic's table": ({"unpublished"}, lambda t: [t.half(), t.op(), t.decision(), t.unpublished()]),
     "published late, in a batch under way": (
         {"unpublished"},
-        lambda t: [t.half(), t.op(), t.decision(), t.unpublished(), t.published(committed_at=UNDER_WAY, batch_id=1)],
+        lambda t: [t.half(), t.op(), t.decision(), t.unpublished(), t.published(published_at=UNDER_WAY, batch_id=1)],
     ),
     "decided by nobody's ROLLBACK": ({"rollback_without_op"}, lambda t: [t.half(), t.decision("ROLLBACK")]),
     "delivered early": (

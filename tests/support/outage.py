@@ -30,7 +30,7 @@ REFUSED = "connection refused"
 _TIMES = {
     "half": "store_timestamp",
     "op": "store_timestamp",
-    "topics/a": "committed_at",
+    "topics/a": "published_at",
     "decisions": "decided_at",
     "discarded": "discarded_at",
     "check_requests": "requested_at",
@@ -58,7 +58,7 @@ def _answer(one: Transaction, times: int, at: datetime, group: str, outcome: str
 def _well(one: Transaction, group: str) -> list[Row]:
     """Committed by its producer after three seconds."""
     at = one.born + _seconds(3)
-    return _of(group, one, [one.half(), one.op(), one.published(committed_at=at), one.decision(decided_at=at)])
+    return _of(group, one, [one.half(), one.op(), one.published(published_at=at), one.decision(decided_at=at)])
 
 
 def _silent(one: Transaction, group: str, outcome_at: Any) -> list[Row]:
@@ -72,7 +72,7 @@ def _silent(one: Transaction, group: str, outcome_at: Any) -> list[Row]:
         rows += [one.check(times), _answer(one, times, asked + _seconds(0.5), group, outcome)]
         if outcome == "COMMIT":
             at = asked + _seconds(2)
-            rows += [one.op(source="check", store_timestamp=asked + _seconds(1)), one.published(committed_at=at)]
+            rows += [one.op(source="check", store_timestamp=asked + _seconds(1)), one.published(published_at=at)]
             rows.append(one.decision(source="check", check_times=times, decided_at=at))
             return _of(group, one, rows)
     at = one.born + _seconds(7 + 60 * CHECK_MAX)

@@ -103,7 +103,7 @@ class Transaction:
             "queue_id": 3,
             "properties": message["properties"][::-1],
             "half_store_timestamp": message["store_timestamp"],
-            "committed_at": DECIDED,
+            "published_at": DECIDED,
             "batch_id": 0,
         }
         del row["queue_offset"]
@@ -112,7 +112,7 @@ class Transaction:
     def unpublished(self, topic: str = "a", **other: Any) -> Row:
         """It waiting for its topic's table."""
         row = self.published()[1] | {"real_topic": topic, "reason": "why", "application": "q"}
-        return "unpublished", row | {"unpublished_at": row.pop("committed_at")} | other
+        return "unpublished", row | {"unpublished_at": row.pop("published_at")} | other
 
     def decision(self, state: str = "COMMIT", **other: Any) -> Row:
         """A decision."""
@@ -191,7 +191,7 @@ def batch(batch_id: int, time: datetime, application: str | None = "query", **ot
 def batch_of(row: Row) -> datetime | None:
     """The time of the batch that wrote a row; None = none did."""
     name, values = row
-    return values.get("committed_at" if name.startswith("topics/") else BATCH_TIME.get(name, ""))
+    return values.get("published_at" if name.startswith("topics/") else BATCH_TIME.get(name, ""))
 
 
 def in_batches(rows: list[Row], **rules: Any) -> tuple[list[Row], int]:

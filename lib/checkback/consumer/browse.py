@@ -84,7 +84,7 @@ _WIDTHS = (24, 5, 12, 24, 9, 12, 16)
 _BODY = "body as text or base64"
 _COLUMNS = (
     "topic",
-    "committed_at",
+    "published_at",
     "batch_id",
     "queue_id",
     "half_queue_id",
@@ -101,13 +101,13 @@ _COLUMNS = (
 
 def header(bodies: bool = False) -> str:
     """The columns' names."""
-    return _line("committed_at", "queue", "half", "transaction", "body", "tags", "keys", _BODY if bodies else "")
+    return _line("published_at", "queue", "half", "transaction", "body", "tags", "keys", _BODY if bodies else "")
 
 
 def text_line(message: MessageExt, bodies: bool = False) -> str:
     """One line: when and where it was published, its transaction, size, tags and keys; the body only if asked for."""
     return _line(
-        iso(message.committed_at),
+        iso(message.published_at),
         str(message.queue_id),
         f"{message.half_queue_id}/{message.half_queue_offset}",
         message.transaction_id or "-",
@@ -126,7 +126,7 @@ def names(bodies: bool = False) -> list[str]:
 def as_json(message: MessageExt, bodies: bool = False) -> dict[str, Any]:
     """The message's columns. With ``bodies`` also ``body`` if that is UTF-8, else ``body_base64``."""
     found: dict[str, Any] = {name: getattr(message, name) for name in _COLUMNS[:-1]}
-    times = {name: iso(found[name]) for name in ("committed_at", "born_timestamp")}
+    times = {name: iso(found[name]) for name in ("published_at", "born_timestamp")}
     return found | times | {"body_size": len(message.body)} | (_body(message.body) if bodies else {})
 
 

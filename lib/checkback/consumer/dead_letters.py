@@ -121,5 +121,5 @@ def _bare(queue: MessageQueue, key: MessageKey) -> dict[str, Any]:
         "half_queue_id": key.half_queue_id,
         "half_queue_offset": key.half_queue_offset,
         "batch_id": key.batch.batch_id,
-        "committed_at": time_of(key.batch.batch_time),
+        "published_at": time_of(key.batch.batch_time),
     }

@@ -29,7 +29,7 @@ class MessageExt(NamedTuple):
     """A committed message of a topic (MessageExt of RocketMQ). Times are ms since 1970.
 
     ``queue_id``: the producer's real_queue_id. (``half_queue_id``, ``half_queue_offset``) identify the message.
-    ``committed_at``: time of the batch that published it. ``reconsume_times``: retries so far, 0 at first.
+    ``published_at``: time of the batch that published it. ``reconsume_times``: retries so far, 0 at first.
     """
 
     topic: str
@@ -43,7 +43,7 @@ class MessageExt(NamedTuple):
     born_timestamp: int
     half_queue_id: int
     half_queue_offset: int
-    committed_at: int
+    published_at: int
     batch_id: int
     reconsume_times: int = 0
 
@@ -72,7 +72,7 @@ def messages_of(topic: str, rows: pa.Table, reconsume_times: Sequence[int] | Non
             _ms(column("born_timestamp")),
             column("half_queue_id").to_pylist(),
             column("half_queue_offset").to_pylist(),
-            _ms(column("committed_at")),
+            _ms(column("published_at")),
             column("batch_id").to_pylist(),
             reconsume_times or [0] * count,
         )

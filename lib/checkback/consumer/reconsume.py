@@ -27,7 +27,7 @@ COLUMNS = (
     "queue_id",
     "transaction_id",
     "producer_group",
-    "committed_at",
+    "published_at",
     "batch_id",
     "reconsume_times",
     "reason",
@@ -49,7 +49,7 @@ class Buried(NamedTuple):
     half_queue_offset: int
     transaction_id: str
     producer_group: str
-    committed_at: int
+    published_at: int
     batch_id: int
     times: int
     reason: str
@@ -98,14 +98,14 @@ def dead_letters_of(rows: Iterable[Mapping[str, Any]], resumed: AbstractSet[Deat
             row["half_queue_offset"],
             row["transaction_id"] or "",
             row["producer_group"] or "",
-            _ms(row["committed_at"]),
+            _ms(row["published_at"]),
             row["batch_id"],
             row["reconsume_times"] or 0,
             row["reason"] or "",
             _ms(row["dead_at"]),
             row["keys"] or "",
         )
-        found.setdefault((one.queue.topic, *one[1:3], one.committed_at, one.batch_id), []).append(one)
+        found.setdefault((one.queue.topic, *one[1:3], one.published_at, one.batch_id), []).append(one)
     last = [
         max(each, key=lambda one: (resumed.isdisjoint(one.deaths), one.dead_at))._replace(
             given_up=tuple(sorted({one.dead_at for one in each}))
@@ -130,7 +130,7 @@ def keys_of(buried: Sequence[Buried], batches: Sequence[ListedBatch]) -> list[Me
     by_id_and_time = {batch.key[1:]: batch.key for batch in batches}
     found: list[MessageKey | None] = []
     for one in buried:
-        batch = by_id_and_time.get((one.batch_id, one.committed_at))
+        batch = by_id_and_time.get((one.batch_id, one.published_at))
         found.append(None if batch is None else MessageKey(batch, one.half_queue_id, one.half_queue_offset))
     return found
 

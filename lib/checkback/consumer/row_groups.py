@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from checkback.storage.log.snapshot_files import DataFile
 
 _SCHEMA = arrow_schema(TOPIC_PREFIX)
-_KEY = ["batch_id", "committed_at", "queue_id", "half_queue_id", "half_queue_offset"]
+_KEY = ["batch_id", "published_at", "queue_id", "half_queue_id", "half_queue_offset"]
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class WantedRows:
         """True if the row group's statistics say that no batch is in it."""
         for place in range(group.num_columns):
             column = group.column(place)
-            if column.path_in_schema == "committed_at":
+            if column.path_in_schema == "published_at":
                 found = column.statistics
                 if found is None or not found.has_min_max:
                     return False
@@ -117,7 +117,7 @@ class WantedRows:
 
     def of(self, rows: pa.Table) -> tuple[NDArray[np.int64], MessageKeys] | None:
         """The places of the wanted rows, and their keys; None if there are none."""
-        ids, times = _integers(rows, "batch_id"), _integers(rows, "committed_at") // 1000
+        ids, times = _integers(rows, "batch_id"), _integers(rows, "published_at") // 1000
         batch = np.full(len(ids), -1, np.int64)
         sorted_ids = self._ids[self._order]
         low, high = np.searchsorted(sorted_ids, ids, "left"), np.searchsorted(sorted_ids, ids, "right")

@@ -81,7 +81,7 @@ def read_stream(
     """A topic's messages that the selector matches (None: all), as a stream. Columns: as of `read`.
 
     ``starting``: where a query without a checkpoint begins. ``first`` = all messages there are, a datetime with a time
-    zone = messages whose ``committed_at`` is at or after it; for one longer ago than half of `maintain.retention` the
+    zone = messages whose ``published_at`` is at or after it; for one longer ago than half of `maintain.retention` the
     whole table is read once, since the files that older commits added may be gone. Give the same datetime at each
     start: the checkpoint has no position before the first message, so the query begins anew until then.
 
@@ -102,7 +102,7 @@ def read_stream(
         options |= options_since(since, newest, round(time.time() * 1000), settings.maintain.retention)
     rows = whole_columns(tables.stream(spark, name, **options), name)
     if since is not None:
-        rows = rows.where(F.col("committed_at") >= moment_column(time_of(since)))
+        rows = rows.where(F.col("published_at") >= moment_column(time_of(since)))
     return rows if selector is None else rows.where(selector.column())
 
 
@@ -205,5 +205,5 @@ def _select(topic: str, batches: str) -> str:
         FROM {topic} AS message
         WHERE EXISTS (
             SELECT 1 FROM {batches} AS whole
-            WHERE whole.batch_id = message.batch_id AND whole.batch_time = message.committed_at
+            WHERE whole.batch_id = message.batch_id AND whole.batch_time = message.published_at
         )"""  # noqa: S608 - quoted names

@@ -65,7 +65,7 @@ class TopicReader:
         """How many of the batches, from the first on, are to be read together. Raises StorageError."""
         files, there = self._look(batches[:_RUN_BATCHES], 1)
         batches = batches[:there]
-        spans = [(file.size, *file.spans.get("committed_at", (None, None))) for file in files]
+        spans = [(file.size, *file.spans.get("published_at", (None, None))) for file in files]
         held: set[int] = set()
         size = 0
         for count, batch in enumerate(batches[:_RUN_BATCHES]):
@@ -192,8 +192,8 @@ class TopicReader:
         times = np.array([batch.key.batch_time for batch in mine], np.int64)
         times.sort()
         found = []
-        for file in log.data_files({"committed_at": (time_of(int(times[0])), time_of(int(times[-1])))}):
-            span = file.spans.get("committed_at")
+        for file in log.data_files({"published_at": (time_of(int(times[0])), time_of(int(times[-1])))}):
+            span = file.spans.get("published_at")
             if span is None or any_between(times, ms_of(span[0]), ms_of(span[1])):
                 found.append(file)
         self._log.seen()

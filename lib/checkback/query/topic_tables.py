@@ -83,7 +83,7 @@ def _rows(view: View, names: Collection[str]) -> pa.Table:
         return _SCHEMA.empty_table()
     places = {f"topic{number}": name for number, name in enumerate(names)}
     sql = " UNION ALL ".join(
-        f"SELECT :name_of_{at} AS topic, count(*) AS messages, max(committed_at) AS last_published_at FROM {{{at}}}"
+        f"SELECT :name_of_{at} AS topic, count(*) AS messages, max(published_at) AS last_published_at FROM {{{at}}}"
         for at in places
     )
     values = {f"name_of_{place}": name.removeprefix(TOPIC_PREFIX) for place, name in places.items()}

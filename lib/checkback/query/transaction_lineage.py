@@ -364,5 +364,5 @@ _EVENTS = {
         ),
     ),
     "rejected": ("'REJECTED'", "rejected_at", _text("source", "'not taken:'", "reason", "'in ' || file")),
-    TOPIC_PREFIX: ("'PUBLISHED'", "committed_at", "'in queue ' || coalesce(CAST(queue_id AS STRING), '-')"),
+    TOPIC_PREFIX: ("'PUBLISHED'", "published_at", "'in queue ' || coalesce(CAST(queue_id AS STRING), '-')"),
 }

@@ -98,7 +98,7 @@ TOPIC: Columns = (
     *HALF[6:10],
     _BORN,
     _column("half_store_timestamp", _TIME, "when the half message landed"),
-    _column("committed_at", _TIME, "time of the batch that published it"),
+    _column("published_at", _TIME, "time of the batch that published it; a delayed message at its delivery"),
     _BATCH_ID,
 )
 DECISIONS: Columns = (
@@ -293,7 +293,7 @@ SCHEMAS: Mapping[str, Columns] = {
 TOPIC_PREFIX = "topics/"
 GROUP_PREFIX = "consumer_groups/"
 _BY_PREFIX: Mapping[str, Columns] = {TOPIC_PREFIX: TOPIC, GROUP_PREFIX: CONSUMER_GROUP}
-#: by table, the column with the time of the batch that wrote the row; in topic tables it is committed_at
+#: by table, the column with the time of the batch that wrote the row; in topic tables it is published_at
 BATCH_TIMES: Mapping[str, str] = {
     "decisions": "decided_at",
     "deliveries": "delivered_at",
@@ -317,7 +317,7 @@ STATISTICS: Mapping[str, tuple[str, ...]] = {
     "unpublished": ("half_queue_id", "half_queue_offset", "unpublished_at", "batch_id"),
     "dead_letters": ("half_queue_id", "half_queue_offset", "dead_at"),
     "batches": ("batch_id", "batch_time"),
-    TOPIC_PREFIX: ("half_queue_id", "half_queue_offset", "committed_at"),
+    TOPIC_PREFIX: ("half_queue_id", "half_queue_offset", "published_at"),
 }
 #: Table property with the format of Checkback's tables, and that of this release. Another one is refused (`DeltaLog`).
 FORMAT_PROPERTY, FORMAT = "checkback.format", "1"

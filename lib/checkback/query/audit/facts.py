@@ -227,7 +227,7 @@ def _sources(ignore_case: bool) -> list[_Source]:
             *("unpublished", _UNPUBLISHED, with_noted("{unpublished}"), "unpublished_at", of_unpublished),
             number="CASE WHEN NOT noted THEN 1 END",
         ),
-        _messages("topics", _TOPIC, "{topics}", "committed_at", of_topic),
+        _messages("topics", _TOPIC, "{topics}", "published_at", of_topic),
     ]
 
 

@@ -136,7 +136,7 @@ def sources(*, ignore_case: bool) -> dict[str, str]:
         "decisions": f"""SELECT {plain}, {_state(decided)}, {of_topic_too}, {batch_of("decided_at")} AS batch,
             unix_millis(decided_at) AS decided FROM {{decisions}}""",
         "topics": f"""SELECT {of_topic}, {content(*OF_TOPIC, ignore_case=ignore_case)} AS content,
-            {batch_of("committed_at")} AS batch FROM {{topics}}""",
+            {batch_of("published_at")} AS batch FROM {{topics}}""",
         "others": " UNION ALL ".join([f"SELECT {of_topic}, 0 AS source FROM {{{_OTHERS[0]}}}", *others]),
     }
 

@@ -53,7 +53,7 @@ _OTHERS = {
     "half_queue_offset": "c.queue_offset",
     "queue_id": "h.real_queue_id",
     "half_store_timestamp": "h.store_timestamp",
-    "committed_at": "coalesce(w.at, d.at, c.at)",
+    "published_at": "coalesce(w.at, d.at, c.at)",
     "batch_id": "CASE WHEN w.at IS NOT NULL THEN w.batch_id WHEN d.at IS NOT NULL THEN d.batch_id ELSE c.batch_id END",
 }
 

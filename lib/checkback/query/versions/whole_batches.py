@@ -69,7 +69,7 @@ class BatchTable:
 
 def batch_time(name: str) -> str | None:
     """The column with the time of the batch that wrote a row; None = no batch of `reconcile` writes the table."""
-    return "committed_at" if name.startswith(TOPIC_PREFIX) else BATCH_TIMES.get(name)
+    return "published_at" if name.startswith(TOPIC_PREFIX) else BATCH_TIMES.get(name)
 
 
 #: SQL: a batch's application. One that is not known is of this batch alone: another such batch may have its id.

@@ -99,7 +99,7 @@ def _topics(
             "born_timestamp": "born_timestamp",
             "half_store_timestamp": "store_timestamp",
         },
-        _stamp("committed_at", len(rows), wanted),
+        _stamp("published_at", len(rows), wanted),
     )
     begin = 0
     for name, count in zip(names, np.bincount(codes, minlength=len(names)).tolist(), strict=True):
@@ -114,7 +114,7 @@ def _topics(
 
 def _unpublished(published: pa.RecordBatch, topic: pa.Array, reason: str, application: str) -> pa.RecordBatch:
     """Rows of a topic table as rows of `unpublished`."""
-    names = ["unpublished_at" if name == "committed_at" else name for name in published.schema.names]
+    names = ["unpublished_at" if name == "published_at" else name for name in published.schema.names]
     more = {name: pa.repeat(value, len(topic)) for name, value in (("reason", reason), ("application", application))}
     columns = [*published.columns, topic, *more.values()]
     return pa.RecordBatch.from_arrays(columns, [*names, "real_topic", *more])

@@ -250,7 +250,7 @@ def without(rows: DataFrame, published: DataFrame) -> DataFrame:
 def as_topic_rows(rows: DataFrame, batch_id: int, batch_time: int) -> DataFrame:
     """Rows of `unpublished` as rows of a topic table, published late by this batch. ``batch_time``: ms."""
     time = F.timestamp_millis(F.lit(batch_time))
-    late = rows.withColumns({"committed_at": time, "batch_id": F.lit(batch_id).cast("bigint")})
+    late = rows.withColumns({"published_at": time, "batch_id": F.lit(batch_id).cast("bigint")})
     return late.select(*TOPIC.names)
 
 

@@ -191,7 +191,7 @@ def _unpublished(rows: DataFrame, waiting: Mapping[str, str]) -> DataFrame:
         topic = F.lit(name.removeprefix(TOPIC_PREFIX))
         reason = F.when(F.col("real_topic") == topic, F.lit(why)).otherwise(reason)
     mine = rows.withColumns(
-        {"reason": reason, "application": F.lit(f"rebuild/{uuid.uuid4()}"), "unpublished_at": F.col("committed_at")}
+        {"reason": reason, "application": F.lit(f"rebuild/{uuid.uuid4()}"), "unpublished_at": F.col("published_at")}
     )
     return mine.where(F.col("reason").isNotNull()).select(*UNPUBLISHED.names)
 
@@ -328,7 +328,7 @@ def _messages(
             "half_queue_id": F.col("queue_id"),
             "half_queue_offset": F.col("queue_offset"),
             "half_store_timestamp": F.col("store_timestamp"),
-            "committed_at": F.col("decided_at"),
+            "published_at": F.col("decided_at"),
         }
     )
     return rows.withColumn("queue_id", F.col("real_queue_id")).select(*TOPIC.names, "real_topic", "interrupted")

@@ -167,7 +167,7 @@ def _is_readable(spark: SparkSession, tables: Tables, name: str) -> bool:
 
 
 def _batches_of_topics(spark: SparkSession, tables: Tables, topics: Iterable[str]) -> DataFrame:
-    return _batches_of(read_topics(spark, tables, dict.fromkeys(topics), ("batch_id", "committed_at")), "committed_at")
+    return _batches_of(read_topics(spark, tables, dict.fromkeys(topics), ("batch_id", "published_at")), "published_at")
 
 
 def _batches_of(rows: DataFrame, time: str) -> DataFrame:

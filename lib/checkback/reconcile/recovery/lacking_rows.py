@@ -135,8 +135,8 @@ def _waiting(rows: DataFrame) -> DataFrame:
 
 
 def _in_topics(spark: SparkSession, tables: Tables, topics: Collection[str]) -> DataFrame:
-    columns = [*_OF_MESSAGE, "committed_at"]
-    return _as_message(read_topics(spark, tables, dict.fromkeys(topics), columns), "topic", "committed_at")
+    columns = [*_OF_MESSAGE, "published_at"]
+    return _as_message(read_topics(spark, tables, dict.fromkeys(topics), columns), "topic", "published_at")
 
 
 def _as_message(rows: DataFrame, topic: str, time: str) -> DataFrame:
