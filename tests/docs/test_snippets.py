@@ -291,3 +291,15 @@ def test_event_of_the_page_is_one_that_is_logged(caplog: pytest.LogCaptureFixtur
 def test_findings_of_the_audit_are_on_the_page() -> None:
     page = next(page for page in pages() if page.name == "docs/inspect.md")
     assert FINDINGS.keys() <= set(page.code)
+
+
+def test_modules_in_the_text_are_there() -> None:
+    """`reconcile/segment.py`, or its name alone."""
+    files = [
+        f"/{path.relative_to(ROOT).as_posix()}"
+        for top in ("lib", "tests", "jobs")
+        for path in ROOT.glob(f"{top}/**/*.py")
+    ]
+    for page, code in _told():
+        if re.fullmatch(r"[\w/]+\.py", code) and page != "CHANGELOG.md":
+            assert any(file.endswith(f"/{code}") for file in files), (page, code)
