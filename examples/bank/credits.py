@@ -10,6 +10,7 @@ import json
 import signal
 import sys
 import threading
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from sqlalchemy import (
@@ -33,9 +34,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CONSUMER_GROUP = "credits"
-#: retries of a message (s), and how many; RocketMQ's levels would take hours
-_LEVELS, _RETRIES = (0.2, 0.5), 3
-_SESSION_S = 3.0
+#: pauses before the retries of a message, and how many; RocketMQ's levels would take hours
+_LEVELS, _RETRIES = (timedelta(milliseconds=200), timedelta(milliseconds=500)), 3
+_SESSION_TIMEOUT = timedelta(seconds=3)
 
 _META = MetaData()
 ACCOUNT = Table("account", _META, Column("id", Integer, primary_key=True), Column("balance", Integer, nullable=False))
@@ -80,7 +81,7 @@ def main(arguments: list[str]) -> int:
         credit,
         positions=SqlPositions(open_books(file)),
         threads=4,
-        session_timeout=_SESSION_S,
+        session_timeout=_SESSION_TIMEOUT,
         retry_levels=_LEVELS,
         max_reconsume_times=_RETRIES,
     )

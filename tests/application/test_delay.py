@@ -179,7 +179,9 @@ def test_a_consumer_hears_a_delayed_message_once_when_it_is_published(lake: Lake
     lake.end("COMMIT", 0, 1, 3, 4)
     lake.reconcile()
     heard = Heard({0: 1, 1: 2})
-    consumer = PushConsumer("g", str(lake.root), heard, commit_interval=0.05, retry_levels=[0.01]).subscribe("a")
+    consumer = PushConsumer(
+        "g", str(lake.root), heard, commit_interval=timedelta(seconds=0.05), retry_levels=[timedelta(seconds=0.01)]
+    ).subscribe("a")
     with consumer:
         heard.wait_for_count(2)
         assert heard.offsets == [0, 0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,4 +31,4 @@ def running() -> Iterator[list[PushConsumer]]:
     consumers: list[PushConsumer] = []
     yield consumers
     for consumer in consumers:
-        consumer.close(10)
+        consumer.close(timedelta(seconds=10))

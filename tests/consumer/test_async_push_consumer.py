@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -36,7 +37,9 @@ def test_a_coroutine_may_shut_its_consumer_down(lake: Published) -> None:
             return ConsumeResult.SUCCESS
 
         # After 2 s without a sign of life, on a busy machine before its first call, it would be a member no more.
-        consumer = AsyncPushConsumer("g", lake.tables.root, listen, **FAST | {"session_timeout": 60.0}).subscribe("pay")
+        consumer = AsyncPushConsumer(
+            "g", lake.tables.root, listen, **FAST | {"session_timeout": timedelta(seconds=60.0)}
+        ).subscribe("pay")
         async with consumer:
             await ended.wait()
 
@@ -63,7 +66,9 @@ def test_a_coroutine_may_shut_its_consumer_down_in_another_task(lake: Published,
             heard.set_result(asyncio.create_task(later()))
             return ConsumeResult.SUCCESS
 
-        consumer = AsyncPushConsumer("g", lake.tables.root, listen, **FAST | {"session_timeout": 60.0}).subscribe("pay")
+        consumer = AsyncPushConsumer(
+            "g", lake.tables.root, listen, **FAST | {"session_timeout": timedelta(seconds=60.0)}
+        ).subscribe("pay")
         await consumer.start()
         behind = await asyncio.wait_for(heard, 30)
         await asyncio.to_thread(until, lambda: consumer.consumer.consumed)
@@ -115,7 +120,7 @@ def test_coroutines_whose_loop_has_ended_have_not_failed(lake: Published, runnin
     asyncio.run(run())
     lake.publish({"pay": [lake.messages(2)]})
     until(lambda: made[0].consumer.stopping)
-    made[0].consumer.close(20)
+    made[0].consumer.close(timedelta(seconds=20))
     assert dead_letters(lake) == []
     other = Heard()
     start(lake, running, other)
@@ -157,7 +162,7 @@ def test_coroutines_cancelled_as_their_loop_ends_have_not_failed(
     with pytest.raises(RuntimeError, match="own"):
         asyncio.run(run())
     until(lambda: made[0].consumer.stopping)
-    made[0].consumer.close(20)
+    made[0].consumer.close(timedelta(seconds=20))
     assert (made[0].consumer.failed, dead_letters(lake)) == (0, [])
     other = Heard()
     start(lake, running, other)

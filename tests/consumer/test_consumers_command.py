@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,8 +98,8 @@ def consumer(listener: Listener, **more: Any) -> PushConsumer:
     options: dict[str, Any] = {
         "threads": 2,
         "max_reconsume_times": 0,
-        "commit_interval": 0.05,
-        "session_timeout": 0.6,
+        "commit_interval": timedelta(seconds=0.05),
+        "session_timeout": timedelta(seconds=0.6),
     } | more
     return PushConsumer("credits", "data", listener, **options).subscribe("payments")
 

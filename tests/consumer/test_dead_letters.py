@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,7 @@ def test_beyond_the_limit_of_retries_nothing_new_is_consumed(
         return ConsumeResult.RECONSUME_LATER if not broken.is_set() else ConsumeResult.SUCCESS
 
     heard = Heard()
-    start(lake, running, listen, threads=1, max_reconsume_times=10**6, retry_levels=[0.02])
+    start(lake, running, listen, threads=1, max_reconsume_times=10**6, retry_levels=[timedelta(seconds=0.02)])
     heard.wait_for_count(100)
     assert len(heard.times) <= 10 + 16  # what a thread takes at once
     broken.set()
@@ -69,7 +70,7 @@ def test_dead_letters_after_a_restore_are_kept(lake: Published, running: list[Pu
 def test_a_group_that_becomes_orderly_consumes_its_retries(lake: Published, running: list[PushConsumer]) -> None:
     lake.publish({"pay": [lake.messages(6)]})
     first = Heard({2: 1, 4: 1})
-    start(lake, running, first, retry_levels=[3600], commit_interval=0.02)
+    start(lake, running, first, retry_levels=[timedelta(seconds=3600)], commit_interval=timedelta(seconds=0.02))
     first.wait_for(*range(6))
     running.pop().close()
 
@@ -101,7 +102,12 @@ def test_a_retry_kept_by_a_clock_that_was_ahead_waits_for_its_own_pause(
 ) -> None:
     """The next member's clock is right: it does not wait for an hour."""
     engine = create_engine(f"sqlite:///{tmp_path / 'db'}", connect_args={"timeout": 30})
-    options: dict[str, Any] = {"orderly": orderly, "suspend": 0.3, "retry_levels": [0.3], "commit_interval": 0.02}
+    options: dict[str, Any] = {
+        "orderly": orderly,
+        "suspend": timedelta(seconds=0.3),
+        "retry_levels": [timedelta(seconds=0.3)],
+        "commit_interval": timedelta(seconds=0.02),
+    }
     options |= {"positions": SqlPositions(engine)} if sql else {}
     lake.publish({"pay": [lake.messages(3)]})
     first, second = Heard({1: 10**6}), Heard()
@@ -169,7 +175,7 @@ def test_dead_letter_whose_commit_is_made_and_reported_as_failed_is_there(
     assert failed.wait(60)
     lake.publish({"pay": [lake.messages(1)]})
     until(lambda: len(dead_letters(lake)) == 2)
-    consumer.close(30)
+    consumer.close(timedelta(seconds=30))
     assert sorted(row["half_queue_offset"] for row in dead_letters(lake)) == [0, 1]
 
 
@@ -186,7 +192,7 @@ def test_what_comes_behind_a_message_that_is_held_is_not_given_up_with_it(
         failed = any(message.half_queue_offset == 0 for message in messages)
         return ConsumeResult.RECONSUME_LATER if failed else ConsumeResult.SUCCESS
 
-    options: dict[str, Any] = {"orderly": True, "max_batch_size": 3, "suspend": 0.02}
+    options: dict[str, Any] = {"orderly": True, "max_batch_size": 3, "suspend": timedelta(seconds=0.02)}
     if sql:
         options["positions"] = SqlPositions(create_engine(f"sqlite:///{tmp_path}/positions.db"))
         options["positions"].create_table()
@@ -217,7 +223,7 @@ def test_in_order_a_batch_that_fails_is_tried_again_message_by_message(
         failed = not bad.is_set() and any(message.half_queue_offset == 5 for message in messages)
         return ConsumeResult.RECONSUME_LATER if failed else ConsumeResult.SUCCESS
 
-    options: dict[str, Any] = {"orderly": True, "max_batch_size": 10, "suspend": 0.02}
+    options: dict[str, Any] = {"orderly": True, "max_batch_size": 10, "suspend": timedelta(seconds=0.02)}
     options["max_reconsume_times"] = limit
     if sql:
         options["positions"] = SqlPositions(create_engine(f"sqlite:///{tmp_path}/positions.db"))
@@ -246,7 +252,11 @@ def test_in_order_what_holds_up_a_queue_is_seen_by_others(
 ) -> None:
     """In the group's table: which message, since when, how often it was tried. The next member goes on with it."""
     lake.publish({"pay": [lake.messages(4, (3,))]})
-    options: dict[str, Any] = {"orderly": True, "suspend": 0.02, "commit_interval": 0.02}
+    options: dict[str, Any] = {
+        "orderly": True,
+        "suspend": timedelta(seconds=0.02),
+        "commit_interval": timedelta(seconds=0.02),
+    }
     if sql:
         options["positions"] = SqlPositions(create_engine(f"sqlite:///{tmp_path}/positions.db"))
 
@@ -283,13 +293,13 @@ def test_in_order_a_retry_that_is_out_of_order_already_holds_up_nothing(
     """Of a group that was without an order: the position has passed the message."""
     lake.publish({"pay": [lake.messages(3)]})
     first = Heard({1: 1})
-    start(lake, running, first, retry_levels=[3600], commit_interval=0.02)
+    start(lake, running, first, retry_levels=[timedelta(seconds=3600)], commit_interval=timedelta(seconds=0.02))
     first.wait_for(0, 1, 2)
     until(lambda: not running[0].in_hand)
     running.pop().close()
     lake.publish({"pay": [lake.messages(2)]})
     second = Heard({1: 10**6})
-    start(lake, running, second, orderly=True, suspend=0.02)
+    start(lake, running, second, orderly=True, suspend=timedelta(seconds=0.02))
     second.wait_for(1, 3, 4)
     second.wait(lambda heard: heard.times[1] >= 3)
     lake.publish({"pay": [lake.messages(1)]})
@@ -303,7 +313,7 @@ def test_a_message_that_is_gone_from_its_topic_is_a_dead_letter_of_its_queue(
 ) -> None:
     lake.publish({"pay": [lake.messages(1, (3,))]})
     heard = Heard(fails={0: 1})
-    consumer = start(lake, running, heard, retry_levels=[0.5])
+    consumer = start(lake, running, heard, retry_levels=[timedelta(seconds=0.5)])
     heard.wait_for(0)
     shutil.rmtree(lake.tables.location("topics/pay"))
     lake._logs.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from consumer.published import Published
 
 QUEUE = MessageQueue("pay", 0)
-OPTIONS = ConsumerOptions(2, 32, False, 3, None, 1.0, 10.0, 1.0)
+OPTIONS = ConsumerOptions(2, 32, False, 3, None, *(timedelta(seconds=seconds) for seconds in (1, 10, 1)))
 
 
 def with_two_runs(lake: Published) -> ProcessQueue:

@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -82,7 +83,7 @@ def test_a_listener_may_shut_its_consumer_down(lake: Published, running: list[Pu
     consumer = PushConsumer("g", lake.tables.root, heard, **FAST | {"threads": 2}).subscribe("pay")
     consumer.start()
     until(lambda: not consumer.queues() or len(heard.messages) >= 2)
-    consumer.close(20)
+    consumer.close(timedelta(seconds=20))
     assert GroupTable(lake.tables, "g").state.members == {}
     with pytest.raises(SettingsError, match="closed"):
         consumer.start()
@@ -114,7 +115,7 @@ def test_a_listener_may_shut_its_consumer_down_while_it_starts(lake: Published) 
 
     consumer = SlowlyStarted("slow", lake.tables.root, Heard(also=stop), **FAST | {"threads": 2}).subscribe("pay")
     consumer.start()
-    consumer.close(20)
+    consumer.close(timedelta(seconds=20))
     assert GroupTable(lake.tables, "slow").state.members == {}
     assert not [thread for thread in threading.enumerate() if thread.name.endswith("-slow")]
 

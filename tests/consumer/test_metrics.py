@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import socket
 import time
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -49,7 +50,12 @@ def scraped_until(metrics: ConsumerMetrics, wanted: Mapping[tuple[str, str], flo
 
 
 def consumer_of(lake: Published, **more: Any) -> PushConsumer:
-    options = {"max_reconsume_times": 0, "commit_interval": 0.05, "session_timeout": 0.6, "threads": 2} | more
+    options: dict[str, Any] = {
+        "max_reconsume_times": 0,
+        "commit_interval": timedelta(seconds=0.05),
+        "session_timeout": timedelta(seconds=0.6),
+        "threads": 2,
+    } | more
     return PushConsumer("credits", lake.tables.root, listener, **options).subscribe("pay")
 
 
@@ -96,7 +102,7 @@ def test_in_order_what_holds_up_a_queue_is_told(lake: Published) -> None:
     """By its queue and its half message."""
     lake.publish({"pay": [lake.messages(2, (5,))]})
     now = time.time()
-    consumer = consumer_of(lake, orderly=True, suspend=3600, max_reconsume_times=None)
+    consumer = consumer_of(lake, orderly=True, suspend=timedelta(seconds=3600), max_reconsume_times=None)
     metrics = ConsumerMetrics(consumer)
     with consumer:
         scraped_until(metrics, {("held_failures", "pay"): 1.0})

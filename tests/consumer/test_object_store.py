@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from datetime import timedelta
 
 import pytest
 
@@ -26,7 +27,7 @@ def test_two_members_consume_each_message_once(s3: Tables, running: list[PushCon
 
     def start(heard: Heard) -> PushConsumer:
         options = dict(options_of(s3.root))
-        consumer = PushConsumer("g", s3.root, heard, options=options, threads=2, commit_interval=0.5)
+        consumer = PushConsumer("g", s3.root, heard, options=options, threads=2, commit_interval=timedelta(seconds=0.5))
         running.append(consumer.subscribe("pay"))
         return consumer.start()
 
@@ -37,7 +38,7 @@ def test_two_members_consume_each_message_once(s3: Tables, running: list[PushCon
     lake.publish({"pay": [lake.messages(64, range(64))]})
     until(lambda: len(first.messages) + len(second.messages) >= 128)
     for consumer in running:
-        consumer.close(30)
+        consumer.close(timedelta(seconds=30))
     assert set((first.times + second.times).values()) == {1}
     again = Heard()
     lake.publish({"pay": [lake.messages(1)]})
@@ -55,7 +56,9 @@ def test_a_store_that_does_not_answer_holds_up_the_shutdown_for_a_session(
     with fault_proxy(s3_port) as port:
         own = options(port)
         consumer = (
-            PushConsumer("g", s3.root, Heard(), options=own, threads=1, session_timeout=5).subscribe("pay").start()
+            PushConsumer("g", s3.root, Heard(), options=own, threads=1, session_timeout=timedelta(seconds=5))
+            .subscribe("pay")
+            .start()
         )
         until(lambda: consumer.consumed == 1)
         hold(port, "consumer_groups", 1_000_000)

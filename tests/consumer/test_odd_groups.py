@@ -8,6 +8,7 @@ import shutil
 import threading
 import time
 from dataclasses import replace
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,7 @@ def test_the_clock_set_back_beneath_a_consumer_holds_up_nothing(
     lake.publish({"pay": [lake.messages(3)]})
     real, heard = time.time, Heard({1: 2})
     monkeypatch.setattr("time.time", lambda: real() - 3600 if heard.messages else real())
-    start(lake, running, heard, orderly=True, suspend=0.2)
+    start(lake, running, heard, orderly=True, suspend=timedelta(seconds=0.2))
     heard.wait(lambda heard: heard.offsets == [0, 1, 1, 1, 2])
 
 
@@ -53,15 +54,14 @@ def test_the_clock_set_back_beneath_a_consumer_holds_up_nothing(
         {"threads": True},
         {"max_batch_size": 0},
         {"max_batch_size": -1},
-        {"session_timeout": 0},
-        {"session_timeout": -1.0},
-        {"session_timeout": float("nan")},
-        {"session_timeout": 1e-3},
-        {"commit_interval": 0},
+        {"session_timeout": timedelta(seconds=0)},
+        {"session_timeout": timedelta(seconds=-1.0)},
+        {"session_timeout": timedelta(seconds=1e-3)},
+        {"commit_interval": timedelta(seconds=0)},
         {"retry_levels": []},
-        {"retry_levels": [1e12]},
-        {"retry_levels": [-1]},
-        {"suspend": -1},
+        {"retry_levels": [timedelta(seconds=1e12)]},
+        {"retry_levels": [timedelta(seconds=-1)]},
+        {"suspend": timedelta(seconds=-1)},
         {"max_reconsume_times": -2},
         {"start_from": True},
         {"start_from": "middle"},
@@ -72,11 +72,27 @@ def test_options_out_of_range_are_refused(lake: Published, options: dict[str, An
         PushConsumer("g", lake.tables.root, Heard(), **options)
 
 
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [
+        ({"suspend": 1}, "suspend"),
+        ({"session_timeout": 10.0}, "session_timeout"),
+        ({"commit_interval": float("nan")}, "commit_interval"),
+        ({"retry_levels": [1.0]}, "a level of retry_levels"),
+    ],
+)
+def test_plain_number_is_no_duration(lake: Published, option: dict[str, Any], name: str) -> None:
+    with pytest.raises(TypeError, match=f"{name} is a timedelta, such as timedelta"):
+        PushConsumer("g", lake.tables.root, Heard(), **option)
+    with pytest.raises(TypeError, match="timeout is a timedelta, such as timedelta"):
+        PushConsumer("g", lake.tables.root, Heard()).close(5)  # type: ignore[arg-type]
+
+
 def test_max_reconsume_times_is_sixteen_by_minus_one(lake: Published, running: list[PushConsumer]) -> None:
     """DefaultMQPushConsumer's default."""
     lake.publish({"pay": [lake.messages(1)]})
     heard = Heard({0: 99})
-    start(lake, running, heard, max_reconsume_times=-1, retry_levels=[0])
+    start(lake, running, heard, max_reconsume_times=-1, retry_levels=[timedelta(seconds=0)])
     until(lambda: dead_letters(lake))
     assert heard.times[0] == 17
 
@@ -84,7 +100,8 @@ def test_max_reconsume_times_is_sixteen_by_minus_one(lake: Published, running: l
 @pytest.mark.parametrize("limit", [None, -1, 0, 3])
 def test_in_order_only_a_limit_that_is_given_counts(limit: int | None) -> None:
     """RocketMQ's is Integer.MAX_VALUE."""
-    of = {orderly: ConsumerOptions(1, 32, orderly, limit, None, 1.0, 10.0, 1.0) for orderly in (False, True)}
+    times = timedelta(seconds=1), timedelta(seconds=10), timedelta(seconds=1)
+    of = {orderly: ConsumerOptions(1, 32, orderly, limit, None, *times) for orderly in (False, True)}
     found = of[False].most_retries, of[True].most_retries
     assert found == ((limit, limit) if limit is not None and limit >= 0 else (16, 2**31 - 1))
 
@@ -172,7 +189,7 @@ def test_a_group_s_table_that_cannot_be_written(
         running.append(consumer.start())
         heard.wait_for(0)
         monkeypatch.setattr("checkback.storage.parquet.parquet_files.FileWriter.write", fail)
-        running.pop().close(10)
+        running.pop().close(timedelta(seconds=10))
         assert consumer.stopping
 
 

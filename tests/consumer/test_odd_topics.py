@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,7 +111,13 @@ def test_text_that_is_not_utf8_is_filtered_and_becomes_a_dead_letter(
     running.append(numbers)
     heard.wait_for(2)
     assert {message.half_queue_offset for message in heard.messages} == {2}
-    start(lake, running, lambda _: ConsumeResult.RECONSUME_LATER, max_reconsume_times=1, retry_levels=[0.02])
+    start(
+        lake,
+        running,
+        lambda _: ConsumeResult.RECONSUME_LATER,
+        max_reconsume_times=1,
+        retry_levels=[timedelta(seconds=0.02)],
+    )
     until(lambda: len(dead_letters(lake)) == 3)
     (dead,) = (row for row in dead_letters(lake) if row["half_queue_offset"] == rows[0]["half_queue_offset"])
     assert (dead["tags"], dead["properties"]) == (REPLACED, [("number", REPLACED)])
@@ -137,7 +144,7 @@ def test_of_a_property_that_is_there_twice_the_first_counts(lake: Published, run
     assert heard.messages[0].properties == {"a": "1", "b": "2"}
 
 
-@pytest.mark.parametrize("options", [{}, {"orderly": True, "suspend": 0.02}, {"sql": True}])
+@pytest.mark.parametrize("options", [{}, {"orderly": True, "suspend": timedelta(seconds=0.02)}, {"sql": True}])
 def test_a_message_that_a_topic_has_twice_holds_up_nothing(
     lake: Published,
     running: list[PushConsumer],
@@ -151,7 +158,14 @@ def test_a_message_that_a_topic_has_twice_holds_up_nothing(
     listener: Any = Heard(fails=dict.fromkeys(range(4), 3))
     if options.pop("sql", False):
         options = {"positions": SqlPositions(create_engine(f"sqlite:///{tmp_path}/positions.db"))}
-    consumer = start(lake, running, listener, retry_levels=[0.02], commit_interval=0.02, **options)
+    consumer = start(
+        lake,
+        running,
+        listener,
+        retry_levels=[timedelta(seconds=0.02)],
+        commit_interval=timedelta(seconds=0.02),
+        **options,
+    )
     lake.publish({"pay": [lake.messages(1)]})
     listener.wait(lambda heard: all(heard.times[offset] >= 4 for offset in (0, 1, 2, 3)) and heard.times[4])
     consumer.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,7 +80,9 @@ def test_a_retry_waits_too(lake: Published, running: list[PushConsumer]) -> None
     backup = Path(shutil.copytree(place, place.parent.parent / "backup"))
     lake.publish({"pay": [lake.messages(2)]})
     heard = Heard({1: 1})
-    consumer = start(lake, running, heard, retry_levels=[1.5], commit_interval=0.02)
+    consumer = start(
+        lake, running, heard, retry_levels=[timedelta(seconds=1.5)], commit_interval=timedelta(seconds=0.02)
+    )
     heard.wait_for(0, 1, 2)
     newest = place.rename(place.parent.parent / "newest")
     backup.rename(place)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -60,7 +61,7 @@ def test_open_transaction_of_another_member(
     positions.keep(frozen, "g", QUEUE, kept.version, done)
     frozen.execute(insert(EFFECT), [{"message": offset} for offset in range(0, 10, 2)])
     heard = Heard(also=apply)
-    consumer = start(lake, running, heard, positions=positions, session_timeout=1.0)
+    consumer = start(lake, running, heard, positions=positions, session_timeout=timedelta(seconds=1.0))
     heard.wait_for(*range(1, 10, 2))
     until(lambda: "an open transaction holds its row" in str(consumer.last_error))
     beats = _beats(lake, consumer)
@@ -92,7 +93,7 @@ def test_database_that_does_not_answer(lake: Published, running: list[PushConsum
 
     lake.publish({"pay": [lake.messages(10, (0, 1))]})
     heard = Heard(also=apply)
-    consumer = start(lake, running, heard, positions=Slow(engine), session_timeout=1.0)
+    consumer = start(lake, running, heard, positions=Slow(engine), session_timeout=timedelta(seconds=1.0))
     heard.wait_for(*range(1, 10, 2))
     assert asked.is_set()
     beats = _beats(lake, consumer)

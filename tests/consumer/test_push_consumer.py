@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,12 @@ if TYPE_CHECKING:
 
     from checkback.consumer.consume_from_where import StartFrom
 
-FAST: dict[str, Any] = {"session_timeout": 2.0, "commit_interval": 0.05, "retry_levels": [0.01], "threads": 4}
+FAST: dict[str, Any] = {
+    "session_timeout": timedelta(seconds=2.0),
+    "commit_interval": timedelta(seconds=0.05),
+    "retry_levels": [timedelta(seconds=0.01)],
+    "threads": 4,
+}
 
 
 def start(
@@ -137,7 +143,7 @@ def test_what_is_no_result_is_a_failure(lake: Published, running: list[PushConsu
 def test_orderly_a_failed_message_holds_up_its_queue_only(lake: Published, running: list[PushConsumer]) -> None:
     lake.publish({"pay": [lake.messages(20, (0, 1))]})
     heard = Heard({4: 3})
-    start(lake, running, heard, orderly=True, suspend=0.05)
+    start(lake, running, heard, orderly=True, suspend=timedelta(seconds=0.05))
     heard.wait(lambda heard: len(heard.messages) == 23)
     by_queue = [[m.half_queue_offset for m in heard.messages if m.queue_id == queue] for queue in (0, 1)]
     assert by_queue == [[0, 2, 4, 4, 4, 4, *range(6, 20, 2)], list(range(1, 20, 2))]
@@ -146,7 +152,7 @@ def test_orderly_a_failed_message_holds_up_its_queue_only(lake: Published, runni
 def test_orderly_the_poisoned_message_gives_way(lake: Published, running: list[PushConsumer]) -> None:
     lake.publish({"pay": [lake.messages(5)]})
     heard = Heard({2: 99})
-    start(lake, running, heard, orderly=True, suspend=0.01, max_reconsume_times=3)
+    start(lake, running, heard, orderly=True, suspend=timedelta(seconds=0.01), max_reconsume_times=3)
     heard.wait_for(4)
     assert heard.offsets == [0, 1, 2, 2, 2, 2, 3, 4]
     until(lambda: [row["half_queue_offset"] for row in dead_letters(lake)] == [2])
@@ -156,7 +162,7 @@ def test_orderly_no_message_is_given_up_that_nobody_has_limited(lake: Published,
     """More tries than the sixteen of messages without an order: those behind it wait."""
     lake.publish({"pay": [lake.messages(5)]})
     heard = Heard({0: 1, 2: 40})
-    start(lake, running, heard, orderly=True, suspend=0)
+    start(lake, running, heard, orderly=True, suspend=timedelta(seconds=0))
     heard.wait_for(4)
     assert heard.offsets == [0, 0, 1, *[2] * 41, 3, 4]
     running.pop().close()
@@ -427,7 +433,7 @@ def test_a_stuck_queue_does_not_hold_up_the_others(
         return ConsumeResult.SUCCESS if message.queue_id or go_on.is_set() else ConsumeResult.RECONSUME_LATER
 
     heard = Heard()
-    start(lake, running, listen, orderly=True, suspend=0.01, max_reconsume_times=10**6)
+    start(lake, running, listen, orderly=True, suspend=timedelta(seconds=0.01), max_reconsume_times=10**6)
     for _ in range(20):
         lake.publish({"pay": [lake.messages(5, (0,)), lake.messages(1, (1,))]})
     heard.wait(lambda heard: sum(message.queue_id == 1 for message in heard.messages) == 25)
@@ -462,7 +468,7 @@ def test_a_member_beats_until_its_calls_have_returned(lake: Published, running: 
         began.set()
         assert go_on.wait(20)
 
-    consumer = start(lake, running, Heard(also=wait), threads=1, session_timeout=0.3)
+    consumer = start(lake, running, Heard(also=wait), threads=1, session_timeout=timedelta(seconds=0.3))
     assert began.wait(10)
     ending = threading.Thread(target=consumer.close)
     ending.start()

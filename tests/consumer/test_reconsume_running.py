@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +51,11 @@ def resume(lake: Published) -> None:
 def test_a_dead_letter_is_consumed_again_once(
     lake: Published, running: list[PushConsumer], tmp_path: Path, kind: str, running_meanwhile: bool
 ) -> None:
-    options: dict[str, Any] = {"max_reconsume_times": 0, "orderly": kind == "orderly", "suspend": 0.01}
+    options: dict[str, Any] = {
+        "max_reconsume_times": 0,
+        "orderly": kind == "orderly",
+        "suspend": timedelta(seconds=0.01),
+    }
     if kind == "sql":
         options["positions"] = SqlPositions(create_engine(f"sqlite:///{tmp_path / 'p.db'}"))
     lake.publish({"pay": [lake.messages(3)]})
@@ -101,7 +106,7 @@ def test_resumed_while_the_position_is_loaded(lake: Published, running: list[Pus
             return kept
 
     again = Heard()
-    start(lake, running, again, positions=Slow(positions.engine), session_timeout=1.0)
+    start(lake, running, again, positions=Slow(positions.engine), session_timeout=timedelta(seconds=1.0))
     again.wait_for(1)
     assert not loads[0].state.retries
     lake.publish({"pay": [lake.messages(1)]})

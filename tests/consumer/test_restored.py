@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def test_a_running_group_gets_what_is_published_after_a_restore(
     publish(lake, 2)
     heard = Heard()
     start(
-        lake, running, heard, commit_interval=0.02, session_timeout=60
+        lake, running, heard, commit_interval=timedelta(seconds=0.02), session_timeout=timedelta(seconds=60)
     )  # no heartbeat, either, in the middle of the restore
     heard.wait_for(*range(4))
     until(lambda: is_settled(lake))
@@ -128,7 +129,9 @@ def test_the_newest_tables_are_put_back_after_a_restore(lake: Published, running
     backup = Backup(lake)
     publish(lake, 2)
     heard = Heard()
-    consumer = start(lake, running, heard, commit_interval=0.02, session_timeout=60)
+    consumer = start(
+        lake, running, heard, commit_interval=timedelta(seconds=0.02), session_timeout=timedelta(seconds=60)
+    )
     heard.wait_for(*range(8))
     until(lambda: is_settled(lake))
     root = Path(lake.tables.root)

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -180,5 +181,5 @@ def test_a_consumer_is_started_once(lake: Published) -> None:
         thread.join(PATIENCE_S)
     heard.wait_for(0, 1, 2)
     assert len([thread for thread in threading.enumerate() if thread.name.endswith("-twice")]) == 4
-    consumer.close(20)
+    consumer.close(timedelta(seconds=20))
     assert not [thread for thread in threading.enumerate() if thread.name.endswith("-twice")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +79,7 @@ def test_orderly_the_queue_waits_for_its_failed_message(
 ) -> None:
     lake.publish({"pay": [lake.messages(10)]})
     heard = Heard({3: 2}, also=apply)
-    start(lake, running, heard, positions=SqlPositions(engine), orderly=True, suspend=0.01)
+    start(lake, running, heard, positions=SqlPositions(engine), orderly=True, suspend=timedelta(seconds=0.01))
     heard.wait_for(9)
     running[-1].close()
     assert heard.offsets == [0, 1, 2, 3, 3, 3, *range(4, 10)]
@@ -89,7 +90,7 @@ def test_orderly_the_ledger_has_no_hole(lake: Published, running: list[PushConsu
     """A message that fails longer than others are tried is applied all the same, before those behind it."""
     lake.publish({"pay": [lake.messages(4)]})
     heard = Heard({1: 40}, also=apply)
-    start(lake, running, heard, positions=SqlPositions(engine), orderly=True, suspend=0)
+    start(lake, running, heard, positions=SqlPositions(engine), orderly=True, suspend=timedelta(seconds=0))
     heard.wait_for(3)
     running[-1].close()
     with engine.begin() as connection:
@@ -207,7 +208,7 @@ def test_members_whose_positions_take_longer_than_a_session_share_the_queues(
     lake.publish({"pay": [lake.messages(128, range(64))]})
     heard = Heard()
     for _ in range(2):
-        start(lake, running, heard, positions=Slow(engine), session_timeout=1.0)
+        start(lake, running, heard, positions=Slow(engine), session_timeout=timedelta(seconds=1.0))
     until(lambda: [len(each.queues()) for each in running] == [32, 32])
     heard.wait_for(*range(128))
     state = GroupTable(lake.tables, "g").state
@@ -261,7 +262,7 @@ def test_a_dead_letter_that_only_the_group_has_kept_is_not_buried(
         "positions": Locked(engine),
         "max_reconsume_times": 0,
         "threads": 1,
-        "session_timeout": 3600.0,
+        "session_timeout": timedelta(seconds=3600.0),
     }
     with monkeypatch.context() as patched:
         patched.setattr(Coordinator, "run", lambda *_: None)  # the test takes its steps
@@ -318,7 +319,9 @@ def test_a_database_of_before_the_group_is_not_passed_over(
     engine.dispose()
     (tmp_path / "books").write_bytes(copy.read_bytes())
     lake.publish({"pay": [lake.messages(2, (0, 1))]})
-    consumer = start(lake, running, Heard(also=apply), positions=SqlPositions(engine), session_timeout=60)
+    consumer = start(
+        lake, running, Heard(also=apply), positions=SqlPositions(engine), session_timeout=timedelta(seconds=60)
+    )
     until(lambda: "the queue's row is gone" in str(consumer.last_error) or effects(engine))
     assert not effects(engine)
     running.pop().close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -51,7 +52,13 @@ def test_members_are_unlike_if_their_topics_or_selectors_are(subscriptions: list
 
 def consumer(lake: Published, running: list[PushConsumer], name: str, selector: MessageSelector | str) -> PushConsumer:
     made = PushConsumer(
-        "g", lake.tables.root, Heard(), session_timeout=2.0, commit_interval=0.05, threads=1, member=name
+        "g",
+        lake.tables.root,
+        Heard(),
+        session_timeout=timedelta(seconds=2.0),
+        commit_interval=timedelta(seconds=0.05),
+        threads=1,
+        member=name,
     )
     running.append(made.subscribe("pay", selector))
     return made.start()

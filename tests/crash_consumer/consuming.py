@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from datetime import timedelta
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -122,10 +123,10 @@ def consume(root: str, folder: str, name: str, member: str, kind: Kind) -> None:
         threads=kind.threads,
         orderly=kind.orderly,
         max_reconsume_times=MOST,
-        retry_levels=LEVELS,
-        suspend=SUSPEND_S,
-        session_timeout=SESSION_S,
-        commit_interval=COMMIT_S,
+        retry_levels=[timedelta(seconds=level) for level in LEVELS],
+        suspend=timedelta(seconds=SUSPEND_S),
+        session_timeout=timedelta(seconds=SESSION_S),
+        commit_interval=timedelta(seconds=COMMIT_S),
         member=member,
         **more,
     )

@@ -126,6 +126,6 @@ def test_messages_are_consumed(rewritten: Path) -> None:
     """By a new group, and by one whose state was rewritten: it has been given all queues' owners anew."""
     for group in ("fresh", "ledger"):
         heard = Heard()
-        consumer = PushConsumer(group, str(rewritten), heard, session_timeout=2.0)
+        consumer = PushConsumer(group, str(rewritten), heard, session_timeout=timedelta(seconds=2.0))
         with consumer.subscribe("payments", MessageSelector.by_sql("TAGS IS NULL")).start():
             heard.wait(lambda heard: {0, 1, 3, 4, 5} <= set(heard.offsets))

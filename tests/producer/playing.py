@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import requests
@@ -33,7 +34,7 @@ PATIENCE_S = 120.0
 #: every third behaviour is played by an AsyncTransactionProducer
 _ASYNC_SHARE = 3
 #: a busy machine is no reason to give a message up
-_RETRY_POLICY = RetryPolicy(timeout_s=20, total_timeout_s=60)
+_RETRY_POLICY = RetryPolicy(timeout=timedelta(seconds=20), total_timeout=timedelta(seconds=60))
 
 
 @dataclass
@@ -101,7 +102,7 @@ class Stage:
         self.stopped.wait(self.until(part.behaviour.begins_s))
         producer = producers[part.behaviour.group]
         part.result = producer.send_in_transaction(part.behaviour.message, part)
-        assert producer.flush(PATIENCE_S)  # the ops by hand come after the SDK's
+        assert producer.flush(timedelta(seconds=PATIENCE_S))  # the ops by hand come after the SDK's
         self._send_by_hand(part)
 
     async def _play_async(self, pool: ThreadPoolExecutor) -> None:
@@ -114,7 +115,7 @@ class Stage:
             await asyncio.sleep(self.until(part.behaviour.begins_s))
             producer = producers[part.behaviour.group]
             part.result = await producer.send_in_transaction(part.behaviour.message, part)
-            assert await producer.flush(PATIENCE_S)
+            assert await producer.flush(timedelta(seconds=PATIENCE_S))
             await asyncio.get_running_loop().run_in_executor(pool, self._send_by_hand, part)
 
         await asyncio.gather(*(play(part) for part in self.parts[::_ASYNC_SHARE]))

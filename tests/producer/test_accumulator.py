@@ -137,10 +137,10 @@ def test_calls_put_back_come_first_and_expire() -> None:
     waiting.add(first)
     waiting.add(second)
     waiting.put_back([*waiting.take(), third][::-1])
-    assert waiting.expired(RETRY_POLICY.total_timeout_s / 2) == []
+    assert waiting.expired(RETRY_POLICY.total_timeout.total_seconds() / 2) == []
     assert waiting.take() == [third, second, first]
     waiting.put_back([first])
-    assert waiting.expired(RETRY_POLICY.total_timeout_s) == [first]
+    assert waiting.expired(RETRY_POLICY.total_timeout.total_seconds()) == [first]
     assert len(waiting) == 0
 
 

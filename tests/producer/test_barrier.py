@@ -89,7 +89,7 @@ def test_transaction_failed_is_rollback_and_may_not_be_tried_again(barrier: Barr
 
 def test_transaction_under_way_is_unknown_then_what_it_became(barrier: Barrier, engine: Engine) -> None:
     """A check does not decide over the head of a local transaction that has begun, and does not wait for ever."""
-    impatient = Barrier(engine, wait_s=0.1)
+    impatient = Barrier(engine, wait=timedelta(seconds=0.1))
     with ThreadPoolExecutor(1) as pool, barrier.local_transaction(message("t1")) as connection:
         connection.execute(text("INSERT INTO account VALUES ('t1')"))
         assert pool.submit(impatient.check, message("t1")).result(DEADLINE) is UNKNOWN
@@ -98,7 +98,7 @@ def test_transaction_under_way_is_unknown_then_what_it_became(barrier: Barrier, 
 
 @pytest.mark.parametrize("commits", [True, False])
 def test_check_that_waits_sees_how_the_transaction_ends(barrier: Barrier, engine: Engine, commits: bool) -> None:
-    patient = Barrier(engine, wait_s=DEADLINE)
+    patient = Barrier(engine, wait=timedelta(seconds=DEADLINE))
     waiting = threading.Event()
 
     @event.listens_for(engine, "before_cursor_execute")
@@ -149,11 +149,12 @@ def test_transactions_raced_by_checks_in_threads(barrier: Barrier, engine: Engin
 
 RACER = """
 import sys
+from datetime import timedelta
 from sqlalchemy import create_engine, text
 from checkback.producer import Barrier, BarrierError, Message
 url, work = sys.argv[1:]
 engine = create_engine(url, connect_args={"timeout": 30} if url.startswith("sqlite") else {})
-barrier = Barrier(engine, wait_s=30)
+barrier = Barrier(engine, wait=timedelta(seconds=30))
 def run(name):
     message = Message("payments", b"", transaction_id=name).stored_at(0, 7, "orders")
     if work == "check":
@@ -297,7 +298,7 @@ def test_begin_of_ones_own_on_sqlite_is_a_transaction(tmp_path: object) -> None:
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
 def test_stricter_isolation_is_as_safe(postgres_url: str, level: str) -> None:
     engine = create_engine(postgres_url, isolation_level=level)
-    barrier = Barrier(engine, f"barrier_{level[:6].strip().lower()}", wait_s=DEADLINE)
+    barrier = Barrier(engine, f"barrier_{level[:6].strip().lower()}", wait=timedelta(seconds=DEADLINE))
     barrier.create_table()
     with ThreadPoolExecutor(1) as pool:
         with barrier.local_transaction(message("t1")):

@@ -6,6 +6,7 @@ import pickle
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import timedelta
 from itertools import count
 
 import pytest
@@ -252,7 +253,7 @@ def test_half_messages_of_a_transaction_raced_by_checks(barrier: Barrier, engine
 def test_stricter_isolation_is_as_safe(postgres_url: str, level: str) -> None:
     """Checks of two half messages while the local transaction of one of them is in progress."""
     engine = create_engine(postgres_url, isolation_level=level)
-    barrier = Barrier(engine, f"places_{level[:6].strip().lower()}", wait_s=DEADLINE)
+    barrier = Barrier(engine, f"places_{level[:6].strip().lower()}", wait=timedelta(seconds=DEADLINE))
     barrier.create_table()
     assert ask(barrier, "t1", A) is ROLLBACK
     with ThreadPoolExecutor(2) as pool:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def test_oversized_is_refused_unread(listener: Listener) -> None:
 
 def test_slow_request_is_not_waited_for(listener: Listener) -> None:
     with (
-        CheckServer(check_app(listener, secret=SECRET, timeout_s=0.2)) as server,
+        CheckServer(check_app(listener, secret=SECRET, timeout=timedelta(seconds=0.2))) as server,
         socket.create_connection(("127.0.0.1", int(server.url.split(":")[2].split("/")[0]))) as sock,
     ):
         sock.sendall(b"POST /check HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc")
@@ -65,15 +66,18 @@ def test_slow_request_is_not_waited_for(listener: Listener) -> None:
     ],
 )
 def test_half_sent_requests_are_not_kept(listener: Listener, begun: bytes) -> None:
-    app = check_app(listener, secret=SECRET, timeout_s=0.2)
-    with CheckServer(app, timeout_s=0.3) as server, connected(server) as connection:
+    app = check_app(listener, secret=SECRET, timeout=timedelta(seconds=0.2))
+    with CheckServer(app, timeout=timedelta(seconds=0.3)) as server, connected(server) as connection:
         connection.sendall(begun)
         received(connection)
     assert listener.checks == []
 
 
 def test_endless_head_is_cut_off(listener: Listener) -> None:
-    with CheckServer(check_app(listener, secret=SECRET), timeout_s=600) as server, connected(server) as connection:
+    with (
+        CheckServer(check_app(listener, secret=SECRET), timeout=timedelta(seconds=600)) as server,
+        connected(server) as connection,
+    ):
         connection.sendall(HEAD)
         try:
             for number in range(10_000):
@@ -102,15 +106,15 @@ def test_requests_behind_an_unanswered_one_are_not_read(server: CheckServer) -> 
 def test_answers_that_are_not_read_are_not_kept(listener: Listener) -> None:
     """Such clients would hold all connections there may be, for ever."""
     app = check_app(listener, secret=SECRET)
-    with CheckServer(app, timeout_s=0.3) as server, connected(server) as connection:
+    with CheckServer(app, timeout=timedelta(seconds=0.3)) as server, connected(server) as connection:
         connection.settimeout(60)
         with pytest.raises(ConnectionError):
             connection.sendall((HEAD + b"Content-Length: 0\r\n\r\n") * 1_000_000)
 
 
 def test_endless_trailers_are_cut_off(listener: Listener) -> None:
-    app = check_app(listener, secret=SECRET, timeout_s=600)
-    with CheckServer(app, timeout_s=600) as server, connected(server) as connection:
+    app = check_app(listener, secret=SECRET, timeout=timedelta(seconds=600))
+    with CheckServer(app, timeout=timedelta(seconds=600)) as server, connected(server) as connection:
         connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\n")
         try:
             for number in range(10_000):
@@ -143,7 +147,9 @@ def test_trailers_are_no_headers(server: CheckServer, listener: Listener) -> Non
 @pytest.mark.slow
 def test_connections_beyond_the_bound_are_closed_and_the_others_answered(listener: Listener) -> None:
     with (
-        CheckServer(check_app({"orders": listener}, secret=SECRET), timeout_s=600, max_connections=2) as server,
+        CheckServer(
+            check_app({"orders": listener}, secret=SECRET), timeout=timedelta(seconds=600), max_connections=2
+        ) as server,
         connected(server) as first,
         connected(server) as second,
     ):
@@ -160,6 +166,7 @@ def test_connections_beyond_the_bound_are_closed_and_the_others_answered(listene
 
 _FEW_FILES = """
 import resource, socket
+from datetime import timedelta
 from checkback.producer import CheckServer, TransactionListener, check_app
 
 class Listener(TransactionListener):
@@ -169,7 +176,7 @@ class Listener(TransactionListener):
 CheckServer(check_app(Listener(), secret=None))  # has all modules loaded
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (20, hard))
-server = CheckServer(check_app({"orders": Listener()}, secret="secret"), timeout_s=600)
+server = CheckServer(check_app({"orders": Listener()}, secret="secret"), timeout=timedelta(seconds=600))
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 with server:
     place = "127.0.0.1", int(server.url.rpartition(":")[2].partition("/")[0])
@@ -190,6 +197,6 @@ def test_half_of_the_open_files_are_the_applications() -> None:
 
 def test_a_listener_may_take_longer_than_a_head(listener: Listener) -> None:
     listener.go_on.clear()
-    with CheckServer(check_app({"orders": listener}, secret=SECRET), timeout_s=0.05) as server:
+    with CheckServer(check_app({"orders": listener}, secret=SECRET), timeout=timedelta(seconds=0.05)) as server:
         threading.Timer(0.3, listener.go_on.set).start()
         assert ask(server.url).outcome == "COMMIT"

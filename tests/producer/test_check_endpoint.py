@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -69,7 +70,7 @@ def test_listener_too_slow_is_503_and_the_next_endpoint_is_asked(listener: Liste
     slow = Listener()
     slow.go_on.clear()
     with (
-        CheckServer(check_app(slow, secret=SECRET, timeout_s=0.2)) as first,
+        CheckServer(check_app(slow, secret=SECRET, timeout=timedelta(seconds=0.2))) as first,
         CheckServer(check_app(listener, secret=SECRET)) as second,
         CheckClient({"orders": CheckedGroup((first.url, second.url), SECRET)}, 5) as client,
     ):

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def test_ctrl_c_in_an_async_listener_ends_the_program() -> None:
 def test_group_that_hangs_delays_no_other(listener: Listener) -> None:
     hanging = Listener()
     hanging.go_on.clear()
-    app = check_app({"orders": hanging, "other": listener}, secret=SECRET, timeout_s=0.2, threads=2)
+    app = check_app({"orders": hanging, "other": listener}, secret=SECRET, timeout=timedelta(seconds=0.2), threads=2)
     with CheckServer(app) as server:
         assert [ask(server.url, offset=number).error for number in range(3)] == ["status 503"] * 3
         assert ask(server.url, group="other").outcome == "COMMIT"
@@ -106,7 +107,7 @@ def test_request_that_is_cancelled_cancels_its_listener() -> None:
     async def run() -> list[Any]:
         sent: list[Any] = []
         listener = Waiting()
-        asked = asyncio.create_task(request(check_app(listener, secret=None, timeout_s=600), sent))
+        asked = asyncio.create_task(request(check_app(listener, secret=None, timeout=timedelta(seconds=600)), sent))
         await asyncio.wait_for(listener.begun.wait(), DEADLINE)
         asked.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -122,7 +123,9 @@ def test_listener_that_takes_too_long_is_cancelled_and_not_waited_for(stubborn: 
     async def run() -> int:
         sent: list[Any] = []
         listener = Waiting(stubborn)
-        await asyncio.wait_for(request(check_app(listener, secret=None, timeout_s=0.05), sent), DEADLINE)
+        await asyncio.wait_for(
+            request(check_app(listener, secret=None, timeout=timedelta(seconds=0.05)), sent), DEADLINE
+        )
         await asyncio.wait_for(listener.cancelled.wait(), DEADLINE)
         listener.go_on.set()
         return int(sent[0]["status"])
@@ -132,6 +135,7 @@ def test_listener_that_takes_too_long_is_cancelled_and_not_waited_for(stubborn: 
 
 HANGING = """
 import threading
+from datetime import timedelta
 from check.servers import request
 from checkback.check.client import CheckClient
 from checkback.check.endpoint import CheckedGroup
@@ -142,7 +146,7 @@ class Hanging(TransactionListener):
     def check_local_transaction(self, check):
         begun.set()
         threading.Event().wait()
-with CheckServer(check_app({"orders": Hanging()}, secret=None), patience_s=0) as server:
+with CheckServer(check_app({"orders": Hanging()}, secret=None), close_timeout=timedelta(seconds=0)) as server:
     with CheckClient({"orders": CheckedGroup((server.url,))}, 0.2) as client:
         client.ask(request())
     assert begun.wait(20)

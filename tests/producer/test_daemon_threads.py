@@ -7,6 +7,7 @@ import multiprocessing
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -155,7 +156,7 @@ def test_without_a_thread_in_time_nothing_is_sent(cancelled: bool) -> None:
     listener = Held()
 
     async def run(url: str) -> TransactionSendResult:
-        retry_policy = RetryPolicy(total_timeout_s=0.2)
+        retry_policy = RetryPolicy(total_timeout=timedelta(seconds=0.2))
         async with AsyncTransactionProducer("orders", url, listener, threads=1) as holder:
             producer = AsyncTransactionProducer("orders", url, listener, retry_policy=retry_policy)
             producer._threads = holder._threads
@@ -192,8 +193,8 @@ def test_flush_and_close_wait_for_no_thread() -> None:
         try:
             while not listener.begun.is_set():
                 await asyncio.sleep(0.01)
-            assert await asyncio.wait_for(producer.flush(0.1), DEADLINE)  # none has returned
-            await asyncio.wait_for(producer.close(0.1), DEADLINE)
+            assert await asyncio.wait_for(producer.flush(timedelta(seconds=0.1)), DEADLINE)  # none has returned
+            await asyncio.wait_for(producer.close(timedelta(seconds=0.1)), DEADLINE)
         finally:
             listener.go_on.set()
         results = await asyncio.gather(*sending)

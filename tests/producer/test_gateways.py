@@ -6,6 +6,7 @@ import asyncio
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -189,7 +190,7 @@ def test_op_whose_gateway_fails_while_the_producer_is_closed_goes_to_another(
         "orders",
         [one.url for one in two],
         Listener(lambda *_: COMMIT),
-        retry_policy=RetryPolicy(timeout_s=0.5),
+        retry_policy=RetryPolicy(timeout=timedelta(seconds=0.5)),
         on_op_error=lambda *told: lost.append(told),
     ) as producer:
         place = producer.send_in_transaction(message(0)).queue_id
@@ -306,7 +307,9 @@ def test_thread_that_cannot_be_started_once_is_started_later(
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", second_fails)
-    with TransactionProducer("orders", [each.url for each in two], retry_policy=RetryPolicy(0.5, 2)) as producer:
+    with TransactionProducer(
+        "orders", [each.url for each in two], retry_policy=RetryPolicy(timedelta(seconds=0.5), timedelta(seconds=2))
+    ) as producer:
         with pytest.raises(CheckbackError, match="no thread can be started"):
             producer.send(Message("payments", b"1"))
         two[0].takes_halves.clear()  # it hangs
@@ -354,7 +357,7 @@ def test_nothing_is_sent_while_no_gateway_answers_and_the_end_is_told() -> None:
     """The first of them is tried at each; what comes later is certainly not stored."""
     urls = [unused_url().removesuffix("/check") for _ in range(2)]
     listener = Listener(lambda *_: COMMIT)
-    retry_policy = RetryPolicy(total_timeout_s=0.5)
+    retry_policy = RetryPolicy(total_timeout=timedelta(seconds=0.5))
     with TransactionProducer("orders", urls, listener, retry_policy=retry_policy) as producer:
         first, second = (producer.send_in_transaction(message(number)) for number in range(2))
     assert first.send_status is SendStatus.NO_ANSWER

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.processes
 COMMIT = LocalTransactionState.COMMIT
 PROCESS = """
 import os, sys, threading
+from datetime import timedelta
 from checkback.producer import LocalTransactionState, Message, RetryPolicy, TransactionListener, TransactionProducer
 
 class Listener(TransactionListener):
@@ -34,7 +35,7 @@ def send(name):
     result = producer.send_in_transaction(Message("payments", b"1", transaction_id=name))
     assert result.raise_for_status().op_sent, result
 
-policy = RetryPolicy(timeout_s=20)
+policy = RetryPolicy(timeout=timedelta(seconds=20))
 producer = TransactionProducer("orders", sys.argv[1], Listener(), on_op_error=lost, retry_policy=policy)
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from datetime import timedelta
 
 import pytest
 from hypothesis import given
@@ -30,7 +31,7 @@ KINDS = st.sampled_from(["", "application/json", "application/problem+json", "ap
 
 def replied(reply: GatewayReply, *, lost: bool = False) -> Place | GatewayError:
     """What a call of one message makes of a reply; there is no time for another attempt."""
-    attempts = Attempts(RetryPolicy(total_timeout_s=0), 0)
+    attempts = Attempts(RetryPolicy(total_timeout=timedelta(seconds=0)), 0)
     attempts.lost = lost
     call = Call([("t1", b"{}")], attempts)
     distribute([call], "/v1/halves", reply)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from email.utils import formatdate
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,8 +15,8 @@ from checkback.producer.retry import Attempts, RetryPolicy
 
 PATIENCES = st.builds(
     RetryPolicy,
-    timeout_s=st.floats(0.1, 10),
-    total_timeout_s=st.floats(0.1, 60),
+    timeout=st.timedeltas(timedelta(seconds=0.1), timedelta(seconds=10)),
+    total_timeout=st.timedeltas(timedelta(seconds=0.1), timedelta(seconds=60)),
 )
 #: a try takes so long, and then fails (None) or brings a status with Retry-After
 TRIED = st.tuples(
@@ -34,7 +36,7 @@ def test_tries_are_bounded_in_time(
     now, attempts = 100.0, Attempts(retry_policy, 100.0)
     for seconds, reply in tried:
         assert attempts.left(now) == max(attempts.until - now, 0.001)
-        now += min(seconds, retry_policy.timeout_s, attempts.left(now))
+        now += min(seconds, retry_policy.timeout.total_seconds(), attempts.left(now))
         wait = attempts.after_failure(now) if reply is None else after(attempts, reply[0], str(reply[1]), now)
         if wait is None:
             final = reply is not None and reply[0] not in TRY_AGAIN
@@ -42,7 +44,7 @@ def test_tries_are_bounded_in_time(
             break
         assert reply is None or wait >= reply[1]
         now += wait
-        assert now < 100.0 + retry_policy.total_timeout_s
+        assert now < 100.0 + retry_policy.total_timeout.total_seconds()
 
 
 @pytest.mark.parametrize("status", [200, 201, 301, 400, 401, 404, 409, 413, 422, 500])
@@ -55,9 +57,17 @@ def test_reply_that_says_not_now_is_tried_again(status: int) -> None:
     assert after(Attempts(RetryPolicy(), 0), status) == 0
 
 
+@pytest.mark.parametrize("plain", [5, 5.0, "5s", None])
+def test_timeout_without_a_unit_is_refused(plain: Any) -> None:
+    with pytest.raises(TypeError, match=r"^timeout is a timedelta, such as timedelta\(seconds=20\)$"):
+        RetryPolicy(timeout=plain)
+    with pytest.raises(TypeError, match=r"^total_timeout is a timedelta, such as timedelta\(seconds=20\)$"):
+        RetryPolicy(total_timeout=plain)
+
+
 def test_retry_after_beyond_the_time_there_is_gives_up_at_once() -> None:
-    assert after(Attempts(RetryPolicy(total_timeout_s=10), 0), 503, "10") is None
-    assert after(Attempts(RetryPolicy(total_timeout_s=10), 0), 503, "9") == 9
+    assert after(Attempts(RetryPolicy(total_timeout=timedelta(seconds=10)), 0), 503, "10") is None
+    assert after(Attempts(RetryPolicy(total_timeout=timedelta(seconds=10)), 0), 503, "9") == 9
 
 
 @pytest.mark.parametrize(
@@ -82,7 +92,7 @@ def test_retry_after_may_be_a_date() -> None:
 
 
 def test_waits_grow_up_to_two_seconds() -> None:
-    attempts = Attempts(RetryPolicy(total_timeout_s=1000), 0)
+    attempts = Attempts(RetryPolicy(total_timeout=timedelta(seconds=1000)), 0)
     waits = [attempts.after_failure(0) for _ in range(5000)]
     assert waits[0] == 0
     assert waits == sorted(waits, key=lambda wait: wait or 0)

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -50,11 +51,11 @@ def test_what_threads_have_goes_into_one_request(gateway: StubGateway) -> None:
 def test_op_is_sent_behind_and_flush_waits_for_it(gateway: StubGateway) -> None:
     gateway.takes_ops.clear()
     with TransactionProducer("orders", gateway.url, Listener(lambda *_: COMMIT)) as producer:
-        assert producer.flush(0)
+        assert producer.flush(timedelta(seconds=0))
         result = producer.send_in_transaction(message(0))
         assert result.op_sent
         gateway.until("/v1/ops", 1)
-        assert not producer.flush(0)
+        assert not producer.flush(timedelta(seconds=0))
         assert not gateway.ops
         gateway.takes_ops.set()
         assert producer.flush()
@@ -63,7 +64,7 @@ def test_op_is_sent_behind_and_flush_waits_for_it(gateway: StubGateway) -> None:
 
 def test_ops_of_a_moment_go_into_one_request(gateway: StubGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for an op; flush and close do not wait for the moment to end."""
-    monkeypatch.setattr("checkback.producer.senders._LINGER_S", RetryPolicy().total_timeout_s)
+    monkeypatch.setattr("checkback.producer.senders._LINGER_S", RetryPolicy().total_timeout.total_seconds())
     with TransactionProducer("orders", gateway.url, Listener(lambda *_: COMMIT)) as producer:
         for number in range(3):
             producer.send_in_transaction(message(number))
@@ -146,7 +147,7 @@ def test_request_refused_for_one_callers_sake_is_sent_again_in_halves() -> None:
 def test_deadline_is_each_callers_own(gateway: StubGateway) -> None:
     """One that waits behind a request without an answer gives up in time, and is not sent later."""
     gateway.takes_halves.clear()
-    retry_policy = RetryPolicy(timeout_s=5, total_timeout_s=0.3)
+    retry_policy = RetryPolicy(timeout=timedelta(seconds=5), total_timeout=timedelta(seconds=0.3))
     listener = Listener(lambda *_: COMMIT)
     with (
         TransactionProducer("orders", gateway.url, listener, retry_policy=retry_policy) as producer,
@@ -211,7 +212,7 @@ def test_interrupt_while_waiting_ends_the_wait_alone(gateway: StubGateway, block
 @pytest.mark.parametrize("waits", ["flush", "room"])
 def test_interrupt_that_another_thread_gets_ends_the_wait_for_ops(gateway: StubGateway, waits: str) -> None:
     gateway.takes_ops.clear()
-    retry_policy, heard = RetryPolicy(total_timeout_s=60.0), threading.Event()
+    retry_policy, heard = RetryPolicy(total_timeout=timedelta(seconds=60.0)), threading.Event()
     listener = Listener(lambda *_: COMMIT)
     with TransactionProducer("orders", gateway.url, listener, retry_policy=retry_policy, max_waiting_ops=1) as producer:
         producer.send_in_transaction(message(0))
@@ -237,7 +238,7 @@ def test_interrupt_that_another_thread_gets_ends_the_wait_for_ops(gateway: StubG
 
 
 def test_patience_may_have_no_end(gateway: StubGateway) -> None:
-    endless = RetryPolicy(timeout_s=float("inf"), total_timeout_s=float("inf"))
+    endless = RetryPolicy(timeout=timedelta.max, total_timeout=timedelta.max)
     with TransactionProducer("orders", gateway.url, Listener(lambda *_: COMMIT), retry_policy=endless) as producer:
         assert producer.send_in_transaction(message(0)).op_sent
         assert producer.flush()

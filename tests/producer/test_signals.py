@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +66,7 @@ class _Interrupt:
 @pytest.mark.parametrize("first", [True, False])
 def test_signal_at_each_line(gateway: StubGateway, does: str, first: bool) -> None:
     """Nobody waits in vain, and what is sent before and after lands; ``first``: the transaction starts the threads."""
-    retry_policy = RetryPolicy(timeout_s=20, total_timeout_s=20)
+    retry_policy = RetryPolicy(timeout=timedelta(seconds=20), total_timeout=timedelta(seconds=20))
     for number in range(1000):
         producer = TransactionProducer(
             "orders", gateway.url, Listener(lambda *_: LocalTransactionState.COMMIT), retry_policy=retry_policy

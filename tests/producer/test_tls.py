@@ -7,6 +7,7 @@ import shutil
 import ssl
 import subprocess
 import sys
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -62,7 +63,7 @@ def test_check_server_shows_its_certificate(certificate: tuple[str, str]) -> Non
 def test_connection_without_a_handshake_is_not_kept(certificate: tuple[str, str]) -> None:
     app = check_app(Listener(lambda *_: None), secret=SECRET)
     with (
-        CheckServer(app, certificate=certificate[0], key=certificate[1], timeout_s=0.3) as server,
+        CheckServer(app, certificate=certificate[0], key=certificate[1], timeout=timedelta(seconds=0.3)) as server,
         connected(server) as connection,
     ):
         assert connection.recv(1) == b""
@@ -78,7 +79,7 @@ def test_producer_verifies_the_gateways_certificate(certificate: tuple[str, str]
             return await producer.send_in_transaction(MESSAGE)
 
     def send(url: str, **options: Any) -> TransactionSendResult:
-        options["retry_policy"] = RetryPolicy(total_timeout_s=2)
+        options["retry_policy"] = RetryPolicy(total_timeout=timedelta(seconds=2))
         if kind == "async":
             return asyncio.run(asynchronously(url, options))
         with TransactionProducer("orders", url, Listener(lambda *_: None), **options) as producer:
@@ -103,7 +104,7 @@ def test_producer_verifies_the_gateways_certificate(certificate: tuple[str, str]
     ],
 )
 def test_url_of_another_scheme_or_host_is_told_as_such(url: str, told: str) -> None:
-    listener, once = Listener(lambda *_: None), RetryPolicy(total_timeout_s=2)
+    listener, once = Listener(lambda *_: None), RetryPolicy(total_timeout=timedelta(seconds=2))
     with CheckServer(check_app(listener, secret=SECRET)) as server:
         url = url.format(server.url.split(":")[2].partition("/")[0])
         with TransactionProducer("orders", url, listener, retry_policy=once) as producer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import logging
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -223,7 +224,7 @@ def test_half_not_stored_says_why_and_what_is_certain(
 
 def test_gateway_silent_is_no_answer_in_time(sender: Sender) -> None:
     """A reply that comes too late is none; a try is bounded as a whole."""
-    retry_policy = RetryPolicy(timeout_s=SHORT, total_timeout_s=2 * SHORT)
+    retry_policy = RetryPolicy(timeout=timedelta(seconds=SHORT), total_timeout=timedelta(seconds=2 * SHORT))
     with Server(late) as server:
         result, listener = sender.send(server.url, saying(COMMIT), retry_policy=retry_policy)
     assert result.send_status is SendStatus.NO_ANSWER
@@ -239,7 +240,7 @@ def test_gateway_dripping_is_cut_off(sender: Sender) -> None:
         return False
 
     with Server(drip) as server:
-        result, _ = sender.send(server.url, saying(COMMIT), retry_policy=RetryPolicy(SHORT, SHORT))
+        result, _ = sender.send(server.url, saying(COMMIT), retry_policy=RetryPolicy(*[timedelta(seconds=SHORT)] * 2))
     assert result.send_status is SendStatus.NO_ANSWER
 
 

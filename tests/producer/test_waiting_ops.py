@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -41,7 +42,7 @@ def test_waiting_ops_are_bounded(gateway: StubGateway) -> None:
         for number in range(2):
             assert producer.send_in_transaction(message(number)).op_sent
         others = [pool.submit(producer.send_in_transaction, message(number)) for number in range(2, 10)]
-        assert not producer.flush(0.1)
+        assert not producer.flush(timedelta(seconds=0.1))
         assert len(gateway.halves) == 2
         gateway.takes_ops.set()
         assert all(sending.result().op_sent for sending in others)
@@ -50,7 +51,7 @@ def test_waiting_ops_are_bounded(gateway: StubGateway) -> None:
 
 @pytest.mark.parametrize("kind", SENDERS)
 def test_transaction_for_whose_op_there_is_no_room_in_time_is_refused(gateway: StubGateway, kind: str) -> None:
-    retry_policy = RetryPolicy(total_timeout_s=0.1)
+    retry_policy = RetryPolicy(total_timeout=timedelta(seconds=0.1))
     listener = Listener(lambda *_: COMMIT)
     options: dict[str, Any] = {"max_waiting_ops": 1, "retry_policy": retry_policy}
     if kind == "sync":
@@ -99,7 +100,7 @@ def test_flush_returns_when_on_op_error_has_been_told(with_asyncio: bool) -> Non
         assert isinstance(producer, AsyncTransactionProducer)
         await producer.send_in_transaction(message(0))
         assert await asyncio.to_thread(telling.wait, 10)
-        assert not await producer.flush(0.01)
+        assert not await producer.flush(timedelta(seconds=0.01))
         go_on.set()
         assert await producer.flush()
         assert told == [("t0", True)]
@@ -114,7 +115,7 @@ def test_flush_returns_when_on_op_error_has_been_told(with_asyncio: bool) -> Non
         with TransactionProducer("orders", gateway.url, Listener(lambda *_: COMMIT), on_op_error=tell) as producer:
             producer.send_in_transaction(message(0))
             assert telling.wait(10)
-            assert not producer.flush(0.01)
+            assert not producer.flush(timedelta(seconds=0.01))
             go_on.set()
             assert producer.flush()
             assert told == [("t0", True)]
@@ -192,7 +193,7 @@ def test_close_tells_of_ops_that_are_not_sent_in_time(gateway: StubGateway) -> N
     producer.send_in_transaction(message(0))
     gateway.until("/v1/ops", 1)
     producer.send_in_transaction(message(1))
-    producer.close(0.1)
+    producer.close(timedelta(seconds=0.1))
     assert [(one, state) for one, state, _ in lost] == [("t0", ROLLBACK), ("t1", ROLLBACK)]
     assert "no answer came" in str(lost[0][2])
     assert "it was not sent" in str(lost[1][2])
@@ -283,7 +284,9 @@ def test_second_close_waits_as_well(gateway: StubGateway) -> None:
 def test_threads_end_when_the_last_call_is_withdrawn(gateway: StubGateway) -> None:
     """A message that only a dead gateway may have, given up after the producer was closed."""
     dead = unused_url()
-    producer = TransactionProducer("orders", [dead, gateway.url], retry_policy=RetryPolicy(total_timeout_s=60))
+    producer = TransactionProducer(
+        "orders", [dead, gateway.url], retry_policy=RetryPolicy(total_timeout=timedelta(seconds=60))
+    )
     senders = producer._senders
     sender = senders._calls[MESSAGES]
     senders._gateways[dead].failed()

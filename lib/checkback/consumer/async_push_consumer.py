@@ -15,6 +15,7 @@ from checkback.producer.daemon_threads import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from datetime import timedelta
     from types import TracebackType
 
     from checkback.filter import MessageSelector
@@ -71,15 +72,15 @@ class AsyncPushConsumer:
             raise
         return self
 
-    async def close(self, timeout_s: float | None = None) -> None:
+    async def close(self, timeout: timedelta | None = None) -> None:
         """Finish the listener's calls in progress, keep the positions, leave the group.
 
         Called by the listener it returns at once, and the rest is done when the calls have returned.
         """
         if _CALL.get() in self._calls:
-            self._ending = asyncio.create_task(asyncio.to_thread(self.consumer.close, timeout_s))
+            self._ending = asyncio.create_task(asyncio.to_thread(self.consumer.close, timeout))
         else:
-            await asyncio.to_thread(self.consumer.close, timeout_s)
+            await asyncio.to_thread(self.consumer.close, timeout)
 
     def pause(self) -> None:
         """Call the listener no more until `resume`."""

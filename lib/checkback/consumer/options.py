@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from datetime import timedelta
 
 from checkback.consumer.retry import MAX_RECONSUME_TIMES, RETRY_LEVELS, suspend_levels
 from checkback.errors import SettingsError
+from checkback.messages.durations import seconds_of
 from checkback.messages.limits import INT_MAX
 
 #: the longest session, commit interval or retry level (s): 30 days
@@ -17,16 +18,16 @@ _SESSION_S = 0.1
 
 @dataclass(frozen=True)
 class ConsumerOptions:
-    """See `PushConsumer`; times are in s. Raises SettingsError if one is out of range."""
+    """See `PushConsumer`. Raises SettingsError if one is out of range, TypeError for a duration without a unit."""
 
     threads: int
     max_batch_size: int
     orderly: bool
     max_reconsume_times: int | None
-    retry_levels: tuple[float, ...] | None
-    suspend: float
-    session_timeout: float
-    commit_interval: float
+    retry_levels: tuple[timedelta, ...] | None
+    suspend: timedelta
+    session_timeout: timedelta
+    commit_interval: timedelta
 
     def __post_init__(self) -> None:
         _integer("threads", self.threads, 1)
@@ -34,12 +35,12 @@ class ConsumerOptions:
         if self.max_reconsume_times is not None:
             _integer("max_reconsume_times", self.max_reconsume_times, -1)
         if self.retry_levels is not None and not self.retry_levels:
-            raise SettingsError("has no level", "retry_levels", "give at least one pause in seconds")
+            raise SettingsError("has no level", "retry_levels", "give at least one pause")
         for level in self.retry_levels or ():
-            _seconds("retry_levels", level, 0.0)
-        _seconds("suspend", self.suspend, 0.0)
-        _seconds("session_timeout", self.session_timeout, _SESSION_S)
-        _seconds("commit_interval", self.commit_interval, 0.001)
+            _within("a level of retry_levels", level, 0.0)
+        _within("suspend", self.suspend, 0.0)
+        _within("session_timeout", self.session_timeout, _SESSION_S)
+        _within("commit_interval", self.commit_interval, 0.001)
 
     @property
     def most_retries(self) -> int:
@@ -52,10 +53,10 @@ class ConsumerOptions:
     def levels_ms(self) -> tuple[int, ...]:
         """Pauses before the retries (ms)."""
         if self.orderly:
-            return suspend_levels(round(1000 * self.suspend))
+            return suspend_levels(_ms(self.suspend))
         if self.retry_levels is None:
             return RETRY_LEVELS
-        return tuple(round(1000 * level) for level in self.retry_levels)
+        return tuple(_ms(level) for level in self.retry_levels)
 
 
 def _integer(name: str, value: object, least: int) -> None:
@@ -63,7 +64,10 @@ def _integer(name: str, value: object, least: int) -> None:
         raise SettingsError("is not a whole number in range", name, f"give {least} or more")
 
 
-def _seconds(name: str, value: object, least: float) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or not least <= value <= _LONGEST_S:  # type: ignore[arg-type, operator]
+def _within(name: str, value: timedelta, least: float) -> None:
+    if not least <= seconds_of(name, value) <= _LONGEST_S:
         raise SettingsError("is not a time in range", name, f"give {least:g} to {_LONGEST_S:g} seconds")
+
+
+def _ms(duration: timedelta) -> int:
+    return round(duration.total_seconds() * 1000)

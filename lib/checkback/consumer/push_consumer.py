@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 import uuid
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from checkback.consumer.batch_log import BatchLog
@@ -31,6 +31,7 @@ from checkback.consumer.topic_reader import TopicReader
 from checkback.errors import SettingsError
 from checkback.filter import MessageSelector
 from checkback.filter.message_selector import tags_of
+from checkback.messages.durations import seconds_of
 from checkback.messages.names import is_consumer_group, is_group, is_topic, not_a_folder
 from checkback.storage.files.object_store import is_registered
 
@@ -53,14 +54,14 @@ class PushConsumer:
     ``storage``: the root of the tables, or Settings. ``listener`` is called with a MessageExt, ``listener_batch`` with
     a list of up to ``max_batch_size`` of them; give one of the two. It returns a ConsumeResult; an exception is
     RECONSUME_LATER. ``threads`` call it; if ``orderly``, one message after the other in each queue: one that fails
-    holds up its queue, and is tried again after ``suspend`` s, then after twice as long each time, up to 30 s. A
+    holds up its queue, and is tried again after ``suspend``, then after twice as long each time, up to 30 s. A
     message that has failed ``max_reconsume_times`` times more is given up; None: after 16, in order never.
     ``start_from``: where a topic begins that is new to the group: "first" (None), "last", a datetime with a time zone,
     or a batch id; the others go on where the group is.
 
     Messages are consumed at least once; with ``positions`` exactly once: the listener is called with a connection as
     its second argument, and what it does through that is one transaction with the position. Raises SettingsError,
-    StorageError; TypeError unless there is one listener.
+    StorageError; TypeError unless there is one listener, and for a duration that is a plain number.
     """
 
     def __init__(
@@ -76,10 +77,10 @@ class PushConsumer:
         start_from: StartFrom | None = None,
         positions: SqlPositions | None = None,
         max_reconsume_times: int | None = None,
-        retry_levels: Iterable[float] | None = None,
-        suspend: float = 1.0,
-        session_timeout: float | None = None,
-        commit_interval: float | None = None,
+        retry_levels: Iterable[timedelta] | None = None,
+        suspend: timedelta = timedelta(seconds=1),
+        session_timeout: timedelta | None = None,
+        commit_interval: timedelta | None = None,
         member: str | None = None,
         options: dict[str, str] | None = None,
     ) -> None:
@@ -100,8 +101,8 @@ class PushConsumer:
             max_reconsume_times=max_reconsume_times,
             retry_levels=None if retry_levels is None else tuple(retry_levels),
             suspend=suspend,
-            session_timeout=(settings.session_timeout.total_seconds() if session_timeout is None else session_timeout),
-            commit_interval=settings.commit_interval.total_seconds() if commit_interval is None else commit_interval,
+            session_timeout=settings.session_timeout if session_timeout is None else session_timeout,
+            commit_interval=settings.commit_interval if commit_interval is None else commit_interval,
         )
         self.group = group
         #: the name in the group, from `start` on
@@ -174,7 +175,9 @@ class PushConsumer:
         # Unique: a process that is started anew under the same name is another member, and so is a forked one.
         self.member = f"{self._named or f'{socket.gethostname()}-{os.getpid()}'}-{uuid.uuid4().hex[:8]}"
         kind: dict[str, Any] = {"selectors": selectors, "in_database": self._positions is not None}
-        member = Membership(table, self.member, self._selectors, options.session_timeout, starts, **kind)
+        member = Membership(
+            table, self.member, self._selectors, options.session_timeout.total_seconds(), starts, **kind
+        )
         poll_s = _POLL_STORE_S if is_registered(self._tables.root) else _POLL_S
         reader = Reader(hand, batches, {topic: self._reader(topic, batches) for topic in self._selectors}, poll_s)
         unfiltered = {topic: TopicReader(self._tables, topic, batches) for topic in self._selectors}
@@ -184,7 +187,7 @@ class PushConsumer:
         coordinator.adopt()
         caller = Caller(hand, listening, member, options)
         targets = [("reader", reader.run), *((str(number), caller.run) for number in range(options.threads))]
-        group = self._thread("group", coordinator.run, 2 * poll_s, options.commit_interval)
+        group = self._thread("group", coordinator.run, 2 * poll_s, options.commit_interval.total_seconds())
         self._threads = [group, *(self._thread(*target) for target in targets)]
         self._coordinator = coordinator  # from here on `close` ends it
         if self.stopping:
@@ -197,14 +200,15 @@ class PushConsumer:
             self.close()
             raise
 
-    def close(self, timeout_s: float | None = None) -> None:
+    def close(self, timeout: timedelta | None = None) -> None:
         """Finish the calls in progress, keep the positions, leave the group.
 
-        ``timeout_s``: to wait for calls, and then for the session's time at most for the store; what that has not
+        ``timeout``: to wait for calls, and then for the session's time at most for the store; what that has not
         answered by then goes on behind.
         Called by the listener it returns at once, and the rest is done when the calls have returned. Called again, also
         by a signal's handler or after an interrupt, it waits for the same end.
         """
+        timeout_s = None if timeout is None else seconds_of("timeout", timeout)
         called = threading.current_thread() in self._threads
         ending = threading.Thread(
             target=self._end, args=(timeout_s,), name=f"consumer-end-{self.group}", daemon=not called
@@ -233,7 +237,7 @@ class PushConsumer:
             _join(thread, None if end is None else max(0.0, end - time.monotonic()))
         coordinator.ended.set()
         # A store may not answer for minutes: after the session others take this member for dead anyway.
-        _join(group, None if end is None else self._options.session_timeout)
+        _join(group, None if end is None else self._options.session_timeout.total_seconds())
 
     def pause(self) -> None:
         """Call the listener no more until `resume`; the member stays in the group."""

@@ -37,6 +37,13 @@ def format_duration(duration: timedelta) -> str:
     return f"{duration // timedelta(milliseconds=1)}ms" if duration else "0s"
 
 
+def seconds_of(name: str, duration: timedelta) -> float:
+    """The seconds of an argument of that name. Raises TypeError for a plain number, which has no unit."""
+    if not isinstance(duration, timedelta):
+        raise TypeError(f"{name} is a timedelta, such as timedelta(seconds=20)")
+    return duration.total_seconds()
+
+
 def span(seconds: float) -> str:
     """A duration as people are shown it: 12s, 3m 20s, 2h 5m, 3d 4h."""
     whole = max(0, int(seconds))

@@ -25,6 +25,7 @@ from checkback.producer.result import SendResult, TransactionSendResult, not_sto
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from datetime import timedelta
     from types import TracebackType
 
     from checkback.producer.message import Message
@@ -98,14 +99,14 @@ class AsyncTransactionProducer(BaseProducer):
     ) -> None:
         await self.close()
 
-    async def flush(self, timeout_s: float | None = None) -> bool:
+    async def flush(self, timeout: timedelta | None = None) -> bool:
         """See TransactionProducer.flush."""
-        flushed = await self._endings.run(partial(self._senders.flush, self._in_time(timeout_s)))
+        flushed = await self._endings.run(partial(self._senders.flush, self._in_time(timeout)))
         return flushed.value()
 
-    async def close(self, timeout_s: float | None = None) -> None:
+    async def close(self, timeout: timedelta | None = None) -> None:
         """See TransactionProducer.close."""
-        closed = await self._endings.run(partial(self._senders.close, self._in_time(timeout_s)))
+        closed = await self._endings.run(partial(self._senders.close, self._in_time(timeout)))
         closed.value()
 
     async def send(self, message: Message) -> SendResult:

@@ -24,6 +24,7 @@ from sqlalchemy.pool import StaticPool
 from sqlalchemy.schema import CreateTable
 
 from checkback.errors import CheckbackError
+from checkback.messages.durations import seconds_of
 from checkback.messages.limits import GROUP_MAX, TRANSACTION_ID_MAX
 from checkback.producer.deduplication import fit, refuse_autocommit, why_lost
 from checkback.producer.listener import LocalTransactionState
@@ -150,11 +151,13 @@ class Barrier:
     """Marks of local transactions in the business database: SQLite or PostgreSQL, through SQLAlchemy 2.
 
     ``bind``: an engine, or a connection used by nothing else; ``table``: its name, of all producer groups of the
-    database; ``wait_s``: how long a check waits for a local transaction in progress.
+    database; ``wait``: how long a check waits for a local transaction in progress.
     Raises CheckbackError for another database, or an engine with a single shared connection (StaticPool).
     """
 
-    def __init__(self, bind: Engine | Connection, table: str = "checkback_barrier", wait_s: float = 2.0) -> None:
+    def __init__(
+        self, bind: Engine | Connection, table: str = "checkback_barrier", wait: timedelta = timedelta(seconds=2)
+    ) -> None:
         fit(bind.dialect, "Barrier")
         if not isinstance(bind, Connection) and isinstance(bind.pool, StaticPool):
             raise CheckbackError(
@@ -163,7 +166,7 @@ class Barrier:
                 "use a database in a file",
             )
         self._bind = bind
-        self._wait_ms = max(1, round(wait_s * 1000))  # 0 means no timeout in PostgreSQL
+        self._wait_ms = max(1, round(seconds_of("wait", wait) * 1000))  # 0 means no timeout in PostgreSQL
         #: for migrations: a row for each transaction, and one for each place at which it was marked
         self.table = Table(
             table,
@@ -226,7 +229,7 @@ class Barrier:
 
         Also what ``execute_local_transaction`` returns when its work has failed. ``transaction``: the check or message.
         ROLLBACK holds for this half message: the transaction may commit, or have committed, as another one. UNKNOWN if
-        the local transaction is in progress and does not end within ``wait_s``. The rollback mark is committed before
+        the local transaction is in progress and does not end within ``wait``. The rollback mark is committed before
         this returns.
         """
         key = MarkKey.of(transaction)
@@ -290,7 +293,7 @@ class Barrier:
 
     @contextmanager
     def _retry_policy(self, connection: Connection) -> Iterator[None]:
-        """Set the lock timeout to wait_s."""
+        """Set the lock timeout to ``wait``."""
         if connection.dialect.name == "postgresql":
             connection.execute(text(f"SET LOCAL lock_timeout = {self._wait_ms}"))
             yield

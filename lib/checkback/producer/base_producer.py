@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from checkback.errors import SettingsError
+from checkback.messages.durations import seconds_of
 from checkback.producer.calls import OPS, Call, Op, Route, batches, send_results, unsent
 from checkback.producer.connection import curl_options
 from checkback.producer.gateway_address import addresses
@@ -17,6 +18,7 @@ from checkback.producer.senders import LATE_S, Senders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from datetime import timedelta
 
     from checkback.producer.senders import OnOpError
 
@@ -47,6 +49,7 @@ class BaseProducer:
                 raise SettingsError(f"{value} is not possible", name, "use 1 or more")
         self._group = group
         self._retry_policy = retry_policy
+        self._total_s = retry_policy.total_timeout.total_seconds()
         self._clock, self._timer = clock, timer
         self._senders = Senders(
             addresses(group, gateway_url, token),
@@ -103,16 +106,16 @@ class BaseProducer:
             error = self._senders.hand_over(op)
         return stored(transaction_id, place, state, local_error, error)
 
-    def _in_time(self, timeout_s: float | None) -> float:
+    def _in_time(self, timeout: timedelta | None) -> float:
         """Seconds that flush and close may take."""
-        return min(self._retry_policy.total_timeout_s if timeout_s is None else timeout_s, MOST_S)
+        return min(self._total_s if timeout is None else seconds_of("timeout", timeout), MOST_S)
 
     def _no_room(self) -> GatewayError:
-        total_s = self._retry_policy.total_timeout_s
-        return GatewayError(f"too many ops wait to be sent, for {total_s:g} s", OPS.path, "send it later", refused=True)
+        what = f"too many ops wait to be sent, for {self._total_s:g} s"
+        return GatewayError(what, OPS.path, "send it later", refused=True)
 
     def _no_thread(self) -> GatewayError:
-        what = f"no thread was free for its local transaction, for {self._retry_policy.total_timeout_s:g} s"
+        what = f"no thread was free for its local transaction, for {self._total_s:g} s"
         return GatewayError(what, "threads", "send it later, or give the producer more", refused=True)
 
     def _closed(self, call: Call) -> None:
@@ -121,7 +124,7 @@ class BaseProducer:
 
     def _too_late(self, route: Route, call: Call) -> None:
         """Give a call up whose time is over before its attempt has ended."""
-        total_s = self._retry_policy.total_timeout_s
+        total_s = self._total_s
         if self._senders.withdraw(route, call):
             what, refused = f"not sent within {total_s:g} s: no gateway was free to take it", not call.attempts.lost
         else:

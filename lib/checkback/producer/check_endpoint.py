@@ -7,11 +7,13 @@ import base64
 import json
 import threading
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
 from checkback.check.wire import CheckRequest, Message
 from checkback.errors import CheckbackError
+from checkback.messages.durations import seconds_of
 from checkback.producer.daemon_threads import DaemonThreads, Outcome
 from checkback.producer.listener import (
     AsyncTransactionListener,
@@ -223,7 +225,7 @@ def check_app(
     secret: str | Mapping[str, str] | None,
     group: str | None = None,
     max_request: int = MAX_REQUEST,
-    timeout_s: float = 4.0,
+    timeout: timedelta = timedelta(seconds=4),
     threads: int = 16,
     replays: int = 200_000,
 ) -> CheckApp:
@@ -232,7 +234,7 @@ def check_app(
     A 200 is always a listener's answer, ``{"transaction_id", "queue_id", "queue_offset", "state"}``, with ``error`` if
     the listener has raised one: its type. Requests are refused with problem+json: 401 not signed with the secret or
     more than five minutes off, 403 another group, 409 replayed request, 413 over ``max_request`` bytes, 400 not a
-    check, 405, 408, 503 the listener took longer than ``timeout_s``. Checkback records each as NO_ANSWER and checks
+    check, 405, 408, 503 the listener took longer than ``timeout``. Checkback records each as NO_ANSWER and checks
     again.
 
     ``secret``: that of ``producers.GROUP.secret``, or group -> secret; None accepts unsigned checks: 403 for those of a
@@ -245,6 +247,7 @@ def check_app(
 
     Raises SettingsError for an invalid secret, CheckbackError for an unfit listener.
     """
+    timeout_s = seconds_of("timeout", timeout)
     listeners = listener if isinstance(listener, Mapping) else {group or _ANY: listener}
     if not listeners:
         raise CheckbackError("there is none", "listener", "give a listener, or {group: listener}")

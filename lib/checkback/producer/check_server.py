@@ -8,10 +8,12 @@ import socket
 import sys
 import threading
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from checkback.errors import CheckbackError, SettingsError, missing_module
+from checkback.messages.durations import seconds_of
 from checkback.urls import in_url, is_loopback
 
 if TYPE_CHECKING:
@@ -28,11 +30,12 @@ class CheckServer:
 
     ``with``, or `start` and `close`: in a separate thread. ``async with``: in the running event loop, so that an
     AsyncTransactionListener can use that loop's resources. ``port`` 0: any free port. ``certificate`` and ``key``: PEM
-    files, for https. Closing waits up to ``patience_s`` for checks in progress. A connection without a complete request
-    head for ``timeout_s`` is closed, and so are those beyond ``max_connections``, or half of the process's limit of
-    open files.
+    files, for https. Closing waits up to ``close_timeout`` for checks in progress. A connection without a complete
+    request head for ``timeout`` is closed, and so are those beyond ``max_connections``, or half of the process's limit
+    of open files.
 
-    Raises CheckbackError if it cannot listen on the address; SettingsError for another than loopback without a secret.
+    Raises CheckbackError if it cannot listen on the address; SettingsError for another than loopback without a secret;
+    TypeError for a timeout that is a plain number.
     """
 
     def __init__(
@@ -44,8 +47,8 @@ class CheckServer:
         path: str = "/check",
         certificate: str | None = None,
         key: str | None = None,
-        patience_s: int = 5,
-        timeout_s: float = 10.0,
+        close_timeout: timedelta = timedelta(seconds=5),
+        timeout: timedelta = timedelta(seconds=10),
         max_connections: int = 1000,
     ) -> None:
         if not is_loopback(host) and not app.signed:
@@ -58,11 +61,11 @@ class CheckServer:
         try:
             self._server = _server(
                 _at(path, app),
-                timeout_s,
+                seconds_of("timeout", timeout),
                 max_connections,
                 ssl_certfile=certificate,
                 ssl_keyfile=key,
-                timeout_graceful_shutdown=patience_s,
+                timeout_graceful_shutdown=seconds_of("close_timeout", close_timeout),
             )
         except BaseException:
             self._listening.close()

@@ -17,6 +17,7 @@ from checkback.producer.result import SendResult, TransactionSendResult, not_sto
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from datetime import timedelta
     from types import TracebackType
 
     from checkback.producer.listener import TransactionListener
@@ -95,19 +96,19 @@ class TransactionProducer(BaseProducer):
     ) -> None:
         self.close()
 
-    def flush(self, timeout_s: float | None = None) -> bool:
+    def flush(self, timeout: timedelta | None = None) -> bool:
         """Wait until each op of the transactions that have returned has landed, or was told to ``on_op_error``.
 
-        ``timeout_s``: None = the retry policy's total. False if that was not enough.
+        ``timeout``: None = the retry policy's total. False if that was not enough.
         """
-        return self._senders.flush(self._in_time(timeout_s))
+        return self._senders.flush(self._in_time(timeout))
 
-    def close(self, timeout_s: float | None = None) -> None:
+    def close(self, timeout: timedelta | None = None) -> None:
         """Flush, tell ``on_op_error`` of the ops that have not landed by then, and close the connections.
 
         Called in ``on_op_error`` it returns at once, and closes behind. It may be called again.
         """
-        self._senders.close(self._in_time(timeout_s))
+        self._senders.close(self._in_time(timeout))
 
     def send(self, message: Message) -> SendResult:
         """Send a message without a transaction: it is committed as it is stored (RocketMQ: DefaultMQProducer.send).

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from random import random
 
 from urllib3 import Retry
 from urllib3.exceptions import InvalidHeader
 
+from checkback.messages.durations import seconds_of
 from checkback.producer.responses import TRY_AGAIN, Reply, may_have_landed
 
 _LEAST = 0.001
@@ -19,14 +21,18 @@ MOST_S = 86_400.0
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Timeouts in seconds.
+    """How long requests may take.
 
-    ``timeout_s``: one attempt, from connecting to the last byte; ``total_timeout_s``: all attempts and the backoff
-    between them. Attempts are made until then, however many.
+    ``timeout``: one attempt, from connecting to the last byte; ``total_timeout``: all attempts and the backoff between
+    them. Attempts are made until then, however many. Raises TypeError for a plain number.
     """
 
-    timeout_s: float = 5.0
-    total_timeout_s: float = 15.0
+    timeout: timedelta = timedelta(seconds=5)
+    total_timeout: timedelta = timedelta(seconds=15)
+
+    def __post_init__(self) -> None:
+        seconds_of("timeout", self.timeout)
+        seconds_of("total_timeout", self.total_timeout)
 
 
 class Attempts:
@@ -38,7 +44,7 @@ class Attempts:
     def __init__(self, retry_policy: RetryPolicy, now: float) -> None:
         self._backoff = 0.0
         #: when all attempts must have ended
-        self.until = now + retry_policy.total_timeout_s
+        self.until = now + retry_policy.total_timeout.total_seconds()
         #: an attempt got no reply and may have landed
         self.lost = False
 

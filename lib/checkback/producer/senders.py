@@ -334,7 +334,7 @@ class Senders:
         reply: NoReply | GatewayReply
         try:
             last = max([call.attempts for call in calls], key=_until)
-            left = min(self._retry_policy.timeout_s, last.left(self._timer()))
+            left = min(self._retry_policy.timeout.total_seconds(), last.left(self._timer()))
             reply = connection.post(route.path, request_body(route, calls), left)
         except Exception as error:  # noqa: BLE001 - else callers would wait, and the thread would be gone
             logger.error("a request failed: %s", type(error).__name__, exc_info=error)
