@@ -162,9 +162,9 @@ def _of_ops(told: _Told, states: set[str]) -> set[str]:
     for row in told.decisions:
         if row["state"] != "DISCARD" and (row["state"], row["source"]) not in said:
             found.add(f"{row['state'].lower()}_without_op")
-        mine = [op["store_timestamp"] for op in ops if _names(op, row)]
-        if mine and min(mine) > row["decided_at"] + MARGIN:
-            found.add("decided_before_op")
+    if any((row["state"], row["source"]) in said for row in told.decisions):
+        decided = max(row["decided_at"] for row in told.decisions)
+        found |= {"decided_before_op"} if min(op["store_timestamp"] for op in own) > decided + MARGIN else set()
     if told.decisions and any(state not in states for state, _ in said):
         found.add("op_conflict")
     if alien and max(op["store_timestamp"] for op in alien) < _READ and "group" not in why:
@@ -174,12 +174,6 @@ def _of_ops(told: _Told, states: set[str]) -> set[str]:
     if pending and own and not early and min(op["store_timestamp"] for op in own) < _READ:
         found.add("pending_overdue")
     return found
-
-
-def _names(op: dict[str, Any], decision: dict[str, Any]) -> bool:
-    """Whether a decision may be by this op."""
-    same = all(op[name] == decision[name] for name in ("state", "source", "producer_group"))
-    return same and op["transaction_id"] in (None, decision["transaction_id"])
 
 
 def _of_content(told: _Told) -> set[str]:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from checkback.query.audit import order as audit_order
 from checkback.query.audit.findings import audit_on, findings_on
 from checkback.query.engines.duckdb_engine import DuckDBEngine
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
+from support import batch_order
 from support.acted_in_order import out_of_order
 from support.stories import BORN, CHECK_MAX, COUNTED, DECIDED, Row, Transaction, batch, checkpoint, write
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 _SECOND, _MINUTE, _HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
-_FOUND = {"decided_before_landing", "decided_before_op", "pending_overdue", "delivery_overdue"}
+_FOUND = {"pending_overdue", "delivery_overdue"}
 
 
 @dataclass
@@ -241,7 +241,7 @@ def test_decided_before_its_op_by_the_clock_where_no_version_tells(
     history: _History, monkeypatch: pytest.MonkeyPatch, files: int, after: timedelta, found: set[str]
 ) -> None:
     """And where there are too many files: then of what is beyond all doubt the versions do tell."""
-    monkeypatch.setattr(audit_order, "_FILES", files)
+    monkeypatch.setattr(batch_order, "_FILES", files)
     history.land(T.half())
     history.batch(DECIDED, T.decision(), T.published(), told=files == 0)
     history.land(T.op(store_timestamp=DECIDED + after))

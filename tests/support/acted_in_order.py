@@ -1,6 +1,6 @@
 """Whether batches obeyed what they had read, and checked what was due: a property of our code, not of a user's data.
 
-By the tables' versions, as `checkback.query.audit.order`. A version was certainly read before a batch if it is below
+By the tables' versions, as `batch_order`. A version was certainly read before a batch if it is below
 the one that the batch begins with: of that it may read some.
 """
 
@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from checkback.query.audit import order
-from checkback.query.audit.batch_reads import BatchReads
 from checkback.query.audit.batches import audit_batches
 from checkback.query.audit.facts import COMMITS, DISCARD, ROLLBACKS
 from checkback.query.engines.duckdb_engine import DuckDBEngine
@@ -21,6 +19,8 @@ from checkback.query.versions.batches import UNKNOWN
 from checkback.query.versions.table_versions import FixedTables
 from checkback.query.versions.whole_batches import OF_BATCH
 from checkback.storage.tables import Tables
+from support import batch_order as order
+from support.batch_reads import BatchReads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -104,13 +104,16 @@ class _Spare(NamedTuple):
 def out_of_order(settings: Settings) -> set[tuple[str, int, int]]:
     """What each transaction suffered, with its queue_id and queue_offset.
 
+    decided_before_landing, decided_before_op: by a batch that had not read its half message, or the op that it names.
     op_passed_over: it was checked, or decided otherwise, by a batch after one that had read its op. check_overdue: it
     is pending, and was not checked when it was due, though batches had time for it.
     """
     with DuckDBEngine(Tables.of(settings.storage)) as engine:
         accounted = audit_batches(FixedTables.take(engine), 1)
         fixed, batches = accounted.fixed, _Batches.take(accounted.fixed)
-        found = {("op_passed_over", row["queue_id"], row["queue_offset"]) for row in _passed_over(fixed, batches)}
+        early = order.out_of_order(fixed, BatchReads.take(fixed)).select(["labels", "queue_id", "queue_offset"])
+        found = {(row["labels"], row["queue_id"], row["queue_offset"]) for row in early.to_pylist()}
+        found |= {("op_passed_over", row["queue_id"], row["queue_offset"]) for row in _passed_over(fixed, batches)}
         # The rules of batches without a row are not known: they may have read what is still pending.
         spare = None if accounted.past else batches.spare()
         if spare is not None:

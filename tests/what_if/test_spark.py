@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from checkback.errors import SettingsError
-from checkback.query.engines.check_jitter import xxhash64
+from checkback.observe.counts import xxhash64
 from checkback.settings import Settings
 from checkback.storage.timestamps import time_of
 from checkback.what_if.records import RECORDED

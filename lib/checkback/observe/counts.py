@@ -90,18 +90,23 @@ def by_group(outcomes: Mapping[tuple[str, str], int], most: int) -> dict[str, Co
 
 
 _FIELDS = ("queue_id", "segment", "pending", "oldest", "scheduled")
-#: of Spark's xxhash64
+#: of org.apache.spark.sql.catalyst.expressions.XxHash64
 _SEED = 42
 
 _Groups = list[tuple[int, int, int]]
+
+
+def xxhash64(text: str) -> int:
+    """Spark's function xxhash64 of a string: signed, seed 42."""
+    found = xxh64_intdigest(text.encode(errors="surrogatepass"), _SEED)
+    return found - (found >> 63 << 64)
 
 
 def names_by_hash(groups: Iterable[str]) -> dict[int, str]:
     """The groups by the hashes that events and actions name them by, as `identity_columns` does."""
     found = {}
     for name in groups:
-        number = xxh64_intdigest(hashlib.sha1(name.encode()).hexdigest().encode(), _SEED)  # noqa: S324 - not for security
-        found[number - (number >> 63 << 64)] = name
+        found[xxhash64(hashlib.sha1(name.encode()).hexdigest())] = name  # noqa: S324 - not for security
     return found
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkback.messages.limits import MS_MAX
-from checkback.query.engines.check_jitter import xxhash64
+from checkback.observe.counts import xxhash64
 from checkback.reconcile.records.records import NOT_STATED, Kind, Reason, Source
 from checkback.what_if.records import RECORDED, Answered, Row, State
 from checkback.what_if.timeline import NO_TURN, milliseconds

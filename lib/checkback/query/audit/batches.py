@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
-from checkback.query.audit.check_intervals import RulesHistory
 from checkback.query.engines.question import Question
 from checkback.query.versions.batches import APPLICATION, BatchFault, faults, first_intervals
 from checkback.query.versions.table_versions import ALL, TOPICS
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 
     from checkback.query.engines.engine import Rows, Value
     from checkback.query.versions.table_versions import FixedTables
+    from checkback.storage.checkpoints.checkpoint import Batch
 
 #: count in `batches` -> table and predicate of the rows counted
 _COUNTS = {
@@ -36,9 +36,11 @@ _COUNTS = {
     "cancelled": ("decisions", "state = 'CANCEL'"),
     "checks": ("check_requests", "TRUE"),
 }
+#: ms; a deferred delivery is tried again sooner
+_SPARE_MS = 120_000
 #: null in a batch's row: none. Rebuild's row of an interrupted batch has no counts at all
 _DELAYS = ("scheduled", "delivered", "cancelled")
-_RULES = ("check_interval_ms", "check_max", "max_age_ms", "check_jitter_ms", "count_undelivered")
+_RULES = ("check_interval_ms", "check_max", "max_age_ms", "count_undelivered")
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ def rules(fixed: FixedTables) -> str:
     """CTE `rules`: those that each batch was decided with, from its row.
 
     Columns batch_id, ms; turn (increases with time), application (its index); check_interval, check_max, max_age,
-    jitter, count_undelivered (null = unknown); first_interval (of the application's first batch: after a rebuild it
+    count_undelivered (null = unknown); first_interval (of the application's first batch: after a rebuild it
     determines when each half message is due again). Times are ms.
     """
     places = " ".join(f"WHEN :application_{place} THEN {place}" for place in range(len(fixed.whole.applications)))
@@ -125,8 +127,8 @@ placed AS (
     FROM {{{ALL}batches}}),
 rules AS (
     SELECT batch_id, ms, place * {APPLICATION} + batch_id AS turn, place AS application,
-        check_interval_ms AS check_interval, check_max, max_age_ms AS max_age, check_jitter_ms AS jitter,
-        count_undelivered, {first} AS first_interval
+        check_interval_ms AS check_interval, check_max, max_age_ms AS max_age, count_undelivered,
+        {first} AS first_interval
     FROM placed WHERE copy = 1)"""
 
 
@@ -135,15 +137,54 @@ def rules_values(fixed: FixedTables) -> dict[str, Value]:
     return {f"application_{place}": name for place, name in enumerate(fixed.whole.applications)}
 
 
-def rules_history(fixed: FixedTables) -> RulesHistory:
-    """Of all batches."""
-    sql = f"""
-        WITH {rules(fixed)}
-        SELECT coalesce(max(jitter), 0) > 0 AS jitter, coalesce(bool_or(NOT count_undelivered), FALSE) AS uncounted
-        FROM rules"""
-    found = fixed.engine.arrow(fixed.ask(Question(sql, "jitter", rules_values(fixed))))
-    (row,) = found.to_pylist()
-    return RulesHistory(row["jitter"], row["uncounted"])
+def ever_uncounted(fixed: FixedTables) -> bool:
+    """Whether check.count_undelivered was false in any batch."""
+    sql = f"SELECT coalesce(bool_or(NOT count_undelivered), FALSE) AS uncounted FROM {{{ALL}batches}}"
+    return bool(fixed.engine.arrow(fixed.ask(Question(sql))).column("uncounted")[0].as_py())
+
+
+_QUIET = f"""
+WITH done AS (
+    SELECT {OF_BATCH} AS application, batch_id, unix_millis(batch_time) AS ms,
+        coalesce(committed IS NOT NULL AND restored_at IS NULL AND coalesce(delivered, 0) = 0, FALSE) AS idle
+    FROM {{batches}} WHERE batch_id IS NOT NULL AND batch_time IS NOT NULL AND NOT (UNDER_WAY)),
+marked AS (
+    SELECT application, batch_id, ms,
+        idle AND coalesce(lag(batch_id) OVER (PARTITION BY application ORDER BY batch_id, ms) = batch_id - 1, FALSE)
+            AS idle,
+        max(ms) OVER (PARTITION BY application ORDER BY batch_id, ms) AS latest
+    FROM done),
+since AS (
+    SELECT ms, idle AND ms = latest AS quiet,
+        max(CASE WHEN NOT idle THEN latest END) OVER (PARTITION BY application ORDER BY batch_id, ms) AS busy
+    FROM marked)
+SELECT max(ms) AS ms FROM since WHERE quiet AND ms - busy >= {_SPARE_MS}"""
+
+
+def delivered_until(fixed: FixedTables) -> int | None:
+    """Time (ms) of the latest batch that must have left nothing that was due; None: there is none.
+
+    A batch that defers deliveries (rule 11) makes some. So it is one that makes none, long after the last batch of its
+    application that may have deferred, or restored, some; before the first row, or a gap, any may have.
+    """
+    asked = Question(_QUIET.replace("UNDER_WAY", _under_way(fixed)))
+    found: int | None = fixed.engine.arrow(fixed.ask(asked)).column("ms")[0].as_py()
+    return found
+
+
+def restores(fixed: FixedTables, batch: Batch) -> bool:
+    """Whether it is a rebuild's first batch: what that restores, ops and deliveries, acts in the next one."""
+    sql = """SELECT restored_at IS NOT NULL AS restores FROM {batches}
+        WHERE batch_id = :id AND unix_millis(batch_time) = :ms"""
+    rows = fixed.engine.arrow(fixed.ask(Question(sql, values={"id": batch.batch_id, "ms": batch.time})))
+    found: list[bool] = rows.column("restores").to_pylist()
+    return found == [True]
+
+
+def _under_way(fixed: FixedTables) -> str:
+    """SQL: a batch is one of those whose rows are left out; reads batch_id, ms."""
+    ids = (f"(batch_id = {one.batch_id} AND unix_millis(batch_time) = {one.time})" for one in fixed.under_way)
+    return " OR ".join(ids) or "FALSE"
 
 
 def _compared() -> str:

@@ -2,18 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from checkback.reconcile.segment import CHECKS_AT_LEAST
-
-
-@dataclass(frozen=True)
-class RulesHistory:
-    """Whether transaction.check_jitter was ever above 0, and whether transaction.count_undelivered was ever false."""
-
-    jitter: bool = False
-    uncounted: bool = False
-
 
 _ORDER = "PARTITION BY queue_id, queue_offset ORDER BY turn, number, ms, discard"
 _BEFORE = f"{_ORDER} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
@@ -23,19 +12,22 @@ _TWIN = "PARTITION BY queue_id, queue_offset, number, discard ORDER BY turn, ms"
 
 _EVENTS = """
 events AS (
-    SELECT queue_id, queue_offset, transaction_id, FALSE AS discard, CAST(NULL AS STRING) AS reason,
+    SELECT queue_id, queue_offset, FALSE AS discard, CAST(NULL AS STRING) AS reason,
         check_times AS number, unix_millis(requested_at) AS ms, batch_id FROM {check_requests}
     UNION ALL
-    SELECT queue_id, queue_offset, transaction_id, TRUE AS discard, reason, check_times AS number,
+    SELECT queue_id, queue_offset, TRUE AS discard, reason, check_times AS number,
         unix_millis(decided_at) AS ms, batch_id FROM {decisions} WHERE state = 'DISCARD'),
 ruled AS (
-    SELECT e.*, r.turn, r.application, r.check_interval, r.check_max, r.max_age, r.jitter, r.count_undelivered,
+    SELECT e.*, r.turn, r.application, r.check_interval, r.check_max, r.max_age, r.count_undelivered,
         r.first_interval
     FROM events AS e LEFT JOIN rules AS r ON r.batch_id = e.batch_id AND r.ms = e.ms)"""
 
 
-def timed(ever: RulesHistory) -> str:
+def timed(uncounted: bool) -> str:
     """CTE `timed`: one row per check and per DISCARD. It reads the CTE `rules`.
+
+    ``uncounted``: transaction.count_undelivered was ever false. What transaction.check_jitter adds to an interval is not
+    asked for.
 
     Columns queue_id, queue_offset, discard (BOOLEAN), reason, number (check_times), ms (time), turn; slack (ms since it
     was due according to the previous check: negative is too early; null = unknown), due (of a check: when the next one
@@ -45,19 +37,16 @@ def timed(ever: RulesHistory) -> str:
 
     Rules 5 to 7 and 9 of docs/protocol.md, as implemented in `reconcile.segment`. Null = unknown.
     """
-    # Of checks by unknown rules the jitter cannot be derived.
-    own = "CASE WHEN unknown_before = 0 THEN own_jitter(transaction_id, queue_offset, asked, jitter) ELSE 0 END"
     # If checks were ever not counted, a rebuild may have lost some: then only within one application.
-    other = "coalesce(twin_application <> application, FALSE)" if ever.uncounted else "FALSE"
+    other = "coalesce(twin_application <> application, FALSE)" if uncounted else "FALSE"
     return f"""{_EVENTS},
 numbered AS (
     SELECT *, CAST(count(CASE WHEN NOT discard THEN 1 END) OVER ({_BEFORE}) AS INT) AS asked,
-        count(CASE WHEN NOT discard AND check_interval IS NULL THEN 1 END) OVER ({_BEFORE}) AS unknown_before,
         NOT count_undelivered AS by_receipt,
         (NOT count_undelivered) OR number >= check_max AS uncounted
     FROM ruled),
 dued AS (
-    SELECT *, CASE WHEN NOT discard THEN ms + check_interval + {own if ever.jitter else "0"} END AS due
+    SELECT *, CASE WHEN NOT discard THEN ms + check_interval END AS due
     FROM numbered),
 linked AS (
     SELECT *, lag(discard) OVER ({_ORDER}) AS last_discard, lag(application) OVER ({_ORDER}) AS last_application,

@@ -34,7 +34,8 @@ class RulesInForce:
     """What is known about the batches that read the half messages; times are ms.
 
     ``batch_time``: of the last one. It has read all of `half` that landed up to ``half_until``. None: unknown, or it
-    only restored a checkpoint. ``delivered_until``: see `BatchReads.delivered_until`.
+    only restored a checkpoint. ``delivered_until``: see `batches.delivered_until`. ``set_back``: how far the clock of
+    batches ever was.
     ``epochs``: the rules, in order. By the last of them, ``longest``: from a check to the next; ``enough``: checks
     required before EXPIRED. ``past``: whether there were earlier batches, of which nothing is known. ``uncounted``:
     whether checks ever counted only when they were received.
@@ -43,6 +44,7 @@ class RulesInForce:
     batch_time: int | None
     half_until: int | None
     delivered_until: int | None = None
+    set_back: int = 0
     epochs: Sequence[Epoch] = ()
     longest: int = 0
     enough: int = 0
@@ -57,6 +59,7 @@ def conditions(known: RulesInForce) -> dict[str, str]:
         **_PUBLISHING,
         **_scheduling(known),
         **_DECIDING,
+        **_order(known),
         **_checking(known),
         **_DISCARDING,
         **_sources(known),
@@ -174,6 +177,16 @@ _DECIDING = {
     "rollback_without_op": _lacks_op(ROLLBACKS),
     "op_conflict": f"decisions > 0 AND ({_COMMIT_SAID} OR {_ROLLBACK_SAID})",
 }
+
+
+def _order(known: RulesInForce) -> dict[str, str]:
+    """By the clocks, beyond all doubt: a batch decides only what it has read."""
+    certain = f"decided_turn IS NOT NULL AND decided_at + {_MARGIN_MS + known.set_back}"
+    said = f"halves > 0 AND (decision_states & op_states & {COMMITS | ROLLBACKS}) <> 0"
+    return {
+        "decided_before_landing": f"{certain} < {_LANDED_MS}",
+        "decided_before_op": f"{said} AND {certain} < CAST(floor(op_landed / 1e3) AS BIGINT)",
+    }
 
 
 def _checking(known: RulesInForce) -> dict[str, str]:

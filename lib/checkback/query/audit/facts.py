@@ -16,7 +16,6 @@ from checkback.reconcile.records.records import LONGEST_DELAY, REJECTION, Reason
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from checkback.query.audit.check_intervals import RulesHistory
 
 #: Bits of op_states and decision_states: COMMIT by source, ROLLBACK by source, DISCARD; SCHEDULED: COMMIT for later.
 COMMITS, ROLLBACKS, DISCARD, SCHEDULED = 0x0F, 0xF0, 0x100, 0x200
@@ -82,11 +81,11 @@ STATE_BITS = f"""CASE
     WHEN state = 'DISCARD' THEN {DISCARD} ELSE 0 END"""
 
 
-def facts(ever: RulesHistory, *, ignore_case: bool, absent: Collection[str] = ()) -> str:
+def facts(uncounted: bool, *, ignore_case: bool, absent: Collection[str] = ()) -> str:
     """CTE `facts`: those of each transaction. It reads tables, `topics`, the `published_notes`, and the CTE `rules`.
 
-    ``absent``: tables, and `topics`, that have no row of these transactions: they are not read, and what only their
-    rows could tell is not computed.
+    ``uncounted``: as `timed`. ``absent``: tables, and `topics`, that have no row of these transactions: they are not
+    read, and what only their rows could tell is not computed.
 
     Columns, integers, null if there is no such row or the value is unknown: queue_id, queue_offset; of the first half
     message at the offset: born, own_immunity (ms), landed (us), who, content; halves, messages (without a transaction),
@@ -97,11 +96,11 @@ def facts(ever: RulesHistory, *, ignore_case: bool, absent: Collection[str] = ()
     (us, last); decision_states, decided_checks (max), decided_turn (first); checks (rows), repeated_checks, over_limit
     (rows), last_check, last_turn, first_check_at (ms), next_check_at (ms, by the last check), least_slack (ms); of
     discards: least_end_slack, too_young (ms: halves that landed then or later), lacking (checks), unreceived
-    (check_times, if all had to be received); rejected (bits); committed_at (ms, of the COMMIT), deliver_at (ms, by it),
-    due_at (ms, the latest by it or a delivery), delivered_at, published_at, unpublished_at (ms, first), published_turn,
-    unpublished_turn (first); deliveries, cancels, cancelled, cancel_ops (rows), cancel_landed (us, first);
-    published_batch, unpublished_batch, kept_batch (of `discarded`), decided_batch, delivered_batch, cancelled_batch:
-    hashes; decided_why, kept_why: of a discard or cancel, hashes.
+    (check_times, if all had to be received); rejected (bits); decided_at (ms), committed_at (ms, of the COMMIT),
+    deliver_at (ms, by it), due_at (ms, the latest by it or a delivery), delivered_at, published_at, unpublished_at (ms,
+    first), published_turn, unpublished_turn (first); deliveries, cancels, cancelled, cancel_ops (rows), cancel_landed
+    (us, first); published_batch, unpublished_batch, kept_batch (of `discarded`), decided_batch, delivered_batch,
+    cancelled_batch: hashes; decided_why, kept_why: of a discard or cancel, hashes.
     """
     sources = [source for source in (*_sources(ignore_case), _TIMED) if source.table not in absent]
     rows = " UNION ALL ".join(source.rows for source in sources)
@@ -110,7 +109,7 @@ def facts(ever: RulesHistory, *, ignore_case: bool, absent: Collection[str] = ()
         f"{one.sql if kinds & set(one.kinds) else f'CAST({one.none} AS BIGINT)'} AS {name}"
         for name, one in _AGGREGATES.items()
     )
-    return f"""{timed(ever)},
+    return f"""{timed(uncounted)},
 owners AS (
     SELECT queue_id, queue_offset, min_by(coalesce(producer_group, ''), {_STORE}) AS own_group,
         min_by(coalesce(transaction_id, ''), {_STORE}) AS own_transaction
@@ -380,6 +379,7 @@ _AGGREGATES = {
     "decided_checks": _fold("max", "begin", _DECISION),
     "decided_turn": _fold("min", "store", _DECISION),
     **_span("decision_owner", "who", _DECISION, _CANCEL, _DELIVERY),
+    "decided_at": _fold("max", "content", _DECISION),
     "committed_at": _Aggregate(
         (_DECISION,), f"max(CASE WHEN kind = {_DECISION} AND (number & {COMMITS}) <> 0 THEN content END)"
     ),

@@ -11,11 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from checkback.messages.half import FIRST_PLACE, RESUMED_FROM
-from checkback.query.audit.batch_reads import BatchReads
-from checkback.query.audit.batches import rules, rules_history, rules_values
+from checkback.query.audit.batches import delivered_until, ever_uncounted, restores, rules, rules_values
 from checkback.query.audit.conditions import RulesInForce, conditions
 from checkback.query.audit.facts import WHO, facts
-from checkback.query.audit.order import out_of_order
 from checkback.query.audit.ordinary import sort_out, sources
 from checkback.query.audit.promises import FINDINGS
 from checkback.query.engines.question import Question
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from checkback.query.audit.batches import BatchAudit
-    from checkback.query.audit.check_intervals import RulesHistory
     from checkback.query.audit.ordinary import Sorted
     from checkback.query.versions.table_versions import FixedTables
     from checkback.settings import Settings
@@ -64,17 +61,14 @@ def labelled(
         return found
 
     @cache  # it asks the tables, whichever part is looked at
-    def judged_by() -> tuple[RulesHistory, RulesInForce]:
-        ever = rules_history(fixed)
-        return ever, _in_force(accounted, reads, ever)
+    def judged_by() -> RulesInForce:
+        return _in_force(accounted)
 
-    reads = BatchReads.take(fixed)
     if whole:
-        looked_at = form(_of_facts(fixed, *judged_by(), figures=figures))
+        looked_at = form(_of_facts(fixed, judged_by(), figures=figures))
         for part in fixed.parts():
             yield from ask(part, looked_at)
         yield from ask(fixed, form(_repeated(fixed, settings)))
-        yield from _in_disorder(fixed, out_of_order(fixed, reads), form)
         return
     published = 0
     for part, found in _sorted_out(fixed):
@@ -82,23 +76,12 @@ def labelled(
         if figures:
             yield from ask(part, form(Question(_USUAL)), ordinary=engine.keep("ordinary", found.ordinary))
         if found.others.num_rows:
-            looked_at = form(_of_facts(fixed, *judged_by(), figures=figures, absent=found.absent))
+            looked_at = form(_of_facts(fixed, judged_by(), figures=figures, absent=found.absent))
             for some in part.of(found.others).parts():
                 yield from ask(some, looked_at)
-        if found.late.num_rows:
-            yield from _in_disorder(fixed, out_of_order(part.of(found.late), reads), form)
     twice = _several_times(fixed, published)
     sql = f"{_QUICK} IN (SELECT quick FROM {{twice}})" if twice.num_rows else "FALSE"
     yield from ask(fixed, form(_repeated(fixed, settings, sql)), twice=engine.keep("twice", twice))
-
-
-def _in_disorder(fixed: FixedTables, found: pa.Table, form: Callable[[Question], Question]) -> list[dict[str, Any]]:
-    if not found.num_rows:
-        return []
-    question = form(Question("SELECT * FROM {disorder}", _ORDER))
-    asked = fixed.ask(question, {"disorder": fixed.engine.keep("disorder", found)})
-    rows: list[dict[str, Any]] = fixed.engine.arrow(asked).to_pylist()
-    return rows
 
 
 def _sorted_out(fixed: FixedTables) -> Iterator[tuple[FixedTables, Sorted]]:
@@ -130,9 +113,7 @@ def _several_times(fixed: FixedTables, rows: int) -> pa.Table:
     return pa.table({"quick": pa.array(np.concatenate([np.empty(0, np.int64), *twice]))})
 
 
-def _of_facts(
-    fixed: FixedTables, ever: RulesHistory, known: RulesInForce, *, figures: bool, absent: Collection[str] = ()
-) -> Question:
+def _of_facts(fixed: FixedTables, known: RulesInForce, *, figures: bool, absent: Collection[str] = ()) -> Question:
     """The findings of each transaction: labels (their names, with commas), queue_id, queue_offset, born (ms).
 
     ``absent``: see `facts`.
@@ -144,7 +125,7 @@ def _of_facts(
         if figures or FINDINGS[name].level != "figure"
     )
     sql = f"""
-        WITH {rules(fixed)}, {facts(ever, ignore_case=fixed.ignores_case, absent=absent)}
+        WITH {rules(fixed)}, {facts(known.uncounted, ignore_case=fixed.ignores_case, absent=absent)}
         SELECT concat_ws(',', {labels}) AS labels, queue_id, queue_offset, born FROM facts"""
     return Question(sql, _ORDER, rules_values(fixed))
 
@@ -171,18 +152,19 @@ def _repeated(
     return Question(sql, _ORDER)
 
 
-def _in_force(accounted: BatchAudit, reads: BatchReads, ever: RulesHistory) -> RulesInForce:
+def _in_force(accounted: BatchAudit) -> RulesInForce:
     fixed, batches = accounted.fixed, accounted.fixed.whole.batches
     done = last_done_batch(fixed)
-    row = None if done is None else reads.find(done.batch_id, done.time)
-    acted = row is None or not reads.restores(row)
+    acted = done is not None and not restores(fixed, done)
+    set_back = np.maximum.accumulate(batches["time"]) - batches["time"]
     known = RulesInForce(
         batch_time=done.time if done is not None and acted else None,
         half_until=fixed.half_read_until() if acted else None,
-        delivered_until=reads.delivered_until(),
+        delivered_until=delivered_until(fixed),
+        set_back=int(set_back.max(initial=0)),
         epochs=epochs(batches),
         past=accounted.past,
-        uncounted=ever.uncounted,
+        uncounted=ever_uncounted(fixed),
     )
     if not len(batches):
         return known

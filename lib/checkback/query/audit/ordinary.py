@@ -100,13 +100,11 @@ _LABELS = ("halves,published", "halves,rolled_back", "halves,pending")
 class Sorted(NamedTuple):
     """``ordinary``: labels, queue_id, queue_offset, born (ms). ``others``: queue_id, queue_offset, each once.
 
-    ``late``: of both, queue_id, queue_offset of those that `order` has to look at, each once. ``published``: rows of
-    the topics. ``absent``: tables, and `topics`, that have no row of ``others``.
+    ``published``: rows of the topics. ``absent``: tables, and `topics`, that have no row of ``others``.
     """
 
     ordinary: pa.Table
     others: pa.Table
-    late: pa.Table
     published: int
     absent: frozenset[str] = frozenset()
 
@@ -158,7 +156,7 @@ def sort_out(rows: Mapping[str, pa.Table]) -> Sorted:
     published = _published(rows["topics"], found["topics"], half, usual)
     usual &= said["op"] == said["decisions"]
     decided, out = (_batches(rows[name], found[name], len(usual)) for name in ("decisions", "topics"))
-    usual &= ~published | (decided == out)
+    usual &= (~published | (decided == out)) & ~_late({**rows, "half": half}, found)
     course = np.full(len(own), -1)
     course[usual & published & ((said["op"] & COMMITS) != 0)] = 0
     course[usual & ~published & ((said["op"] & ROLLBACKS) != 0)] = 1
@@ -168,19 +166,15 @@ def sort_out(rows: Mapping[str, pa.Table]) -> Sorted:
     labels = pa.array(_LABELS).take(pa.array(course, mask=course < 0))
     ordinary = half.select([*KEY, "born"]).append_column("labels", labels).filter(pa.array(course >= 0))
     others = pa.concat_tables(table.select(KEY) for table in strange)
-    late = half.select(KEY).filter(pa.array(_late({**rows, "half": half}, found)))
     taken = np.append(course >= 0, False)  # -1: there is no half message
     absent = {name for name in (*_NAMED, "topics") if taken[found[name]].all()}
     sources = pc.unique(rows["others"].column("source")).to_pylist()
     absent |= {name for number, name in enumerate(_OTHERS) if number not in sources}
-    return Sorted(ordinary, others.group_by(KEY).aggregate([]), late, len(found["topics"]), frozenset(absent))
+    return Sorted(ordinary, others.group_by(KEY).aggregate([]), len(found["topics"]), frozenset(absent))
 
 
 def _late(rows: Mapping[str, pa.Table], found: Mapping[str, Numbers]) -> Flags:
-    """Whether `order` has to look at a half message. Of several rows any is enough; unknown times are such.
-
-    By the clocks it or an op landed after a decision.
-    """
+    """Whether by the clocks a half message or an op of it landed after a decision. Unknown times are such."""
     half, op, decisions = (rows[name] for name in ("half", "op", "decisions"))
     own, of_op = found["half"], found["op"]
     count = len(half) + 1  # -1: there is no half message

@@ -49,7 +49,7 @@ _ALL = (
     Finding("half_rows_removed", "broken", "P1", "has taken rows out of `half` (RESTORE does): lost", "commit"),
     Finding("op_rows_removed", "broken", "P1", "has taken rows out of `op` (RESTORE does): lost", "commit"),
     Finding("decision_without_half", "broken", "P1", "decided, but there is no half message"),
-    Finding("decided_before_landing", "broken", "P1", "decided by a batch that had not read its half message"),
+    Finding("decided_before_landing", "broken", "P1", "decided by a batch long before its half message landed"),
     Finding("published_without_half", "broken", "P1", "published, but there is no half message"),
     Finding("discarded_without_half", "broken", "P1", "in `discarded`, but there is no half message"),
     Finding(
@@ -98,7 +98,7 @@ _ALL = (
     Finding("resumed_twice", "broken", "P2", "one discarded message was resumed twice, and both are published"),
     Finding("published_without_commit", "broken", "P3", "published, but not decided COMMIT"),
     Finding("commit_without_op", "broken", "P3", "decided COMMIT, but no op of its group said so"),
-    Finding("decided_before_op", "broken", "P3", "decided by a batch that had not read the op that it names"),
+    Finding("decided_before_op", "broken", "P3", "decided by a batch long before an op of its own landed"),
     Finding("decided_twice", "broken", "P4", "more than one decision"),
     Finding(
         "decision_of_another",

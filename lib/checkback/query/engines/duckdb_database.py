@@ -12,7 +12,6 @@ import duckdb
 from duckdb.func import ARROW, SPECIAL
 
 from checkback.errors import SettingsError, StorageError, printable
-from checkback.query.engines.check_jitter import NAME, own_jitter
 from checkback.query.engines.rejected_names import NAMES, REJECTED_NAMES, rejected_names
 from checkback.query.engines.version_at import TOO_LONG_AGO
 from checkback.storage.timestamps import LEAST, MOST
@@ -53,7 +52,6 @@ _MACROS = rf"""
     first_error(error, tries) AS list_filter([error] || errors_of(tries), lambda one: one NOT LIKE '{NOT_TRIED}%')[1]
 """
 _FUNCTIONS: tuple[tuple[str, Any, list[str], str], ...] = (
-    (NAME, own_jitter, ["VARCHAR", "BIGINT", "INTEGER", "BIGINT"], "BIGINT"),
     (REJECTED_NAMES, rejected_names, ["VARCHAR"], f"STRUCT({NAMES})"),
 )
 # Wanted, see `Database.table`.

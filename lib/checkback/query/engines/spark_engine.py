@@ -6,15 +6,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pandas as pd
 import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import Window
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.functions import arrow_udf, pandas_udf
+from pyspark.sql.pandas.functions import arrow_udf
 
 from checkback.errors import SettingsError, StorageError, one_line
-from checkback.query.engines.check_jitter import NAME, own_jitter
 from checkback.query.engines.engine import PARAMETER, tables_in
 from checkback.query.engines.rejected_names import NAMES, REJECTED_NAMES, rejected_names
 from checkback.query.engines.version_at import TOO_LONG_AGO
@@ -213,8 +211,6 @@ class SparkEngine:
         """See Engine."""
         for ours, theirs in _SPARK.items():
             text = text.replace(ours, theirs)
-        if f"{NAME}(" in text:
-            self.spark.udf.register(NAME, pandas_udf(_jitter, "bigint"))  # type: ignore[call-overload]
         if f"{REJECTED_NAMES}(" in text:
             self.spark.udf.register(REJECTED_NAMES, arrow_udf(rejected_names, NAMES))  # type: ignore[call-overload]
         text = PARAMETER.sub(lambda match: _literal(values[match[1]]), text)
@@ -223,12 +219,6 @@ class SparkEngine:
     def arrow(self, rows: DataFrame) -> pa.Table:
         """See Engine."""
         return python_values(rows.toArrow())
-
-
-def _jitter(ids: pd.Series, offsets: pd.Series, asked: pd.Series, most: pd.Series) -> pd.Series:
-    columns = ((ids, pa.string()), (offsets, pa.int64()), (asked, pa.int32()), (most, pa.int64()))
-    found = own_jitter(*(pa.Array.from_pandas(column, type=kind) for column, kind in columns))
-    return pd.Series(found.to_numpy())
 
 
 def _literal(value: Value) -> str:

@@ -21,9 +21,9 @@ from checkback.storage.log.snapshot_files import Span
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from checkback.query.audit.batch_reads import BatchReads
     from checkback.query.versions.table_versions import FixedTables
     from checkback.storage.log.commit_reader import Added
+    from support.batch_reads import BatchReads
 
     Row = Mapping[str, Any]
 
