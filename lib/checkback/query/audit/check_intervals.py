@@ -26,8 +26,8 @@ ruled AS (
 def timed(uncounted: bool) -> str:
     """CTE `timed`: one row per check and per DISCARD. It reads the CTE `rules`.
 
-    ``uncounted``: transaction.count_undelivered was ever false. What transaction.check_jitter adds to an interval is not
-    asked for.
+    ``uncounted``: transaction.count_undelivered was ever false. What transaction.check_jitter adds to an interval is
+    not asked for.
 
     Columns queue_id, queue_offset, discard (BOOLEAN), reason, number (check_times), ms (time), turn; slack (ms since it
     was due according to the previous check: negative is too early; null = unknown), due (of a check: when the next one
