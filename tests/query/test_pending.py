@@ -10,20 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from checkback.cli import main
 from checkback.errors import SettingsError
-from checkback.query import (
-    check_outcomes,
-    decision_latency,
-    decisions,
-    groups,
-    lineage,
-    pending,
-    pending_over_time,
-    table,
-)
+from checkback.query import pending, pending_over_time, table
 from checkback.query.answers import Answers
 from checkback.query.json_lines import json_rows
 from checkback.query.pending_transactions import CONTENT
@@ -41,7 +32,7 @@ from support.stories import DONE, Row, Transaction, batch, checkpoint, ms, write
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 NOW = DONE + timedelta(seconds=5)
 _A, _B = "http://127.0.0.1:1/a", "http://127.0.0.1:1/b"
@@ -133,14 +124,14 @@ def _committed_at(root: Path, time: datetime, *names: str) -> None:
             made_at(commits.place, version, ms(time) + version)
 
 
-def rows_of(found: DataFrame) -> list[dict[str, Any]]:
+def rows_of(found: pa.Table) -> list[dict[str, Any]]:
     """The rows, times as UTC text: Python's own would be in this machine's time zone."""
-    return list(json_rows(found.toArrow()))
+    return list(json_rows(found))
 
 
-def test_pending_tells_of_each_how_often_and_why(spark: SparkSession, settings: Settings) -> None:
-    found = pending(spark, settings, NOW)
-    assert tuple(found.columns) == COLUMNS
+def test_pending_tells_of_each_how_often_and_why(settings: Settings) -> None:
+    found = Answers(settings).pending(NOW)
+    assert tuple(found.column_names) == COLUMNS
     rows = {row["queue_offset"]: row for row in rows_of(found)}
     assert list(rows) == [0, 1, 10, 30, 22, 21]
     told = {offset: (row["check_times"], row.get("op_waiting"), row["why"]) for offset, row in rows.items()}
@@ -282,7 +273,7 @@ def test_time_beyond_pythons_hides_nobody(spark: SparkSession, tmp_path: Path, f
         place = rows.schema.get_field_index(name)
         rows = rows.set_column(place, rows.schema.field(name), pa.array([far], pa.timestamp("us", "UTC")))
     write_deltalake(f"{tmp_path}/half", rows, mode="append")
-    assert [row["transaction_id"] for row in rows_of(pending(spark, settings))] == ["honest", "far"]
+    assert [row["transaction_id"] for row in rows_of(pending(spark, settings).toArrow())] == ["honest", "far"]
     assert [name in repr(table(pending(spark, settings))) for name in ("honest", "far")] == [True, True]
     assert repr(table(spark.range(1))).endswith("0")
     days = pending_over_time(spark, settings, every=timedelta(days=1))
@@ -290,17 +281,16 @@ def test_time_beyond_pythons_hides_nobody(spark: SparkSession, tmp_path: Path, f
     assert (counts[0], counts[-1]) == (1, 2)
 
 
-def test_bodies_only_when_asked_for(spark: SparkSession, settings: Settings) -> None:
-    found = pending(spark, settings, NOW, bodies=True)
-    assert tuple(found.columns) == (*COLUMNS, *CONTENT)
-    first = found.first()
-    assert first is not None
-    assert (bytes(first["body"]), first["properties"]["a"]) == (b"body", "1")
+def test_bodies_only_when_asked_for(settings: Settings) -> None:
+    found = Answers(settings).pending(NOW, bodies=True)
+    assert tuple(found.column_names) == (*COLUMNS, *CONTENT)
+    first = found.to_pylist()[0]
+    assert (first["body"], dict(first["properties"])["a"]) == (b"body", "1")
 
 
-def test_groups_tell_who_since_when_and_why(spark: SparkSession, settings: Settings) -> None:
-    found = groups(spark, settings, NOW, stuck=True)
-    assert tuple(found.columns) == GROUP_COLUMNS
+def test_groups_tell_who_since_when_and_why(settings: Settings) -> None:
+    found = Answers(settings).groups(NOW, stuck=True)
+    assert tuple(found.column_names) == GROUP_COLUMNS
     rows = {row["producer_group"]: row for row in rows_of(found)}
     assert list(rows) == ["dead", "unknown", "nowhere"]  # of "well" all that is overdue has an op
     assert {group: row["why"] for group, row in rows.items()} == {
@@ -330,31 +320,29 @@ def test_groups_that_go_on_alone_are_listed_but_not_stuck(settings: Settings) ->
     assert stuck.column("producer_group").to_pylist() == ["dead", "unknown", "nowhere"]
 
 
-def test_reconcile_that_stands_is_named(spark: SparkSession, settings: Settings) -> None:
+def test_reconcile_that_stands_is_named(settings: Settings) -> None:
     """Ten minutes later; and at a time of which the checkpoint knows no batch, nothing is said of it."""
-    later = {row["why"].partition(";")[0] for row in rows_of(groups(spark, settings, _ago(-10), stuck=True))}
+    later = {row["why"].partition(";")[0] for row in rows_of(Answers(settings).groups(_ago(-10), stuck=True))}
     assert later == {"reconcile does not run: last batch 00:00"}
 
 
-def test_minutes(spark: SparkSession, settings: Settings) -> None:
+def test_minutes(settings: Settings) -> None:
     """Rows to plot; each minute of pending has one."""
-    decided = rows_of(decisions(spark, settings, NOW))
+    decided = rows_of(Answers(settings).decisions(NOW))
     assert {(row["minute"], row["producer_group"], row["state"], row["decisions"]) for row in decided} == {
         ("2026-01-01T23:30:00.000Z", "dead", "COMMIT", 1),
         ("2026-01-01T23:57:00.000Z", "well", "COMMIT", 1),
     }
-    since = rows_of(decisions(spark, settings, NOW, since=_ago(5)))
+    since = rows_of(Answers(settings).decisions(NOW, since=_ago(5)))
     assert [row["producer_group"] for row in since] == ["well"]
-    coarse = rows_of(decisions(spark, settings, NOW, every=timedelta(hours=1)))
+    coarse = rows_of(Answers(settings).decisions(NOW, every=timedelta(hours=1)))
     assert {(row["minute"], row["producer_group"]) for row in coarse} == {
         ("2026-01-01T23:00:00.000Z", "dead"),
         ("2026-01-01T23:00:00.000Z", "well"),
     }
-    fine = rows_of(
-        pending_over_time(spark, settings, NOW, every=timedelta(seconds=30)).where("producer_group = 'unknown'")
-    )
+    fine = rows_of(Answers(settings).pending_over_time(NOW, every=timedelta(seconds=30), group="unknown"))
     assert [row["minute"] for row in fine[:2]] == ["2026-01-01T23:55:00.000Z", "2026-01-01T23:55:30.000Z"]
-    outcomes = rows_of(check_outcomes(spark, settings, NOW))
+    outcomes = rows_of(Answers(settings).check_outcomes(NOW))
     assert Counter((row["producer_group"], row.get("endpoint"), row["outcome"]) for row in outcomes) == {
         ("dead", _A, "COMMIT"): 1,
         ("dead", _A, "FAILED_TRY"): 1,
@@ -363,9 +351,9 @@ def test_minutes(spark: SparkSession, settings: Settings) -> None:
         ("nowhere", None, "NO_ANSWER"): 1,
     }
     assert sum(row["checks"] for row in outcomes if row["outcome"] != "FAILED_TRY") == 7
-    latency = {row["producer_group"]: row for row in rows_of(decision_latency(spark, settings, NOW))}
+    latency = {row["producer_group"]: row for row in rows_of(Answers(settings).decision_latency(NOW))}
     assert (latency["well"]["from_birth_p50_s"], latency["well"]["from_landing_p99_s"]) == (60, 59)
-    over_time = rows_of(pending_over_time(spark, settings, NOW))
+    over_time = rows_of(Answers(settings).pending_over_time(NOW))
     of_group: dict[str, list[int]] = {}
     for row in over_time:
         of_group.setdefault(row["producer_group"], []).append(row["pending"])
@@ -377,9 +365,9 @@ def test_minutes(spark: SparkSession, settings: Settings) -> None:
     }
 
 
-def test_lineage_is_the_whole_story_in_order(spark: SparkSession, settings: Settings) -> None:
-    found = lineage(spark, settings, "tx-0-1")
-    assert tuple(found.columns) == LINEAGE_COLUMNS
+def test_lineage_is_the_whole_story_in_order(settings: Settings) -> None:
+    found = Answers(settings).lineage("tx-0-1")
+    assert tuple(found.column_names) == LINEAGE_COLUMNS
     rows = rows_of(found)
     assert [(row["event"], row["detail"]) for row in rows] == [
         ("HALF", "for a, born 2026-01-01 23:48:05.000"),
@@ -392,10 +380,10 @@ def test_lineage_is_the_whole_story_in_order(spark: SparkSession, settings: Sett
         (name, 1, True) for name in ("half", "op", "check_requests", "check_answers")
     }
     assert {row["committed_at"] for row in rows} == {"2026-01-02T00:00:04.001Z"}
-    assert [row["event"] for row in rows_of(lineage(spark, settings, "tx-0-1", group="other"))] == ["OP"]
+    assert [row["event"] for row in rows_of(Answers(settings).lineage("tx-0-1", group="other"))] == ["OP"]
 
 
-def test_lineage_after_optimize_knows_the_version_at_most(spark: SparkSession, tmp_path: Path) -> None:
+def test_lineage_after_optimize_knows_the_version_at_most(tmp_path: Path) -> None:
     """And of what was discarded, resumed and rejected it tells, too; bodies and properties it does not."""
     settings = Settings.model_validate({"storage": {"root": str(tmp_path)}, "reconcile": {"partitions": 2}})
     tables = Tables.of(settings.storage)
@@ -412,10 +400,10 @@ def test_lineage_after_optimize_knows_the_version_at_most(spark: SparkSession, t
     ]
     raw = json.dumps({"queue_id": 1, "queue_offset": 0, "producer_group": "pay", "transaction_id": "tx-1-0"})
     story.append(("rejected", {"source": "op", "raw": raw, "reason": "wrong producer_group", "rejected_at": DONE}))
-    write(spark, tables, story)
+    write(None, tables, story)
     append(tmp_path, "half", [Transaction(1, 7).half()[1]])
-    spark.sql(f"OPTIMIZE delta.`{tmp_path}/half`")
-    rows = rows_of(lineage(spark, settings, "tx-1-0"))
+    DeltaTable(str(tmp_path / "half")).optimize.compact()
+    rows = rows_of(Answers(settings).lineage("tx-1-0"))
     assert Counter(row["event"] for row in rows) == {
         "HALF": 1,
         "RESUMED": 1,
@@ -481,10 +469,10 @@ def test_wrong_time_is_told(command: list[str], tmp_path: Path, capfd: pytest.Ca
     assert "'noon' is not a time; write 2026-11-20T15:00" in capfd.readouterr().err
 
 
-def test_without_tables_it_is_told_what_to_do(spark: SparkSession, tmp_path: Path) -> None:
+def test_without_tables_it_is_told_what_to_do(tmp_path: Path) -> None:
     settings = Settings.model_validate({"storage": {"root": str(tmp_path)}})
     with pytest.raises(SettingsError, match="there is no such table; run `checkback reconcile` first"):
-        pending(spark, settings)
+        Answers(settings).pending()
 
 
 def test_message_without_a_transaction_waits_for_the_next_batch(
