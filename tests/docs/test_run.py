@@ -229,7 +229,7 @@ def test_consumer_applies_a_message_once() -> None:
 
 
 def test_filter() -> None:
-    names = _run(_python("docs/filter.md", "Message filters"), {})
+    names = _run(_python("docs/consumer.md", "Filters"), {})
     assert names["selector"].columns == ("properties",)
 
 
@@ -246,8 +246,8 @@ def _credits(root: Path) -> Published:
 
 def test_consumer_groups_in_a_notebook(tmp_path: Path) -> None:
     root = _credits(tmp_path).tables.root
-    _run(_python("docs/consumer-commands.md", "group list, group describe"), {"settings": root})
-    code = _python("docs/consumer-commands.md", "group list, group describe").text.splitlines()[-1]
+    _run(_python("docs/consumer.md", "group list, group describe"), {"settings": root})
+    code = _python("docs/consumer.md", "group list, group describe").text.splitlines()[-1]
     found = eval(code, {"queues": consumers(root)})  # noqa: S307 - the page's own line
     assert found.loc["credits", "payments"].lag_messages == 3
 
@@ -257,7 +257,7 @@ def test_metrics_of_a_consumer(tmp_path: Path) -> None:
     root = _credits(tmp_path).tables.root
     consumer = PushConsumer("credits", root, lambda _: ConsumeResult.SUCCESS).subscribe("payments")
     made = _run(
-        _python("docs/consumer-commands.md", "Metrics"),
+        _python("docs/consumer.md", "Metrics"),
         {"consumer": consumer},
         **{'"data"': repr(root), "port=9109": "port=0", "...": "owned = consumer.queues()"},
     )
@@ -283,13 +283,13 @@ def test_every_python_block_is_run() -> None:
     here = {
         ("README.md", "A producer"),
         ("docs/rocketmq.md", "Moving a producer"),
-        ("docs/filter.md", "Message filters"),
+        ("docs/consumer.md", "Filters"),
     }
     here |= {("docs/producer.md", heading) for heading in ("The check endpoint", "The consumer")}
     here.add(("docs/producer.md", "Several gateways"))
     here.add(("docs/producer.md", "Half messages and transaction ids"))
     here |= {("docs/inspect.md", heading) for heading in ("In Python", "The audit in Python", "What-if in a notebook")}
-    here |= {("docs/consumer-commands.md", heading) for heading in ("group list, group describe", "Metrics")}
+    here |= {("docs/consumer.md", heading) for heading in ("group list, group describe", "Metrics")}
     there = {("docs/producer.md", "A service in one page"), ("docs/protocol.md", "Messages without a transaction")}
     # tests/producer/test_docs.py, tests/consumer/test_docs.py
     there |= {("docs/consumer.md", "Consuming a topic"), ("docs/consumer.md", "Exactly once")}

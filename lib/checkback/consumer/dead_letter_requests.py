@@ -323,7 +323,7 @@ def request_json(request: Request, judged: Sequence[Judged], done: bool) -> dict
 
 
 def as_json(one: Judged) -> dict[str, Any]:
-    """A dead letter as docs/consumer-commands.md describes it."""
+    """A dead letter as docs/consumer.md describes it."""
     return {
         "topic": one.buried.queue.topic,
         "queue_id": one.buried.queue.queue_id,

@@ -1,4 +1,4 @@
-"""A subscription's filter with RocketMQ's meaning, for one message, for Spark and for Arrow (docs/filter.md)."""
+"""A subscription's filter with RocketMQ's meaning, for one message, for Spark and for Arrow (docs/consumer.md)."""
 
 from __future__ import annotations
 
