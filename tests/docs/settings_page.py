@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError, create_model
 
+from checkback.messages.limits import INT_MAX
 from checkback.settings import Producer, Settings
 from checkback.settings.values import format_size
 from docs.markdown import prose, table
@@ -28,8 +29,7 @@ _HEAD = """# Settings
 <!-- Made by `make docs` from lib/checkback/settings/model.py and conf/base.yml: change those. -->
 
 Layers, each overriding the one before: the defaults, `conf/base.yml` in the working folder, the file of `--config`, the
-environment, `--set`. Maps merge, lists replace. `checkback config show` shows each value and the layer it comes
-from.
+environment, `--set`. Maps merge, lists replace. `checkback config show` shows each value and its layer.
 
 ```sh
 checkback config show --config conf/base.yml --set transaction.timeout=2s
@@ -37,36 +37,31 @@ CHECKBACK__TRANSACTION__TIMEOUT=2s checkback config show
 CHECKBACK__PRODUCERS__ORDERS__ENDPOINTS='["http://127.0.0.1:8901/check"]' checkback config show
 ```
 
-Values are YAML, also those of variables and `--set`, without its tags (`!!int`), dates, octal numbers and
-numbers of base 60: `010` and `2:28` are text. A duration is a whole number with a unit: `500ms`, `6s`, `1m`,
-`72h`, `2d`. So is a size: `512B`, `32KiB`, `16MiB`, `1GiB`, `1TiB`. `null` means not set. An unknown key or an invalid
-value is reported in one line that names the key, its layer and the fix; exit code 2.
+Values are YAML, without its tags, dates, octal and base-60 numbers: `010` and `2:28` are text. A duration is a whole
+number with a unit: `500ms`, `6s`, `1m`, `72h`, `2d`. So is a size: `512B`, `32KiB`, `16MiB`, `1GiB`, `1TiB`. `null`
+means not set. An unknown key or an invalid value ends the command with one line and exit code 2.
 
-*fixed*: the checkpoint depends on it. `reconcile` refuses to start with another value; `checkback rebuild` creates a
-checkpoint with the new one ([runbook.md](runbook.md#rebuild)). `land` refuses another `kafka.queue_base` for a topic
-that has landed ([landing.md](landing.md#kafka)).
+*Fixed* settings belong to the checkpoint. `reconcile` and `land` refuse another value. `checkback rebuild` creates a
+checkpoint with the new one ([runbook.md](runbook.md#rebuild)); `kafka.queue_base` stays as it is for a
+topic that [has landed](landing.md#kafka).
 """
-_PRODUCERS = """Each key of `producers` is a producer group, with these settings below it. Its name has
-letters, digits, `_`, `-`.
+_PRODUCERS = """Each key of `producers` is a producer group (letters, digits, `_`, `-`) with these settings:
 
 ```yaml
 producers:
   orders: {endpoints: ["https://orders.example.com/check"], secret: "env:ORDERS_SECRET", token: "env:ORDERS_TOKEN"}
 ```
 
-A `secret` or `token` is only allowed in the environment, never in a file or on the command line: `env:NAME` refers to
-the variable. Both are masked wherever settings are printed. `gateway`, `reconcile`, `land` and `config show` refuse to
-start without the variables of all groups; commands that look at the tables, or work on them, need none of them. To make
-them:
+A `secret` or `token` is accepted from the environment only: `env:NAME` names the variable. Both are masked wherever
+settings are printed. `gateway`, `reconcile`, `land` and `config show` need the variables of all groups; other commands
+need none. To create them:
 
 ```sh
 export ORDERS_SECRET="whsec_$(openssl rand -base64 32)" ORDERS_TOKEN="$(openssl rand -hex 32)"
 ```"""
-_SPARK = """Spark configuration properties, e.g. `spark.executor.memory: 4g`. Values are text, numbers, true or false.
-`config show` shows numbers, sizes, true and false, classes, and names and places by their keys; it masks all others,
-which may be secrets. Nor are these on the command line of the Spark that a command starts; options of other JVMs
-(`spark.executor.extraJavaOptions`) are on theirs. `conf/spark-s3.conf` has those that
-tables in S3 need on a cluster ([deploy.md](deploy.md#on-a-cluster))."""
+_SPARK = """Spark's configuration properties, e.g. `spark.executor.memory: 4g`. `config show` masks values that may be
+secrets; these are not on the command line of the Spark that a command starts, either. On a cluster,
+`conf/spark-s3.conf` has what tables in S3 need ([deploy.md](deploy.md#on-a-cluster))."""
 
 
 def page() -> str:
@@ -108,16 +103,15 @@ def read_lines(base: str) -> dict[str, tuple[str, str]]:
 
 
 def _table(section: str, model: type[BaseModel], said: Mapping[str, tuple[str, str]]) -> str:
-    return table(("setting", "default", "kind", "", "fixed"), _rows(section, model, said))
+    return table(("setting", "default", "kind", ""), _rows(section, model, said))
 
 
 def _rows(section: str, model: type[BaseModel], said: Mapping[str, tuple[str, str]]) -> Iterator[tuple[str, ...]]:
     kinds = model.model_json_schema(by_alias=True)["properties"]
     for key, name in names(model).items():
         value, text = said[f"{section}.{key}"]
-        fixed = _FIXED in text
-        text = re.sub(rf"[;,]? ?{_FIXED}", "", text).replace("<", "&lt;")
-        yield f"`{key}`", f"`{value}`", _kind(kinds[key], model, name), text, "yes" if fixed else ""
+        text = text.replace(_FIXED, "*fixed*").replace("<", "&lt;")
+        yield f"`{key}`", f"`{value}`", _kind(kinds[key], model, name), text
 
 
 def _kind(schema: Mapping[str, Any], model: type[BaseModel], name: str) -> str:
@@ -138,6 +132,8 @@ def _kind(schema: Mapping[str, Any], model: type[BaseModel], name: str) -> str:
 
 def _plain_kind(schema: Mapping[str, Any]) -> str:
     least, most = schema.get("minimum"), schema.get("maximum")
+    if most == INT_MAX:
+        most = None
     if least is not None and most is not None:
         return f"{_KINDS[schema['type']]}, {least} to {most}"
     return _KINDS[schema["type"]] + ("" if least is None else f", {least} or more")

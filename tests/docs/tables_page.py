@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from checkback.storage.schemas import GROUP_PREFIX, SCHEMAS, TOPIC_PREFIX, properties_of
@@ -17,49 +18,43 @@ _HEAD = """# Tables
 
 <!-- Made by `make docs` from lib/checkback/storage/schemas.py: change that. -->
 
-Delta tables, in folders below `storage.root` or in a catalog ([deploy.md](deploy.md)). Times are TIMESTAMPs, UTC. All
-columns are nullable; the protocol ([protocol.md](protocol.md)) guarantees which ones are set. The column comments are
-also in the tables: `DESCRIBE TABLE` shows them.
+Delta tables, in folders below `storage.root` or in a catalog ([deploy.md](deploy.md)). Times are TIMESTAMPs in UTC. All
+columns are nullable; the [protocol](protocol.md) guarantees which ones are set. `DESCRIBE TABLE` shows the comments.
 
-A transaction is identified by (queue_id, queue_offset) of its half message: join on these two, not on transaction_id,
+A transaction is identified by (queue_id, queue_offset) of its half message. Join on these two, not on transaction_id,
 which a producer may reuse.
 
 ## Who may change what
 
-Checkback only appends rows. Never update them: they record what happened. `half`, `op`, `decisions`, `deliveries`,
-`operations` and `batches` are `delta.appendOnly`: Delta rejects UPDATE and DELETE, but not delta-rs's RESTORE: if it
-removes rows of `half` or `op`, `reconcile` and `land` stop ([faults.md](faults.md)). For the other tables, each section
-states the effect of deleting rows. In local folders delete with delta-rs (`DeltaTable(path).delete("...")`), or while
-nothing else runs: Spark's commits there are safe within one JVM only. The Arrow types of the files that remain do not
-matter (delta-rs rewrites text as views): Checkback reads text, binary, maps and times of any of them.
+**Rows.** Checkback appends rows and never updates them; neither should you. Tables with `delta.appendOnly` reject
+UPDATE and DELETE, but not RESTORE: if it removes rows of `half` or `op`, `reconcile` and `land` stop
+([faults.md](faults.md)). For the other tables each section says what deleting rows does. In local folders delete with
+delta-rs (`DeltaTable(path).delete("...")`), or while nothing else runs.
 
-You may add columns: `ALTER TABLE ... ADD COLUMN`, nullable, without a default, a constraint or an expression, of any
-name and of a type that needs no table feature: Checkback does not read them. It leaves them null, and in local folders
-it appends as before; a stream that reads the table stops once, and resumes when restarted. `maintain` then no longer
-compacts the table. Checkback's own columns must keep their names, types and nullability. Leave
-`delta.dataSkippingStatsColumns` as it is: deltalake's datasets skip files without statistics of a column named there.
+**Columns.** You may add nullable columns without a default, constraint or expression. Checkback leaves them null. A
+stream that reads the table stops once and resumes when restarted; `maintain` no longer compacts the table. Keep names,
+types and nullability of Checkback's columns, and `delta.dataSkippingStatsColumns`.
 
-A column of type VARIANT or TIMESTAMP_NTZ adds a feature that only some readers understand: `checkback topic consume`
-and the push consumers of that topic then stop with "the table has a feature that only a Delta reader understands";
-Spark (`checkback.consumer.read_stream`) still reads it. After this or any other change (clustering, partitions, change
-data feed, row tracking, column mapping, deletion vectors, constraints) files cannot be appended unchanged: `reconcile`
-and `land` write that table with Spark, which in a local folder is safe only while nothing else commits to it, and the
-gateway stops with an error that names the table.
+**Table features.** Clustering, partitions, change data feed, row tracking, column mapping, deletion vectors,
+constraints, and columns of type VARIANT or TIMESTAMP_NTZ have a cost:
 
-To undo it, set the property back to `false`, or drop the constraint: the change data feed and constraints are then no
-obstacle, though the protocol keeps them. Other features need Spark's `ALTER TABLE ... DROP FEATURE` (`rowTracking`
-then `domainMetadata`); what it leaves of some, `checkpointProtection`, disturbs only `maintain`, which leaves the table
-alone. Clustering cannot be undone.
+- `reconcile` and `land` write that table with Spark, which in a local folder is safe only while nothing else commits.
+- The gateway ends with an error that names the table.
+- Readers without Spark, such as `checkback topic consume` and push consumers, may refuse it.
 
-The property `checkback.format` is the format of the table. A release refuses a table of another format, or without it:
-use the release that made it. A copy that was made with SQL (`CREATE TABLE ... AS SELECT`) lacks the property: set it
-with `ALTER TABLE ... SET TBLPROPERTIES`.
+To undo it, set the property to `false`, drop the constraint, or use `ALTER TABLE ... DROP FEATURE`. Then files can be
+appended again; the protocol version stays raised. Clustering cannot be undone.
 
-Compaction, vacuum and log cleanup are covered in [runbook.md](runbook.md#maintenance).
+**Format.** `checkback.format` is the table's format. A release refuses a table of another format or without one. A copy
+made with `CREATE TABLE ... AS SELECT` lacks the property: set it with `ALTER TABLE ... SET TBLPROPERTIES`.
+
+Compaction, vacuum and log cleanup: [runbook.md](runbook.md#maintenance). All tables have
+`delta.checkpointInterval` = `20` and `checkback.format` = `1`.
 
 | table | written by | read by |
 |---|---|---|
 """
+_COMMON = {"delta.checkpointInterval": "20", "checkback.format": "1"}
 
 
 class _About(NamedTuple):
@@ -126,17 +121,16 @@ ABOUT = {
         "the outcome of a check, including failures.",
         "the check query (in `reconcile`)",
         "the check query, `tx list`, `status`, `tx describe`, notebooks",
-        "Old rows (`answered_at`) may be deleted. History (`tx describe`, `check_outcomes`) then shows less; no "
-        "decision depends on it, and checks go on.",
+        "Old rows (`answered_at`) may be deleted; `tx describe` then shows less.",
     ),
     "rejected": _About(
         "a rejected input, and the reason.",
         "`land`, `reconcile`, `rebuild` (half messages that no batch has read)",
         "`land` (for a replayed batch), `gateway`, `tx resolve`, `rebuild`, all inspection",
-        "Rows may be deleted once reviewed, but for ops (source op, file null) of transactions that are not decided, "
-        "or have not come yet: without its row such an op is taken for one that decides. The gateway then answers the "
-        "producer's next one without storing it, and `tx resolve` is refused. The audit warns of an op or half message "
-        "that is not in `rejected` (`op_not_rejected`, `half_not_rejected`), and a `rebuild` rejects them again.",
+        "Delete rows once reviewed, except ops (source op, file null) of transactions that are not decided or have "
+        "not landed: without its row such an op seems to decide, so the gateway does not store the next one and "
+        "`tx resolve` is refused. The audit warns (`op_not_rejected`, `half_not_rejected`), and a `rebuild` rejects "
+        "them again.",
     ),
     "operations": _About(
         "an operator action ([runbook.md](runbook.md#resolve-resume-cancel)).",
@@ -145,15 +139,13 @@ ABOUT = {
         _APPEND_ONLY,
     ),
     "unpublished": _About(
-        "a committed message that could not be written to its topic table, and why. A retry that succeeds adds it "
-        "to the topic table with the retry's batch_id; the row stays here, and the table's log notes that it is "
-        "published. A row that is not noted, and in no topic table, still waits "
-        "([runbook.md](runbook.md#checkbackunpublished)); one that is noted, and in none, was lost there.",
+        "a committed message that could not be written to its topic table, and why. When a retry succeeds, the message "
+        "is in the topic table with the retry's batch_id, and this table's log notes it; the row stays "
+        "([runbook.md](runbook.md#checkbackunpublished)).",
         "`reconcile`, `rebuild`",
         "`reconcile`, `rebuild`, `status`, `audit`, `tx describe`",
-        "Rows that have been published to their topic table may be deleted once the batch that published them is "
-        "complete. Deleting others loses messages: the audit reports `commit_not_published`, and only a `rebuild` "
-        "publishes them.",
+        "Published rows may be deleted once the batch that published them is complete. Deleting others loses messages "
+        "(`commit_not_published`) until a `rebuild`.",
     ),
     "batches": _About(
         "a completed batch of `reconcile`, committed last: if the row exists, so do all other rows of the batch. They "
@@ -205,14 +197,25 @@ def _section(name: str) -> Iterator[str]:
     yield ""
     yield prose(f"One row is {about.row}")
     yield ""
-    columns = [
-        (f"`{field.name}`", f"`{field.dataType.simpleString()}`", (field.metadata or {})["comment"])
-        for field in schema_of(name).fields
-    ]
-    yield table(("column", "type", ""), columns)
+    yield table(("column", "type", ""), _columns(name))
     yield ""
-    kept = ", ".join(f"`{key}` = `{value}`" for key, value in properties_of(name).items())
-    yield prose(f"Properties: {kept}.")
+    own = {key: value for key, value in properties_of(name).items() if _COMMON.get(key) != value}
+    kept = ", ".join(f"`{key}` = `{value}`" for key, value in own.items())
+    yield prose(" ".join([*([f"Properties: {kept}."] if kept else []), f"If rows are deleted: {about.deleted}"]))
     yield ""
-    yield prose(f"If rows are deleted: {about.deleted}")
-    yield ""
+
+
+def _columns(name: str) -> Iterator[tuple[str, str, str]]:
+    """A row for each column; neighbours that stand in `half` or the topics with the same words are one row."""
+    told = {field.name: field for field in schema_of(name).fields}
+    bases = [base for base in ("half", _TOPIC) if base != name and (base, name) != (_TOPIC, "half")]
+    homes = {
+        key: next((base for base in bases if field in schema_of(base).fields), None) for key, field in told.items()
+    }
+    for home, keys in groupby(told, lambda key: homes[key]):
+        names = [*keys]
+        if home is not None and len(names) > 1:
+            yield ", ".join(f"`{key}`" for key in names), "", f"as in [`{home}`](#{_anchor(home)})"
+            continue
+        for key in names:
+            yield f"`{key}`", f"`{told[key].dataType.simpleString()}`", (told[key].metadata or {})["comment"]

@@ -54,13 +54,8 @@ class _Section(BaseModel):
 class Storage(_Section):
     """Location of the tables: paths under ``root``, or tables in ``catalog``.``schema``. URIs hold no credentials.
 
-    ``writer``: what appends to them. ``auto``: in local folders and object stores (s3://, abfss://, gs://) the tasks
-    write the files and Checkback commits them, elsewhere Spark does both; ``spark``: always Spark. ``sync``: in local
-    folders, flush writes to disk (fsync) before they count as committed, so that a power cut loses nothing. No effect
-    elsewhere. ``register``: the schema of a catalog (``main.checkback``) that has the tables of ``root``, too, as
-    external tables, for others to find them by name. ``options``: the object store's, with delta-rs's names
-    (``aws_endpoint_url``, ...); unset ones come from the environment (AWS_ENDPOINT_URL, ...). Their values are always
-    masked.
+    ``options`` that are not set come from the environment (``AWS_ENDPOINT_URL``); their values are always masked.
+    ``sync`` has no effect outside of local folders.
     """
 
     root: Location = "./data"
@@ -102,10 +97,7 @@ class Storage(_Section):
 
 
 class Transaction(_Section):
-    """Times and limits of the protocol; the defaults are RocketMQ's.
-
-    ``count_undelivered``: whether a check that no endpoint received counts towards ``check_max``.
-    """
+    """Times and limits of the protocol; the defaults are RocketMQ's."""
 
     timeout: DurationFromZero = timedelta(seconds=6)
     check_interval: PositiveDuration = timedelta(seconds=60)
@@ -122,11 +114,7 @@ class Transaction(_Section):
 
 
 class Reconcile(_Section):
-    """The query that decides transactions. ``segment_size`` and ``partitions`` are fixed by its checkpoint.
-
-    ``max_checks``: approximate limit of checks per batch; further due checks are deferred to the next batch.
-    ``max_deliveries``: likewise of scheduled messages published per batch.
-    """
+    """The query that decides transactions."""
 
     trigger: DurationFromZero = timedelta(seconds=2)
     segment_size: Annotated[StrictInt, Field(ge=1, le=65536)] = 4096
@@ -137,12 +125,7 @@ class Reconcile(_Section):
 
 
 class Check(_Section):
-    """The query that sends checks to producers.
-
-    Circuit breaker: after ``breaker_failures`` consecutive failures an endpoint gets no checks for ``breaker_pause``,
-    at most half of transaction.check_interval; or for its Retry-After, up to ``retry_after_max``. ``batch_time``:
-    deadline of a batch; checks not sent by then are skipped.
-    """
+    """The query that sends checks to producers."""
 
     timeout: PositiveDuration = timedelta(seconds=5)
     concurrency: Count = 32
@@ -154,18 +137,7 @@ class Check(_Section):
 
 
 class Gateway(_Section):
-    """The HTTP API for producers. Sole writer of the half queues ``queues``.
-
-    ``dedup_window``, ``dedup_max``: retention and size of the in-memory deduplication cache of half messages: a retry
-    gets the same offset. ``max_waiting``: messages accepted but uncommitted. ``max_receiving``: size of all
-    incomplete request bodies. ``timeout``: for reading a request, and for writing a response.
-
-    ``acknowledge``: a message is acknowledged once it is flushed to the journal, a file on a local disk, or committed
-    to its table; auto: the journal if the tables are in a local folder. ``journal``: its folder, empty:
-    ``<storage.root>/_journal``; over 64 MiB must be free on its disk. ``flush``: between two commits of the journal's
-    content to the tables; ``journal_max``: size of what is not in the tables yet, and 400 bytes for each message or
-    op. ``linger``: without a journal, how long messages wait for others.
-    """
+    """The HTTP API for producers."""
 
     host: Text = "127.0.0.1"
     port: Annotated[StrictInt, Field(ge=0, le=65535)] = 8900
@@ -199,11 +171,7 @@ class Gateway(_Section):
 
 
 class Kafka(_Section):
-    """Input of `land --kafka`: ``queue_base`` is the half queue of the half topic's partition 0.
-
-    ``groups``: per topic, the producer groups whose messages are accepted; all groups for topics not listed.
-    ``options``: Kafka consumer options, e.g. ``security.protocol``; their values are always masked.
-    """
+    """Input of `land --kafka`. The values of ``options`` are always masked."""
 
     queue_base: QueueId = 1000
     max_records: Count = 100_000
@@ -212,31 +180,27 @@ class Kafka(_Section):
 
 
 class Operator(_Section):
-    """Operator actions: ``queue`` is the half queue of resumed messages; nothing else may write half messages to it."""
+    """Operator actions."""
 
     queue: QueueId = 2_000_000_000
 
 
 class Log(_Section):
-    """Logging to stderr. ``level``: null = warning as text, info as json, which logs an event per batch."""
+    """Logging to stderr."""
 
     format: Literal["text", "json"] = "text"
     level: Literal["debug", "info", "warning", "error"] | None = None
 
 
 class Metrics(_Section):
-    """Prometheus metrics of `reconcile`. ``port``: null = disabled, 0 = any free port."""
+    """Prometheus metrics of `reconcile`."""
 
     host: Text = "127.0.0.1"
     port: Annotated[StrictInt, Field(ge=0, le=65535)] | None = None
 
 
 class Maintain(_Section):
-    """Compaction and retention by `maintain`: files smaller than ``target_file_size`` are bin-packed.
-
-    ``min_files``: minimum number of such files in a table. ``retention``: how far back time travel reaches;
-    ``log_retention``: how far back the history (the Delta log) reaches.
-    """
+    """Compaction and retention by `maintain`."""
 
     retention: Retention = timedelta(days=7)
     log_retention: Retention = timedelta(days=30)
@@ -251,10 +215,7 @@ class Maintain(_Section):
 
 
 class Consumer(_Section):
-    """Consumer groups. ``session_timeout``: after this time without a heartbeat a member's queues go to the others.
-
-    ``commit_interval``: how often positions are kept; messages consumed since are consumed again after a crash.
-    """
+    """Consumer groups."""
 
     session_timeout: PositiveDuration = timedelta(seconds=10)
     commit_interval: PositiveDuration = timedelta(seconds=1)
@@ -275,10 +236,7 @@ class Producer(_Section):
 
 
 class Dashboard(_Section):
-    """The pages of `checkback dashboard`. ``token``: whoever gives it may see them, and act if ``actions`` is true.
-
-    Without a token only requests of this machine are answered. ``bodies``: a page may show a message's body.
-    """
+    """The pages of `checkback dashboard`. Without a token only requests of this machine are answered."""
 
     host: Text = "127.0.0.1"
     port: Annotated[StrictInt, Field(ge=0, le=65535)] = 8902
@@ -288,7 +246,7 @@ class Dashboard(_Section):
 
 
 class Delay(_Section):
-    """Delayed messages. ``max``: longest delay of a message; one that states more is refused."""
+    """Delayed messages. A message with a longer delay is refused."""
 
     max: PositiveDuration = timedelta(days=40)
 
