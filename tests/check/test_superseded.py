@@ -158,4 +158,4 @@ def test_ops_say_delivered_only_if_others_do_not_count() -> None:
     ]
     commit = (5, "COMMIT", "check", "check 1")
     assert said[0] == {commit}
-    assert said[1] == {commit, (3, "DELIVERED", "check", "check 1"), (4, "DELIVERED", "check", "check 1")}
+    assert said[1] == {commit, (3, "COUNTED", "check", "check 1"), (4, "COUNTED", "check", "check 1")}

@@ -83,5 +83,5 @@ def test_producer_that_says_unknown_has_received_the_check(spark: SparkSession, 
         for _ in range(2):
             reconcile(spark, settings(tmp_path, server.url), available_now=True)
     assert len(server.received) == 1
-    assert rows_of(tmp_path, "op", "state", "source", "remark") == [("DELIVERED", "check", "check 1")]
+    assert rows_of(tmp_path, "op", "state", "source", "remark") == [("COUNTED", "check", "check 1")]
     assert rows_of(tmp_path, "decisions", "state", "reason", "check_times") == [("DISCARD", "CHECK_MAX", 1)]

@@ -18,7 +18,7 @@ from crash.fates import CHECK_MAX, COMMIT, DISCARD, GROUP, TOPICS, body, ended_b
 _PLANNING = timedelta(seconds=2)
 _MS = timedelta(milliseconds=1)
 #: state of an op that says that a check counts
-_DELIVERED = "DELIVERED"
+_COUNTED = "COUNTED"
 CANCEL = "CANCEL"
 
 
@@ -170,7 +170,7 @@ def _in_time(root: str, books: Books, decisions: dict[int, Any]) -> None:
     for row in rows(root, "op", "queue_offset", "producer_group", "state", "store_timestamp"):
         end = decisions.get(row["queue_offset"])
         own = end is not None and end["state"] == DISCARD and row["producer_group"] == GROUP
-        own = own and row["state"] not in (_DELIVERED, CANCEL)
+        own = own and row["state"] not in (_COUNTED, CANCEL)
         if own and end is not None and row["store_timestamp"] < end["decided_at"] - _PLANNING:
             books.faults.append(f"{row['queue_offset']} is discarded, and its op had landed")
 
@@ -223,7 +223,7 @@ def _answers(root: str, books: Books, finished: bool, check_max: int) -> None:
     books.faults += [f"{offset} has check {times} answered twice" for offset, times in twice]
     said = Counter((r["queue_offset"], r["outcome"]) for r in answered if r["outcome"] in ("COMMIT", "ROLLBACK"))
     said += Counter(
-        (row["queue_offset"], _DELIVERED)
+        (row["queue_offset"], _COUNTED)
         for row in answered
         if row["check_times"] >= check_max and row["outcome"] not in ("COMMIT", "ROLLBACK", "SKIPPED")
     )

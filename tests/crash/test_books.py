@@ -130,7 +130,7 @@ def _answered(tables: Tables) -> None:
     now = datetime.now(timezone.utc)
     tables.add("check_answers", queue_offset=9, check_times=CHECK_MAX, outcome="UNKNOWN", answered_at=now)
     for _ in range(2):
-        row = {"queue_offset": 9, "producer_group": GROUP, "state": "DELIVERED", "source": "check"}
+        row = {"queue_offset": 9, "producer_group": GROUP, "state": "COUNTED", "source": "check"}
         tables.add("op", **row, store_timestamp=now)
 
 

@@ -72,7 +72,7 @@ def test_a_young_group_whose_ops_have_landed_waits_for_the_next_batch(
     assert "<td>check <time>" not in page
 
 
-def test_the_first_discard_of_a_stuck_group_is_told(evening: tuple[Path, datetime]) -> None:
+def test_the_discard_forecast_of_a_stuck_group_is_told(evening: tuple[Path, datetime]) -> None:
     """When the message that had most checks has had them all, each an interval after the one before."""
     browser = client(evening[0])
     (billing,) = (row for row in browser.get("/overview.json").json()["groups"] if row["producer_group"] == "billing")

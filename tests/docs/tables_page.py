@@ -24,6 +24,11 @@ columns are nullable; the [protocol](protocol.md) guarantees which ones are set.
 A transaction is identified by (queue_id, queue_offset) of its half message. Join on these two, not on transaction_id,
 which a producer may reuse.
 
+Checks have a number each, from 1 on. `check_times` is RocketMQ's name: in `check_requests` and `check_answers` it is the
+check's number, in `decisions` and `discarded` how many checks counted ([protocol.md](protocol.md), rule 9). How many
+were requested is the number of rows of `check_requests`, in which a check that does not count leaves its number to the
+next.
+
 ## Who may change what
 
 **Rows.** Checkback appends rows and never updates them; neither should you. Tables with `delta.appendOnly` reject
@@ -75,7 +80,8 @@ ABOUT = {
         _APPEND_ONLY,
     ),
     "op": _About(
-        "an op, as it landed: from a producer, from a producer's answer to a check, or from an operator.",
+        "an op, as it landed: from a producer, from a producer's answer to a check, or from an operator. A row COUNTED is "
+        "no op: it says that the check whose number its remark has counts.",
         "`land`, `gateway`, `reconcile` (answers to checks), `tx resolve`",
         "`reconcile` (a stream), `gateway`, `rebuild`, all inspection",
         _APPEND_ONLY,

@@ -75,8 +75,8 @@ def recent(history: DeduplicationHistory, queues: list[int], since: datetime, mo
 
 
 def test_check_that_counts_ends_no_transaction(tmp_path: Path) -> None:
-    """A DELIVERED row is no op of the half: it neither ends it nor hides the op after it."""
-    said = [(0, "DELIVERED"), (1, "DELIVERED"), (1, "COMMIT")]
+    """A COUNTED row is no op of the half: it neither ends it nor hides the op after it."""
+    said = [(0, "COUNTED"), (1, "COUNTED"), (1, "COMMIT")]
     land(tmp_path, "op", *(op(offset, state, second) for second, (offset, state) in enumerate(said)))
     assert DeduplicationHistory(str(tmp_path)).ended([kept(0), kept(1)]) == {(0, 1): TransactionEnd("COMMIT")}
 

@@ -22,7 +22,7 @@ from checkback.operate.permissions import RefusedError
 from checkback.operate.request import ending
 from checkback.operate.resume_all import resumable, resume_some
 from checkback.operate.transaction import Asked, Place
-from checkback.storage.valid_texts import COUNTED
+from checkback.storage.valid_texts import OVERTAKEN
 from operate.fixtures import ALICE, BOB, QUEUE, T0, Lakehouse, Watched
 from support.examples import DEAR
 
@@ -470,7 +470,7 @@ def test_last_answer_is_the_transactions_own(lake: Lakehouse) -> None:
 def test_last_answer_is_not_that_the_check_was_requested_twice(lake: Lakehouse) -> None:
     place = lake.half(12)
     lake.check(place, 3, "UNKNOWN")
-    lake.check(place, 3, "SKIPPED", COUNTED)
+    lake.check(place, 3, "SKIPPED", OVERTAKEN)
     (one,) = find(lake.store(), Asked("tx"), QUEUE).transactions
     assert (one.check_times, one.last_outcome, one.last_error) == (3, "UNKNOWN", None)
 

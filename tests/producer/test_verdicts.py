@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from checkback.check.query import DELIVERED
+from checkback.check.query import COUNTED
 from checkback.producer import LocalTransactionState, SendStatus, TransactionSendResult
 from conftest import TRACE
 from producer.playing import Part
@@ -82,7 +82,7 @@ def _tell(part: Part, offset: int, evidence: Evidence) -> None:
             ended, source = said, "check"
             evidence.ops.append(_op(place, ended, source, now))
         elif checks == RULES.check_max:
-            evidence.ops.append(_op(place, DELIVERED, "check", now))
+            evidence.ops.append(_op(place, COUNTED, "check", now))
         now += timedelta(seconds=RULES.check_interval_s)
     reason = "CHECK_MAX" if ended == "DISCARD" else None
     decision = {"state": ended, "source": source, "reason": reason, "check_times": checks, "decided_at": now}

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from checkback.check.query import DELIVERED
+from checkback.check.query import COUNTED
 from checkback.check.wire import NO_ANSWER, SKIPPED
 from checkback.messages.half import CONSUMED
 from checkback.producer import LocalTransactionState, Message, SendStatus
@@ -185,7 +185,7 @@ def _checks(part: Part, tx: Transaction, decision: Row, rules: Rules) -> Iterato
     least = most - 1 if most == rules.check_max and decision["state"] != "DISCARD" else most
     if not least <= decision["check_times"] <= most:
         yield f"{most} checks, the decision says {decision['check_times']}"
-    sent = [op["store_timestamp"] for op in tx.ops if op["state"] == DELIVERED]
+    sent = [op["store_timestamp"] for op in tx.ops if op["state"] == COUNTED]
     if any(moment + _COMMIT < again for again in times[rules.check_max :] for moment in sent):
         yield f"check {rules.check_max} was requested again after it was sent"
     own = immunity_s(part.behaviour.message)
@@ -238,7 +238,7 @@ def _ops(part: Part, tx: Transaction, decision: Row, rules: Rules) -> Iterator[s
         yield f"the producer's ops are {[op['state'] for op in own]}"
     told = [row["outcome"] for row in tx.answers if row["outcome"] in DECISIVE]
     last = [row["outcome"] for row in tx.answers if row["check_times"] == rules.check_max]
-    told += [DELIVERED for outcome in last if outcome not in (*DECISIVE, SKIPPED)]
+    told += [COUNTED for outcome in last if outcome not in (*DECISIVE, SKIPPED)]
     if sorted(op["state"] for op in tx.ops if op["source"] == "check") != sorted(told):
         yield f"the answers told {told}, the ops {[(op['source'], op['state']) for op in tx.ops]}"
 
@@ -259,7 +259,7 @@ def _explained(part: Part, tx: Transaction, decision: Row, rules: Rules) -> Iter
     early = [
         op["state"]
         for op in tx.ops
-        if op["state"] != DELIVERED and op["store_timestamp"] < decision["decided_at"] - _COMMIT
+        if op["state"] != COUNTED and op["store_timestamp"] < decision["decided_at"] - _COMMIT
     ]
     if early:
         yield f"discarded, and before that came {early}"

@@ -169,7 +169,7 @@ def _of_another(history: _History) -> None:
 
 
 def _no_state(history: _History) -> None:
-    history.land(T.half(), T.op("rollback"), T.op("DELIVERED", source="check"), T.op("CANCEL", source="operator"))
+    history.land(T.half(), T.op("rollback"), T.op("COUNTED", source="check"), T.op("CANCEL", source="operator"))
     history.batch(BORN + 3 * _SECOND)
     history.batch(BORN + _MINUTE, T.check(1))
 

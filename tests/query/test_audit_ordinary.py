@@ -113,7 +113,7 @@ def _copies(name: str, row: dict[str, Any]) -> pa.Table:
 
 
 _VALUES: dict[str, tuple[Any, ...]] = {
-    "state": ("COMMIT", "ROLLBACK", "DISCARD", "CANCEL", "DELIVERED", "commit"),
+    "state": ("COMMIT", "ROLLBACK", "DISCARD", "CANCEL", "COUNTED", "commit"),
     "source": ("producer", "check", "operator", "checkback", "other"),
     "transaction_id": ("", "other"),
     "producer_group": ("", "pay"),
@@ -150,7 +150,7 @@ _MORE: tuple[Callable[[Transaction], Row], ...] = (
     lambda t: t.op(transaction_id=None),
     lambda t: t.op(producer_group="pay"),
     lambda t: t.op("CANCEL", source="operator"),
-    lambda t: t.op("DELIVERED", source="check", remark="check 1"),
+    lambda t: t.op("COUNTED", source="check", remark="check 1"),
     Transaction.decision,
     lambda t: t.decision("ROLLBACK"),
     lambda t: t.decision("DISCARD"),

@@ -65,7 +65,7 @@ _TABLES = (
     *("half", "op", "decisions", "deliveries", "discarded", "check_requests", "check_answers", "rejected"),
     *("operations", "unpublished", "batches", "topics/a", "topics/b"),
 )
-_STATES = ("COMMIT", "ROLLBACK", "DISCARD", "CANCEL", "DELIVERED")
+_STATES = ("COMMIT", "ROLLBACK", "DISCARD", "CANCEL", "COUNTED")
 #: names: one that SQL, JSON and terminals would mind
 _NAMES = ("tx", "tx'; --\\\x1b[31m\u202e\n", None)
 _VALUES: dict[str, tuple[Any, ...]] = {

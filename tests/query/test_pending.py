@@ -68,7 +68,7 @@ def _story() -> list[Row]:
         _answer(first, 1, 10, "NO_ANSWER", _B, failed_tries=tries, **_REFUSED),
         _answer(first, 2, 9.5, "NO_ANSWER", _B, error=f"not tried: {_WHY}", delivered=False),
         _answer(second, 1, 9.8, "NO_ANSWER", _B, **_REFUSED),
-        second.op("DELIVERED", source="check", remark="check 1", store_timestamp=_ago(9)),
+        second.op("COUNTED", source="check", remark="check 1", store_timestamp=_ago(9)),
         second.op("COMMIT", producer_group="other"),
     ]
     # unknown: asked twice
@@ -374,7 +374,7 @@ def test_lineage_is_the_whole_story_in_order(settings: Settings) -> None:
         ("OP", "COMMIT by producer of tx-0-1"),
         ("CHECK", "check 1"),
         ("ANSWER", f"check 1 NO_ANSWER from {_B} (connection refused) reached nobody"),
-        ("OP", "DELIVERED by check of tx-0-1 - check 1 (counts towards check_max)"),
+        ("OP", "COUNTED by check of tx-0-1 - check 1 (counts towards check_max)"),
     ]
     assert {(row["table"], row["table_version"], row["version_exact"]) for row in rows} == {
         (name, 1, True) for name in ("half", "op", "check_requests", "check_answers")

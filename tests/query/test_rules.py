@@ -82,7 +82,7 @@ def _checks(t: Transaction, *times: float, first: int = 1, **half: Any) -> list[
 
 
 def _received(t: Transaction, number: int) -> Row:
-    return t.op("DELIVERED", source="check", remark=f"check {number}")
+    return t.op("COUNTED", source="check", remark=f"check {number}")
 
 
 def _stories() -> dict[str, tuple[set[str], Any]]:

@@ -46,10 +46,10 @@ def test_an_op_that_says_that_a_check_counts_is_told_as_such(tmp_path: Path) -> 
     """It ends nothing, and is there also if the check was held back and reached nobody."""
     settings = Settings.model_validate({"storage": {"root": str(tmp_path)}})
     one = Transaction(0)
-    rows = [one.half(), one.op("DELIVERED", source="check", remark="check 1"), one.decision(check_times=1)]
+    rows = [one.half(), one.op("COUNTED", source="check", remark="check 1"), one.decision(check_times=1)]
     write(None, Tables.of(settings.storage), rows)
     details = [row["detail"] for row in Answers(settings).lineage("tx-0-0").to_pylist()]
-    assert details[1] == "DELIVERED by check of tx-0-0 - check 1 (counts towards check_max)"
+    assert details[1] == "COUNTED by check of tx-0-0 - check 1 (counts towards check_max)"
     assert details[2].endswith(" after 1 check")
 
 

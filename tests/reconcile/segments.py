@@ -68,7 +68,7 @@ def cancel(offset: int, born: int = 0, **more: Any) -> tuple[Any, ...]:
 
 def delivered(offset: int, number: int, *, group: int = 1, tx: int = 7) -> tuple[Any, ...]:
     """Somebody has received the check of this number."""
-    return (offset, Kind.DELIVERED, Source.CHECK, 0, 0, -1, group, tx, 0, number)
+    return (offset, Kind.COUNTED, Source.CHECK, 0, 0, -1, group, tx, 0, number)
 
 
 def events(*rows: tuple[Any, ...]) -> Records:

@@ -47,7 +47,7 @@ def test_checks_that_count(
     ]
     ops = [
         _WHOSE
-        | {"queue_offset": 0, "state": "DELIVERED", "source": "check", "remark": f"check {number}"}
+        | {"queue_offset": 0, "state": "COUNTED", "source": "check", "remark": f"check {number}"}
         | {"born_timestamp": _T, "store_timestamp": _T + timedelta(hours=1)}
         for number in received
     ]

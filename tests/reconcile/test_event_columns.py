@@ -32,11 +32,11 @@ def test_events_carry_identity_and_times_as_integers(spark: SparkSession) -> Non
 def test_delivered_is_taken_from_the_check_query_only(spark: SparkSession) -> None:
     """It carries the check's number; from anybody else it is an unknown state, and so is any other word."""
     said = [
-        ("DELIVERED", "check", "check 12"),
-        ("DELIVERED", "check", None),
-        ("DELIVERED", "check", "check many"),
-        ("DELIVERED", "producer", "check 12"),
-        ("DELIVERED", None, "check 12"),
+        ("COUNTED", "check", "check 12"),
+        ("COUNTED", "check", None),
+        ("COUNTED", "check", "check many"),
+        ("COUNTED", "producer", "check 12"),
+        ("COUNTED", None, "check 12"),
         ("COMMIT", "check", "check 12"),
         ("COMMIT", "producer", "check 12"),
         ("?", "check", "check 12"),
@@ -47,9 +47,9 @@ def test_delivered_is_taken_from_the_check_query_only(spark: SparkSession) -> No
     rows = [(0, 1, "tx-1", "orders", state, source, remark, T0, T0) for state, source, remark in said]
     found = op_events(spark.createDataFrame(rows, OP)).select("kind", "check").collect()
     assert [(Kind(row["kind"]), row["check"]) for row in found] == [
-        (Kind.DELIVERED, 12),
-        (Kind.DELIVERED, -1),
-        (Kind.DELIVERED, -1),
+        (Kind.COUNTED, 12),
+        (Kind.COUNTED, -1),
+        (Kind.COUNTED, -1),
         (Kind.UNKNOWN, -1),
         (Kind.UNKNOWN, -1),
         (Kind.COMMIT, 12),

@@ -118,10 +118,10 @@ class Model:
                 held = {"landed": store // 1000, "due": due, "times": 0, "asked": [], "group": group, "tx": tx}
                 self.pending[offset] = held | {"delay": delay}
                 at_once += [offset] * (kind == Kind.MESSAGE)
-        # An answer counts its check as DELIVERED does; first, as it ends the transaction.
+        # An answer counts its check as COUNTED does; first, as it ends the transaction.
         for offset, kind, source, _, _, _, group, tx, _, number in rows:
             held = self.pending.get(offset, {"group": 0, "tx": 0})
-            counts = kind == Kind.DELIVERED or (source == Source.CHECK and kind in (Kind.COMMIT, Kind.ROLLBACK))
+            counts = kind == Kind.COUNTED or (source == Source.CHECK and kind in (Kind.COMMIT, Kind.ROLLBACK))
             if counts and (group, tx) == (held["group"], held["tx"]) and number <= len(held["asked"]):
                 held["times"] = max(held["times"], number)
         new_ops = sorted((r for r in rows if r[1] in (Kind.COMMIT, Kind.ROLLBACK)), key=lambda r: (r[4], r[3], r[1]))
@@ -218,7 +218,7 @@ def test_promises_hold(history: History, jitter: int, rules: Rules) -> None:  # 
                 delays[offset] = delay
                 taken.add(offset)
         for offset, kind, _, _, _, _, group, tx, _, number in rows:
-            if kind == Kind.DELIVERED and owner.get(offset) == (group, tx) and number <= len(checks[offset]):
+            if kind == Kind.COUNTED and owner.get(offset) == (group, tx) and number <= len(checks[offset]):
                 received[offset] = max(received[offset], number)
         segment, actions = decide(segment, events(*rows), now, rules, check, deliver=deliver)
         for action in read(actions):

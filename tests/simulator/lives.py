@@ -24,7 +24,7 @@ SLOTS = 4
 NEXT = 3
 #: until then at most, after a batch that put them off, segments wait for the next
 LATER = 8 * 4 * SLOTS
-UNKNOWN, _DELIVERED = int(Kind.UNKNOWN), int(Kind.DELIVERED)
+UNKNOWN, _COUNTED = int(Kind.UNKNOWN), int(Kind.COUNTED)
 
 
 @dataclass
@@ -127,7 +127,7 @@ class Lives:
         ops = list(enumerate(self.world.tables.rows["op"]))[slice(*planned.op)]
         self._receive(number, ops)
         self.cancels += [(number, op) for _, op in ops if op.kind == Kind.CANCEL]
-        deciding = (op for _, op in ops if op.kind not in (_DELIVERED, Kind.CANCEL))
+        deciding = (op for _, op in ops if op.kind not in (_COUNTED, Kind.CANCEL))
         new = sorted(deciding, key=lambda op: (op.store, op.born, op.kind))
         self._latest = max(self._latest, planned.time)
         self.ops += [(number, op) for op in new if not self._forgotten(op)]
@@ -193,7 +193,7 @@ class Lives:
         self.cancels += [(number, op) for op in ops if op.kind == Kind.CANCEL]
         self._receive(number, list(enumerate(ops)))
         for op in sorted(ops, key=lambda row: (row.store, row.born, row.kind)):
-            if op._replace(store=0) in dealt or op.kind in (_DELIVERED, Kind.CANCEL):
+            if op._replace(store=0) in dealt or op.kind in (_COUNTED, Kind.CANCEL):
                 continue
             if op not in known and not self._forgotten(op):
                 self.ops.append((number, op))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from checkback.reconcile.segment import Rules
 
 _OPS = "    segment = _apply_ops(segment, events[is_op], now, rules, actions, crowded)\n"
-_ANSWERED = '(kind == Kind.DELIVERED) | (is_op & (events["source"] == Source.CHECK))'
+_ANSWERED = '(kind == Kind.COUNTED) | (is_op & (events["source"] == Source.CHECK))'
 _CHECKS = "    segment = _check_back(segment, now, rules, actions) if check else segment\n"
 _CANCEL = "    segment = _cancel(segment, events[kind == Kind.CANCEL], now, actions)\n"
 _TAKE = "    segment = _take_halves(segment, events[is_half], now, rules, actions)\n"
@@ -30,7 +30,7 @@ _IN_ORDER = 'sort(ops, "offset", "store", "born", "kind")'
 #: what is wrong -> (as it stands, as it should not): in segment.py
 FAULTS: dict[str, tuple[str, str]] = {
     "ops after checks": (_OPS + _CHECKS, _CHECKS + _OPS),
-    "answered check not counted": (_ANSWERED, "kind == Kind.DELIVERED"),
+    "answered check not counted": (_ANSWERED, "kind == Kind.COUNTED"),
     "due at the end of the immunity, not after it": ("rules.timeout) + 1", "rules.timeout)"),
     "immunity of the message ignored": ("own >= 0, own", "own >= 99, own"),
     "immunity without an end": ('np.minimum(halves["immunity"], rules.max_age)', 'halves["immunity"]'),

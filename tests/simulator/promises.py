@@ -179,7 +179,7 @@ class Promises:
         answers = [row for row in answers if (row.queue, row.offset) == key]
         received = {row.times for row in answers if row.delivered}
         sent = {row.times for row in answers if row.outcome != "SKIPPED"}
-        told = [op for op in self.world.tables.rows["op"] if op.kind == Kind.DELIVERED]
+        told = [op for op in self.world.tables.rows["op"] if op.kind == Kind.COUNTED]
         received |= sent & {op.number for op in told if (op.queue, op.offset) == key}
         for row in asked:
             rules_since = [

@@ -226,7 +226,7 @@ class Rebuild:
             own = owner is not None and op.group == owner[0] and op.transaction in (owner[1], NOT_STATED)
             if op.kind == Kind.CANCEL:
                 own = own and (op.queue, op.offset) in self.cancelled()
-            elif op.kind >= Kind.DELIVERED:
+            elif op.kind >= Kind.COUNTED:
                 continue
             if _raw(op) not in dealt and not own:
                 event = op.kind, op.source, op.born, op.store, -1, op.group, op.transaction, 0, -1

@@ -24,7 +24,7 @@ class Half(NamedTuple):
 
 
 class Op(NamedTuple):
-    """A row of `op`. number: of the check that was answered or DELIVERED, else -1."""
+    """A row of `op`. number: of the check that was answered or COUNTED, else -1."""
 
     queue: int
     offset: int

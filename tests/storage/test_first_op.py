@@ -29,14 +29,14 @@ T0 = datetime(2026, 3, 1, tzinfo=timezone.utc)
 EPOCH = datetime.fromtimestamp(0, timezone.utc)
 LONG = "tx" * 50
 GROUPS, IDS = ["orders", "evil", None], ["tx", "other", LONG, None]
-KINDS = {"COMMIT": Kind.COMMIT, "ROLLBACK": Kind.ROLLBACK, "DELIVERED": Kind.DELIVERED}
+KINDS = {"COMMIT": Kind.COMMIT, "ROLLBACK": Kind.ROLLBACK, "COUNTED": Kind.COUNTED}
 TIMES = st.none() | st.integers(0, 4000).map(lambda us: T0 + timedelta(microseconds=500 * us))
 OPS = st.lists(
     st.fixed_dictionaries(
         {
             "producer_group": st.sampled_from(GROUPS),
             "transaction_id": st.sampled_from(IDS),
-            "state": st.sampled_from(["COMMIT", "ROLLBACK", "DELIVERED", "MAYBE", None]),
+            "state": st.sampled_from(["COMMIT", "ROLLBACK", "COUNTED", "MAYBE", None]),
             "born_timestamp": TIMES,
             "store_timestamp": TIMES,
         }

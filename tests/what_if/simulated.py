@@ -69,7 +69,7 @@ def _rows(world: World, turns: dict[int, int]) -> Iterator[tuple[int, tuple[Any,
         yield half.queue, (Row.HALF, half.offset, kind_of(half), 0, half.born, half.store, *kept)
     for op in rows["op"]:
         number = op.number
-        if op.source == Source.CHECK and op.kind != Kind.DELIVERED:
+        if op.source == Source.CHECK and op.kind != Kind.COUNTED:
             name = Kind(op.kind).name
             number = next(
                 row.times

@@ -96,7 +96,7 @@ def test_nobody_is_checked_before_its_op_came() -> None:
 #: two checks that brought nothing, and a COMMIT that came too late
 LATE = (
     *(_half(0), _check(1, 1), _answer(1, Answered.UNKNOWN, 8), _check(2, 2), _answer(2, Answered.UNKNOWN, 68)),
-    *(_op(Kind.DELIVERED, 68, Source.CHECK, 2), _op(Kind.COMMIT, 150)),
+    *(_op(Kind.COUNTED, 68, Source.CHECK, 2), _op(Kind.COMMIT, 150)),
     _decision(State.DISCARD, Source.CHECKBACK, 2, 4, Reason.CHECK_MAX),
 )
 LATE_TIMES = _timeline(1, 7, 67, 69, 128, 151)
@@ -135,7 +135,7 @@ def test_no_tick_while_reconcile_stood_still() -> None:
 #: two checks that reached nobody: of the second the op tells that it was sent
 UNREACHED = (
     *(_half(0), _check(1, 1), _answer(1, Answered.NO_ANSWER, 8, received=0)),
-    *(_check(2, 2), _answer(2, Answered.NO_ANSWER, 68, received=0), _op(Kind.DELIVERED, 68, Source.CHECK, 2)),
+    *(_check(2, 2), _answer(2, Answered.NO_ANSWER, 68, received=0), _op(Kind.COUNTED, 68, Source.CHECK, 2)),
     _decision(State.DISCARD, Source.CHECKBACK, 2, 4, Reason.CHECK_MAX),
 )
 
@@ -154,7 +154,7 @@ def test_without_its_answer_the_op_tells_what_the_rule_in_force_made_it() -> Non
     """Of a check that was received, if checks count when received; else of one that was sent."""
     rows = tuple(row for row in UNREACHED if row[0] != Row.ANSWER)
     assert _under(LATE_TIMES, *rows, count_undelivered=False, max_age=200_000)["reason"] == Reason.EXPIRED
-    received = _op(Kind.DELIVERED, 8, Source.CHECK, 1)
+    received = _op(Kind.COUNTED, 8, Source.CHECK, 1)
     times = replace(LATE_TIMES, rules=(replace(_RULES, count_undelivered=False),))
     assert _under(times, *rows, received, check_interval=59_000)["reason"] == Reason.CHECK_MAX
 

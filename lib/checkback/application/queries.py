@@ -209,7 +209,7 @@ class Queries:
     def drain(self, decided: BatchRules) -> None:
         """Reconcile and check in turn, until a round of checks brings no deciding answer.
 
-        Terminates: only deciding answers start another round. DELIVERED (a check was received) is left to the next run.
+        Terminates: only deciding answers start another round. COUNTED (a check counts) is left to the next run.
         """
         with without_no_data_batches(self.spark):
             tick(self.spark, self.tables)

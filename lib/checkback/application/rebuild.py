@@ -369,7 +369,7 @@ def _ops(read: Mapping[str, DataFrame]) -> DataFrame:
     op = read["op"].withColumn("_raw", raw_op())
     op = op.join(dealt, on="_raw", how="left")
     op = op.where(F.col("_until").isNull() | (F.col("store_timestamp") > F.col("_until")))
-    left = op_events(op).where((F.col("kind") < Kind.DELIVERED) | (F.col("kind") == Kind.CANCEL))
+    left = op_events(op).where((F.col("kind") < Kind.COUNTED) | (F.col("kind") == Kind.CANCEL))
     group, transaction = identity_columns()
     decided = read["decisions"].select(*_OWN, group, transaction, (F.col("state") == "CANCEL").alias("cancelled"))
     same = [left[name] == decided[own] for name, own in zip(_KEY, _OWN, strict=True)]

@@ -48,7 +48,7 @@ from checkback.storage.queue_owners import log_of_half, operators_queues
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.spark_schemas import CHECK_REQUESTS, HALF
 from checkback.storage.starting_versions import first_read
-from checkback.storage.valid_texts import COUNTED, NOT_UTF8, is_valid, valid_texts
+from checkback.storage.valid_texts import NOT_UTF8, OVERTAKEN, is_valid, valid_texts
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -62,8 +62,8 @@ if TYPE_CHECKING:
 
 
 NAME = "check"
-#: state of an op that marks a check as counted: internal to this query, `messages` refuses it from producers
-DELIVERED = "DELIVERED"
+#: state of a row of `op` that is no op: the check counts. `messages` refuses it from producers
+COUNTED = "COUNTED"
 #: the names in a request that are sent
 _NAMES = ["transaction_id", "producer_group", "real_topic"]
 #: A batch of reconcile whose time is so much later than an op was committed has read it.
@@ -266,7 +266,7 @@ class CheckBatches:
         if not self._counted:
             return pa.chunked_array([nothing])
         asked, counted = key_numbers(requests, pa.concat_tables([keys for _, keys in self._counted]))
-        return pa.chunked_array([pc.if_else(pa.array(np.isin(asked, counted)), COUNTED, nothing)])
+        return pa.chunked_array([pc.if_else(pa.array(np.isin(asked, counted)), OVERTAKEN, nothing)])
 
     def _asked(self, spark: SparkSession, requests: pa.Table, batch_id: int) -> pa.Table:
         # The number of partitions is the number of tasks that send checks concurrently.
@@ -304,7 +304,7 @@ class CheckBatches:
     def send_ops(self, spark: SparkSession, answers: pa.Table, app: str, batch_id: int) -> None:
         """Append a row to `op` for each of ``answers`` (CHECK_ANSWERS) that decides, or makes its check count."""
         ops = op_rows(answers, datetime.now(timezone.utc), self._last)
-        self.decided += pc.sum(pc.not_equal(ops.column("state"), DELIVERED)).as_py() or 0
+        self.decided += pc.sum(pc.not_equal(ops.column("state"), COUNTED)).as_py() or 0
         self._tables.append_arrow(spark, ops, "op", f"{app}/op", batch_id)
         counted = answers.filter(_counts(answers, self._last)).select(KEY)
         if counted.num_rows:
@@ -337,12 +337,12 @@ def has_valid_names(requests: pa.Table) -> pa.Array:
 def op_rows(answers: pa.Table, now: datetime, last: int | None) -> pa.Table:
     """OP rows, landed ``now``, of the ``answers`` (CHECK_ANSWERS) that decide: COMMIT and ROLLBACK.
 
-    Also a row DELIVERED for each other check that counts by it: those from number ``last`` on that were not skipped;
+    Also a row COUNTED for each other check that counts by it: those from number ``last`` on that were not skipped;
     ``last`` None: all that an endpoint received.
     """
     decides = pc.is_in(answers.column("outcome"), pa.array([COMMIT, ROLLBACK]))
     counts = _counts(answers, last)
-    states = pc.if_else(decides, answers.column("outcome"), DELIVERED)
+    states = pc.if_else(decides, answers.column("outcome"), COUNTED)
     kept = pc.or_(decides, counts)
     answers, states = answers.filter(kept), states.filter(kept)
     columns = {

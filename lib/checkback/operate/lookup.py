@@ -14,7 +14,7 @@ from checkback.storage import rejected_ops
 from checkback.storage.first_op import is_own, misfit, turn
 from checkback.storage.rejected_ops import RejectedOps
 from checkback.storage.timestamps import EPOCH
-from checkback.storage.valid_texts import COUNTED, NOT_TRIED, tried_error
+from checkback.storage.valid_texts import NOT_TRIED, OVERTAKEN, tried_error
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -257,7 +257,7 @@ def _with_outcomes(store: OperatorTables, found: dict[Place, Transaction]) -> li
         checks[place] = max(checks.get(place, 0), row[_TIMES] or 0)
     answers: dict[Place, Row] = {}
     for place, row in own_rows_at(store, "check_answers", found, _ANSWER):
-        if row["error"] != COUNTED and (place not in answers or _order(row) > _order(answers[place])):
+        if row["error"] != OVERTAKEN and (place not in answers or _order(row) > _order(answers[place])):
             answers[place] = row
     return [
         replace(

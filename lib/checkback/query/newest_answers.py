@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from checkback.query.no_answer import REFUSED
-from checkback.storage.valid_texts import BREAKER_OPEN, COUNTED, NOT_TRIED
+from checkback.storage.valid_texts import BREAKER_OPEN, NOT_TRIED, OVERTAKEN
 
 _KEY = "queue_id, queue_offset, producer_group, transaction_id"
 _PREVENTED = f"outcome = 'NO_ANSWER' AND error IS NULL AND startswith(said, '{NOT_TRIED}')"
@@ -17,7 +17,7 @@ attempts AS (
     SELECT a.queue_id, a.queue_offset, a.producer_group, a.transaction_id, a.check_times, a.outcome, a.endpoint,
         a.answered_at, a.error AS said,
         CASE WHEN a.outcome = 'NO_ANSWER' THEN first_error(a.error, a.failed_tries) ELSE a.error END AS error
-    FROM {{check_answers}} AS a WHERE a.error IS DISTINCT FROM '{COUNTED}'),
+    FROM {{check_answers}} AS a WHERE a.error IS DISTINCT FROM '{OVERTAKEN}'),
 tried AS (SELECT *, coalesce({_PREVENTED}, FALSE) AS prevented FROM attempts),
 ranked AS (
     SELECT *, row_number() OVER (

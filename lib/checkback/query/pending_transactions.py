@@ -47,7 +47,7 @@ _CHECKS = """
 received AS (
     SELECT queue_id, queue_offset, producer_group, transaction_id,
         max(coalesce(TRY_CAST(regexp_extract(remark, '^check ([0-9]{{1,9}})$', 1) AS BIGINT), -1)) AS number
-    FROM {op} WHERE source = 'check' AND state IN ('DELIVERED', 'COMMIT', 'ROLLBACK')
+    FROM {op} WHERE source = 'check' AND state IN ('COUNTED', 'COMMIT', 'ROLLBACK')
     GROUP BY queue_id, queue_offset, producer_group, transaction_id),
 asked AS (
     SELECT queue_id, queue_offset, producer_group, transaction_id, check_times, requested_at,

@@ -360,7 +360,7 @@ _EVENTS = {
             "'by ' || source",
             "'of ' || transaction_id",
             "'- ' || remark",
-            "CASE WHEN state = 'DELIVERED' THEN '(counts towards check_max)' END",
+            "CASE WHEN state = 'COUNTED' THEN '(counts towards check_max)' END",
         ),
     ),
     "rejected": ("'REJECTED'", "rejected_at", _text("source", "'not taken:'", "reason", "'in ' || file")),

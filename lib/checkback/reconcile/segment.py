@@ -143,11 +143,11 @@ def decide(
     actions: list[Records] = []
     kind = events["kind"]
     is_half = (kind == Kind.HALF) | (kind == Kind.MESSAGE)
-    is_op = ~is_half & (kind < Kind.DELIVERED)
+    is_op = ~is_half & (kind < Kind.COUNTED)
     # First: what this batch schedules is not cancelled in it, as a batch acts on a half message once.
     segment = _cancel(segment, events[kind == Kind.CANCEL], now, actions)
     segment = _take_halves(segment, events[is_half], now, rules, actions)
-    segment = _count(segment, events[(kind == Kind.DELIVERED) | (is_op & (events["source"] == Source.CHECK))])
+    segment = _count(segment, events[(kind == Kind.COUNTED) | (is_op & (events["source"] == Source.CHECK))])
     segment = _apply_ops(segment, events[is_op], now, rules, actions, crowded)
     segment = _check_back(segment, now, rules, actions) if check else segment
     if deliver:

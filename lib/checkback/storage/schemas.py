@@ -52,7 +52,7 @@ _QUEUE_OFFSET = _column("queue_offset", _LONG, "offset in the half queue; (queue
 _TRANSACTION_ID = _column("transaction_id", _STRING, "the producer's name of the transaction")
 _GROUP = _column("producer_group", _STRING, "group that sent the half message and answers its checks")
 _REAL_TOPIC = _column("real_topic", _STRING, "topic the message is meant for")
-_CHECK_TIMES = _column("check_times", _INT, "checks so far, this one included")
+_CHECK_TIMES = _column("check_times", _INT, "number of the check: how many count with this one")
 _BORN = _column("born_timestamp", _TIME, "when the producer made it, by its own clock")
 _BATCH_ID = _column("batch_id", _LONG, "batch of the query that wrote the row")
 
@@ -82,7 +82,7 @@ OP: Columns = (
     _column(
         "state",
         _STRING,
-        "COMMIT or ROLLBACK; of source check also DELIVERED: a check that counts; of source operator also CANCEL",
+        "COMMIT or ROLLBACK; of source check also COUNTED, which is no op; of source operator also CANCEL",
     ),
     _column("source", _STRING, "producer, check or operator"),
     _column("remark", _STRING, "free text"),

@@ -19,7 +19,7 @@ NOT_UTF8 = "not asked: its transaction id, group or topic is not UTF-8"
 #: shown in place of NOT_TRIED's errors, which differ with each check
 BREAKER_OPEN = f"{NOT_TRIED}breaker open"
 #: the error of a check, SKIPPED, that was requested again before its outcome was read
-COUNTED = "overtaken by the outcome of the same check"
+OVERTAKEN = "overtaken by the outcome of the same check"
 #: the reason of a dead letter's RESUME_DEAD_LETTER, in `operations`: this, the consumer group, and `CONSUMER_GROUP_END`
 CONSUMER_GROUP, CONSUMER_GROUP_END = "consumer group ", ": "
 

@@ -108,7 +108,7 @@ def _by_check(owners: Records, requests: Records, ops: Records) -> Bits:
     at, known = place(owners, ops["offset"])
     asked = np.isin(ops["offset"] * (1 << 32) + ops["check"], requests["offset"] * (1 << 32) + requests["number"])
     of_check = (ops["source"] == Source.CHECK) & (ops["kind"] != Kind.CANCEL)
-    found: Bits = of_check & ((ops["kind"] >= Kind.DELIVERED) | (known & _same(owners, at, ops) & asked))
+    found: Bits = of_check & ((ops["kind"] >= Kind.COUNTED) | (known & _same(owners, at, ops) & asked))
     return found
 
 

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 class _Check:
     """A recorded check. turn, asked: of its batch, ms. verdict: of its op COMMIT or ROLLBACK, the kind and when (ms).
 
-    outcome: when its op DELIVERED landed, or would have (ms). delivered: an endpoint received it, by its answer; an op
-    DELIVERED tells so only where checks count when received (rule 9), else that it was sent. sent: not skipped.
+    outcome: when its op COUNTED landed, or would have (ms). delivered: an endpoint received it, by its answer; an op
+    COUNTED tells so only where checks count when received (rule 9), else that it was sent. sent: not skipped.
     """
 
     turn: int
@@ -73,7 +73,7 @@ class Answers:
         for check, op in asked(recorded.verdicts, "check", "born"):
             landed = int(op["store"]) // 1000
             check.sent = True
-            if op["kind"] == Kind.DELIVERED:
+            if op["kind"] == Kind.COUNTED:
                 check.outcome = landed
                 check.delivered |= not timeline.rules_at(check.turn).count_undelivered
             elif op["kind"] in (Kind.COMMIT, Kind.ROLLBACK):
@@ -95,12 +95,12 @@ class Answers:
             own = self._own.get(at)
             if own is not None and own[1] <= now:
                 return self._op(at, own[0], -1, now), True
-            return self._op(at, Kind.DELIVERED, number, now) if _counts(number, True, True, rules) else None, True
+            return self._op(at, Kind.COUNTED, number, now) if _counts(number, True, True, rules) else None, True
         later = now - check.asked
         if check.verdict is not None:
             return self._op(at, check.verdict[0], -1, check.verdict[1] + later), assumed
         if _counts(number, check.sent, check.delivered, rules) and check.outcome is not None:
-            return self._op(at, Kind.DELIVERED, number, check.outcome + later), assumed
+            return self._op(at, Kind.COUNTED, number, check.outcome + later), assumed
         return None, assumed
 
     def _op(self, at: int, kind: int, number: int, landed: int) -> tuple[Any, ...]:
@@ -114,7 +114,7 @@ def _placed(recorded: Recorded, rows: Records) -> Iterator[tuple[int, Any]]:
 
 
 def _counts(number: int, sent: bool, delivered: bool, rules: Rules) -> bool:
-    """Is there an op DELIVERED for a check that decides nothing? As `check.query.op_rows`."""
+    """Is there an op COUNTED for a check that decides nothing? As `check.query.op_rows`."""
     return sent and number >= rules.check_max if rules.count_undelivered else delivered
 
 

@@ -143,10 +143,10 @@ def _op(rows: Records, table: pa.Table) -> None:
     rows["store"], rows["born"] = _integers(table.column("store_timestamp")), _times(table)
     sources = {"check": Source.CHECK, "operator": Source.OPERATOR}
     rows["source"] = _enumerated(table.column("source"), sources, Source.PRODUCER)
-    kinds = {kind.name: kind for kind in (Kind.ROLLBACK, Kind.COMMIT, Kind.DELIVERED, Kind.CANCEL)}
+    kinds = {kind.name: kind for kind in (Kind.ROLLBACK, Kind.COMMIT, Kind.COUNTED, Kind.CANCEL)}
     kind = _enumerated(table.column("state"), kinds, Kind.UNKNOWN)
     by_check, by_operator = rows["source"] == Source.CHECK, rows["source"] == Source.OPERATOR
-    of_check = kind == Kind.DELIVERED
+    of_check = kind == Kind.COUNTED
     kind[(of_check & ~by_check) | ((kind == Kind.CANCEL) & ~by_operator)] = Kind.UNKNOWN
     rows["kind"] = kind
     number = pc.extract_regex(table.column("remark"), "^check (?P<number>[0-9]{1,9})$")

@@ -174,16 +174,16 @@ def _sources(ignore_case: bool) -> list[_Source]:
     )
     # A message without a transaction is its own COMMIT.
     committed = _rows("{half} WHERE committed", _OP, begin="1", store=_STORE, number=str(1 << Source.PRODUCER))
-    # DELIVERED says that a check counts, not the transaction's state. Alien ops have another group or transaction id
+    # COUNTED says that a check counts, not the transaction's state. Alien ops have another group or transaction id
     # than the first half message at the offset.
     ops = _rows(
         "ops",
-        f"""CASE WHEN state = 'DELIVERED' AND source = 'check' THEN {_RECEIVED}
+        f"""CASE WHEN state = 'COUNTED' AND source = 'check' THEN {_RECEIVED}
             WHEN own AND state = 'CANCEL' AND source = 'operator' THEN {_CANCEL_OP}
             WHEN own THEN {_OP} ELSE {_ALIEN_OP} END""",
         ("queue_id", "queue_offset"),
         store=_STORE,
-        number=f"""CASE WHEN state = 'DELIVERED' AND source = 'check'
+        number=f"""CASE WHEN state = 'COUNTED' AND source = 'check'
             THEN TRY_CAST(regexp_extract(remark, '^check ([0-9]{{{{1,9}}}})$', 1) AS BIGINT)
             ELSE {STATE_BITS} END""",
     )

@@ -13,7 +13,7 @@ from checkback.query.status.diagnosis import Group, Reconcile, diagnose, is_stuc
 from checkback.query.status.progress import progress
 from checkback.storage.lock import lock_is_held
 from checkback.storage.timestamps import ms_of
-from checkback.storage.valid_texts import COUNTED, NOT_TRIED
+from checkback.storage.valid_texts import NOT_TRIED, OVERTAKEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -73,7 +73,7 @@ waiting AS (
 
 #: SQL: a request that was skipped because the same check was requested again under its number: one check, one outcome
 _REPEATED = f"""(
-        outcome = 'SKIPPED' AND error IN ('{COUNTED}', 'overtaken by check ' || CAST(check_times AS STRING)))"""
+        outcome = 'SKIPPED' AND error IN ('{OVERTAKEN}', 'overtaken by check ' || CAST(check_times AS STRING)))"""
 #: CTE `outcomes`: of checks by group; recent: those of the last check_interval of checking
 _OUTCOMES = """
 latest AS (

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 #: what `check` writes of a check that counts: an answered one, too
-_RECEIVED = [int(kind) for kind in (Kind.DELIVERED, Kind.COMMIT, Kind.ROLLBACK)]
+_COUNTED = [int(kind) for kind in (Kind.COUNTED, Kind.COMMIT, Kind.ROLLBACK)]
 #: identifies the half message whose checks are counted
 CHECKED = ["queue_id", "offset", "group", "transaction"]
 
@@ -30,10 +30,10 @@ def checks_so_far(check_requests: DataFrame, op: DataFrame, count_undelivered: b
     number = F.count("*").cast("int").alias("requested")
     group, transaction = identity_columns()
     whose = "queue_id", F.col("queue_offset").alias("offset"), group.alias("group"), transaction.alias("transaction")
-    asked = check_requests.groupBy(*whose).agg(last, number)
-    told = op_events(op).where(F.col("kind").isin(*_RECEIVED))
-    received = told.groupBy(*CHECKED).agg(F.max("check").alias("received"))
-    confirmed, newest = F.coalesce("received", F.lit(0)), F.col("last.check_times")
+    requests = check_requests.groupBy(*whose).agg(last, number)
+    told = op_events(op).where(F.col("kind").isin(*_COUNTED))
+    counted = told.groupBy(*CHECKED).agg(F.max("check").alias("counted"))
+    confirmed, newest = F.coalesce("counted", F.lit(0)), F.col("last.check_times")
     if count_undelivered:
         not_sent = (newest >= check_max) & (confirmed < newest)
         # check_max may have been greater when the last one was requested.
@@ -41,5 +41,5 @@ def checks_so_far(check_requests: DataFrame, op: DataFrame, count_undelivered: b
     else:
         times = F.least(confirmed, "requested")
     checked = F.unix_millis("last.requested_at").alias("checked")
-    counts = asked.join(received, on=CHECKED, how="left")
+    counts = requests.join(counted, on=CHECKED, how="left")
     return counts.select(*CHECKED, times.cast("int").alias("check_times"), "requested", checked)

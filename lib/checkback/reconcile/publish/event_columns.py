@@ -79,13 +79,13 @@ def delay_column() -> Column:
 def op_events(op: DataFrame) -> DataFrame:
     """Rows of `op` as EVENT_COLUMNS.
 
-    DELIVERED is only accepted from the check query. Skips invalid rows, which only another writer can have appended:
+    COUNTED is only accepted from the check query. Skips invalid rows, which only another writer can have appended:
     queue id or offset null or negative, or without group.
     """
     group, transaction = identity_columns()
-    delivered = (F.col("source") == "check") & (F.col("state") == "DELIVERED")
+    counted = (F.col("source") == "check") & (F.col("state") == "COUNTED")
     kind = F.when(F.col("state") == "ROLLBACK", int(Kind.ROLLBACK)).when(F.col("state") == "COMMIT", int(Kind.COMMIT))
-    kind = kind.when(delivered, int(Kind.DELIVERED)).when(is_cancel(), int(Kind.CANCEL)).otherwise(int(Kind.UNKNOWN))
+    kind = kind.when(counted, int(Kind.COUNTED)).when(is_cancel(), int(Kind.CANCEL)).otherwise(int(Kind.UNKNOWN))
     source = F.when(F.col("source") == "check", 1).when(F.col("source") == "operator", 2).otherwise(0)
     number = F.regexp_extract("remark", "^check ([0-9]{1,9})$", 1).try_cast("int")
     check = F.when((source == 1) & (kind != int(Kind.UNKNOWN)), number)

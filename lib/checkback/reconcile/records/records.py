@@ -22,7 +22,7 @@ class Kind(IntEnum):
     ROLLBACK = 1
     COMMIT = 2
     UNKNOWN = 3  # an op whose state is neither: never applied
-    DELIVERED = 4  # the check with this number was sent or received, and counts
+    COUNTED = 4  # no op: the check with this number counts
     CANCEL = 5  # an operator's op: ends a scheduled message
     MESSAGE = 6  # a half message without a transaction: its own COMMIT
 
