@@ -24,10 +24,9 @@ columns are nullable; the [protocol](protocol.md) guarantees which ones are set.
 A transaction is identified by (queue_id, queue_offset) of its half message. Join on these two, not on transaction_id,
 which a producer may reuse.
 
-Checks have a number each, from 1 on. `check_times` is RocketMQ's name: in `check_requests` and `check_answers` it is the
-check's number, in `decisions` and `discarded` how many checks counted ([protocol.md](protocol.md), rule 9). How many
-were requested is the number of rows of `check_requests`, in which a check that does not count leaves its number to the
-next.
+Each check of a transaction has a number, from 1 on. `check_times`, RocketMQ's name, is this number in `check_requests`
+and `check_answers`. In `decisions` and `discarded` it is how many checks counted ([protocol.md](protocol.md), rules 6
+and 9). A check that does not count leaves its number to the next: how many were requested is the number of rows.
 
 ## Who may change what
 
@@ -80,8 +79,8 @@ ABOUT = {
         _APPEND_ONLY,
     ),
     "op": _About(
-        "an op, as it landed: from a producer, from a producer's answer to a check, or from an operator. A row COUNTED is "
-        "no op: it says that the check whose number its remark has counts.",
+        "an op, as it landed: from a producer, from a producer's answer to a check, or from an operator. A row COUNTED "
+        "is no op: it says that the check whose number its remark has counts.",
         "`land`, `gateway`, `reconcile` (answers to checks), `tx resolve`",
         "`reconcile` (a stream), `gateway`, `rebuild`, all inspection",
         _APPEND_ONLY,
