@@ -46,8 +46,8 @@ FAULTS: dict[str, tuple[str, str]] = {
     ),
     "received check not counted": ("    known = same &", "    known = ~same &"),
     "received check counted each time it is told": (
-        'known = same & (received["check"] > half["check_times"]) & (received["check"] <= half["requested"])\n',
-        'known, received = same, received.copy()\n    received["check"] = half["check_times"] + 1\n',
+        'known = same & (counted["check"] > half["check_times"]) & (counted["check"] <= half["requested"])\n',
+        'known, counted = same, counted.copy()\n    counted["check"] = half["check_times"] + 1\n',
     ),
     "one check too many": (">= rules.check_max", "> rules.check_max"),
     "discard without the last interval": (

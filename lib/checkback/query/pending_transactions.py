@@ -44,34 +44,34 @@ halves AS (SELECT * FROM landed WHERE copy = 1)"""
 #: when the last was requested. A half message is identified by its names, too: after a restore of `half` from a backup
 #: an offset may be reused.
 _CHECKS = """
-received AS (
+last_counted AS (
     SELECT queue_id, queue_offset, producer_group, transaction_id,
-        max(coalesce(TRY_CAST(regexp_extract(remark, '^check ([0-9]{{1,9}})$', 1) AS BIGINT), -1)) AS number
+        max(coalesce(TRY_CAST(regexp_extract(remark, '^check ([0-9]{{1,9}})$', 1) AS BIGINT), -1)) AS counted
     FROM {op} WHERE source = 'check' AND state IN ('COUNTED', 'COMMIT', 'ROLLBACK')
     GROUP BY queue_id, queue_offset, producer_group, transaction_id),
-asked AS (
+requests AS (
     SELECT queue_id, queue_offset, producer_group, transaction_id, check_times, requested_at,
         row_number() OVER (
             PARTITION BY queue_id, queue_offset, producer_group, transaction_id
             ORDER BY requested_at DESC NULLS LAST, check_times DESC NULLS LAST) AS turn,
-        count(*) OVER (PARTITION BY queue_id, queue_offset, producer_group, transaction_id) AS asked
+        count(*) OVER (PARTITION BY queue_id, queue_offset, producer_group, transaction_id) AS requested
     FROM {check_requests}),
-counted AS (
-    SELECT a.queue_id, a.queue_offset, a.producer_group, a.transaction_id, a.asked, a.requested_at,
-        CAST(a.check_times AS BIGINT) AS number, coalesce(r.number, 0) AS confirmed
-    FROM asked AS a
-    LEFT JOIN received AS r
-        ON r.queue_id = a.queue_id AND r.queue_offset = a.queue_offset AND r.producer_group = a.producer_group
-        AND r.transaction_id IS NOT DISTINCT FROM a.transaction_id
+numbered AS (
+    SELECT a.queue_id, a.queue_offset, a.producer_group, a.transaction_id, a.requested, a.requested_at,
+        CAST(a.check_times AS BIGINT) AS number, coalesce(c.counted, 0) AS counted
+    FROM requests AS a
+    LEFT JOIN last_counted AS c
+        ON c.queue_id = a.queue_id AND c.queue_offset = a.queue_offset AND c.producer_group = a.producer_group
+        AND c.transaction_id IS NOT DISTINCT FROM a.transaction_id
     WHERE a.turn = 1),
 checks AS (
     SELECT queue_id, queue_offset, producer_group, transaction_id, requested_at,
         CAST(CASE
-            WHEN :count_undelivered = 0 THEN least(confirmed, asked)
-            WHEN number >= :check_max AND confirmed < number THEN greatest(confirmed, :check_max - 1)
+            WHEN :count_undelivered = 0 THEN least(counted, requested)
+            WHEN number >= :check_max AND counted < number THEN greatest(counted, :check_max - 1)
             ELSE number
         END AS INT) AS check_times
-    FROM counted)"""
+    FROM numbered)"""
 
 #: CTE `waiting`: the op that will decide a half message: the first (rule 1) of its own (rule 2) that is not in
 #: `rejected` (rule 3; as `rejected_ops`)

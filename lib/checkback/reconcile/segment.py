@@ -296,17 +296,17 @@ def _repeats(ops: Records, *names: str) -> Bits:
     return occurrence(ops, *names) > 0
 
 
-def _count(segment: Segment, received: Records) -> Segment:
+def _count(segment: Segment, counted: Records) -> Segment:
     """Count the checks that `check` reports or that were answered, by number: idempotent, in any order (rule 9)."""
-    at, has_half = find(segment.pending["offset"], received["offset"])
-    at, received = at[has_half], received[has_half]
+    at, has_half = find(segment.pending["offset"], counted["offset"])
+    at, counted = at[has_half], counted[has_half]
     half = segment.pending[at]
-    same = np.logical_and.reduce([half[name] == received[name] for name in ("group", "transaction")])
-    known = same & (received["check"] > half["check_times"]) & (received["check"] <= half["requested"])
+    same = np.logical_and.reduce([half[name] == counted[name] for name in ("group", "transaction")])
+    known = same & (counted["check"] > half["check_times"]) & (counted["check"] <= half["requested"])
     if not known.any():
         return segment
     pending = segment.pending.copy()
-    np.maximum.at(pending["check_times"], at[known], received["check"][known])
+    np.maximum.at(pending["check_times"], at[known], counted["check"][known])
     return replace(segment, pending=pending)
 
 
