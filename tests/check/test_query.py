@@ -23,7 +23,7 @@ from checkback.errors import SettingsError
 from checkback.settings import Settings
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
-from checkback.storage.valid_texts import COUNTED, NOT_UTF8
+from checkback.storage.valid_texts import NOT_UTF8, OVERTAKEN
 from examples.producer import ExampleProducer
 from support.odd_rows import BAD, append_odd
 from support.rows import rows_of
@@ -420,7 +420,7 @@ def test_last_check_is_requested_again_before_its_answer_is_read_then_not_sent_a
     assert [received.json["queue_offset"] for received in server.received] == [1, 2, 1]
     said = [(row.queue_offset, row.outcome, row.error) for row in bench.rows("check_answers")]
     answered = [(offset, "UNKNOWN", None) for offset in (1, 1, 2)]
-    assert sorted(said, key=str) == sorted([*answered, (1, "SKIPPED", COUNTED)], key=str)
+    assert sorted(said, key=str) == sorted([*answered, (1, "SKIPPED", OVERTAKEN)], key=str)
 
 
 def test_query_runs_on_with_new_requests(bench: Bench) -> None:

@@ -24,7 +24,7 @@ from checkback.settings import Settings
 from checkback.storage.log.commit_reader import CommitReader
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
-from checkback.storage.valid_texts import COUNTED
+from checkback.storage.valid_texts import OVERTAKEN
 from support.pending_columns import COLUMNS
 from support.query_times import append, made_at
 from support.stories import DONE, Row, Transaction, batch, checkpoint, ms, write
@@ -220,7 +220,7 @@ def test_one_cause_is_one_reason(tmp_path: Path) -> None:
 def test_a_check_that_was_requested_twice_has_the_outcome_of_the_first(tmp_path: Path) -> None:
     about = Settings.model_validate({"storage": {"root": str(tmp_path)}})
     waits, gone = Transaction(0, 0, _ago(9)), Transaction(0, 1, _ago(9))
-    skipped = {"error": COUNTED, "delivered": False}
+    skipped = {"error": OVERTAKEN, "delivered": False}
     answers = [
         row
         for half in (waits, gone)
