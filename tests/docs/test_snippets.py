@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 LANGUAGES = {"", "json", "mermaid", "python", "sh", "sql", "yaml"}
 #: a folder of the checkpoint, and attributes of a check in Python
 _NO_SETTINGS = {"reconcile.rebuilding", "check.message", "check.transaction_id"}
+_NAMING = {".conf", ".ipynb", ".json", ".py", ".service", ".timer", ".yml"}
 _CHECKS: dict[str, Callable[[Call], object]] = {
     "checkback": check_checkback,
     "make": check_make,
@@ -248,6 +249,19 @@ def _missing(page: Page) -> list[str]:
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Page) -> None:
     assert _missing(page) == []
+
+
+def test_pages_that_the_code_names_are_there() -> None:
+    """As docs/NAME.md: in docstrings, errors, settings, notebooks and the changelog."""
+    folders = ("conf", "examples", "lib", "notebooks", "tests")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in _NAMING]
+    named = {
+        (match, path.relative_to(ROOT).as_posix())
+        for path in [*files, ROOT / "CHANGELOG.md", ROOT / "Makefile"]
+        for match in re.findall(r"\bdocs/[a-z-]+\.md\b", path.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 50
+    assert [(page, file) for page, file in sorted(named) if not (ROOT / page).exists()] == []
 
 
 def test_every_page_is_in_the_readme() -> None:
