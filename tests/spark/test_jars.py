@@ -141,6 +141,7 @@ def test_a_linked_environment_has_the_same_archive(tmp_path: Path, monkeypatch: 
     assert jars.of_spark() == found
 
 
+@pytest.mark.processes
 def test_prefetch_starts_nothing_for_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor looks into the cache of the user who installs: what is there is not for others."""
     settings = spark_settings(Settings())

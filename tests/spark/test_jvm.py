@@ -21,6 +21,7 @@ def java(folder: Path, says: str, code: int = 0) -> str:
     return str(folder)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     "says",
     [
@@ -36,6 +37,7 @@ def test_java_of_17_or_later_is_taken_from_home_or_path(tmp_path: Path, says: st
     assert java_check({"PATH": f"{home}/bin:/bin"}) == f"{home}/bin/java"
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("says", "told"),
     [
