@@ -14,8 +14,8 @@ from checkback.consumer import PushConsumer
 from checkback.errors import CheckbackError
 from checkback.landing.file_query import land
 from checkback.messages.half import CONSUMED
-from checkback.query import pending
 from checkback.query.answers import Answers
+from checkback.query.frames import Frames
 from checkback.reconcile.start.scheduled_run import nothing_to_do
 from checkback.settings import Settings
 from checkback.storage.schemas import SCHEMAS
@@ -221,7 +221,7 @@ def test_restart_between_half_and_op_loses_and_repeats_nothing(spark: SparkSessi
     land_lines(tmp_path, half=TRACE / "half.jsonl")
     reconcile(spark, settings, available_now=True)
     assert _decisions(settings) == {}
-    waiting = pending(spark, settings)
+    waiting = Frames(settings, spark).pending()
     assert tuple(waiting.columns) == COLUMNS
     rows = waiting.collect()
     assert len(rows) == 154

@@ -134,11 +134,3 @@ def test_make_tells_in_one_line_what_to_install(variables: list[str], told: str)
     lines = [line for line in run.stderr.splitlines() if not line.startswith("make")]
     assert len(lines) == 1
     assert told in lines[0]
-
-
-def test_no_function_of_query_has_the_name_of_a_module_of_it() -> None:
-    """Which of the two `checkback.query.name` is would depend on what was imported before."""
-    from checkback import query
-
-    modules = {path.stem for path in (ROOT / "lib/checkback/query").iterdir()}
-    assert modules.isdisjoint(query.__all__)

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pytest
 
 from application.test_rebuild import breaking
-from checkback import query
 from checkback.application.queries import reconcile
 from checkback.application.rebuild import rebuild
 from checkback.consumer import PushConsumer
 from checkback.errors import CheckbackError
 from checkback.query.answers import Answers, records
+from checkback.query.frames import Frames
 from checkback.query.state_store import state_segments
 from checkback.reconcile.recovery.batch_recovery import finish
 from checkback.reconcile.recovery.interrupted_batch import find
@@ -149,7 +149,7 @@ def test_scheduled_messages_are_published_at_their_time_or_cancelled(lake: Lake)
 
 def _assert_inspection_tells(lake: Lake, due: dict[int, datetime]) -> None:
     """What is scheduled and until when; the status, the lineage, the state store and a snapshot agree."""
-    rows = {row["queue_offset"]: row for row in query.scheduled(lake.spark, lake.settings).collect()}
+    rows = {row["queue_offset"]: row for row in Frames(lake.settings, lake.spark).scheduled().collect()}
     assert {offset: row["source"] for offset, row in rows.items()} == dict.fromkeys((3, 5, 8), "producer")
     assert 3_000 < rows[5]["due_in_s"] <= 3_600 < rows[8]["due_in_s"] <= 7_200
     status = Answers(lake.settings).status()
@@ -164,12 +164,12 @@ def _assert_inspection_tells(lake: Lake, due: dict[int, datetime]) -> None:
         4: ["HALF", "OP", "DECISION", "OP", "DECISION", "DISCARDED"],
         8: ["HALF", "DECISION"],
     }
-    latency = query.decision_latency(lake.spark, lake.settings).agg({"decisions": "sum"}).first()
+    latency = Frames(lake.settings, lake.spark).decision_latency().agg({"decisions": "sum"}).first()
     assert latency is not None
     assert latency[0] == 9
     (segment,) = state_segments(lake.spark, lake.settings).collect()
     assert (segment["pending"], segment["scheduled"], segment["oldest"]) == (0, 3, 0)
-    snapshot = query.snapshot(lake.spark, lake.settings)
+    snapshot = Frames(lake.settings, lake.spark).snapshot()
     assert (snapshot.decisions.count(), snapshot.deliveries.count()) == (10, 1)
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from application.test_delay import Lake
-from checkback import query
 from checkback.gateway.deduplication.history import DeduplicationHistory
 from checkback.gateway.deduplication.remembered_half import STATE_OF
 from checkback.operate.lookup import find
@@ -18,6 +17,7 @@ from checkback.operate.operator_tables import FileStore
 from checkback.operate.permissions import judge_resolve
 from checkback.operate.transaction import Asked
 from checkback.query.answers import Answers, records
+from checkback.query.frames import Frames
 from checkback.storage.timestamps import EPOCH
 from reconcile.messages import half
 from support.rows import rows_of
@@ -46,7 +46,7 @@ def lake(spark: SparkSession, tmp_path: Path) -> Lake:
 def test_it_is_pending_and_may_be_ended(lake: Lake) -> None:
     (row,) = records(Answers(lake.settings).pending())
     assert (row["op_waiting"], row["why"]) == (None, "young: the first check is not due yet")
-    (same,) = query.pending(lake.spark, lake.settings).collect()
+    (same,) = Frames(lake.settings, lake.spark).pending().collect()
     assert (same["op_waiting"], same["why"]) == (None, row["why"])
     assert Answers(lake.settings).status().facts is not None
     assert not Answers(lake.settings).audit().broken

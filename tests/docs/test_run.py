@@ -18,12 +18,12 @@ import sqlalchemy as sa
 from starlette.applications import Starlette
 from starlette.routing import Route
 
+from checkback import Checkback
 from checkback.cli import main
 from checkback.consumer import ConsumeResult, PushConsumer
 from checkback.consumer.group.group_reader import read_group
 from checkback.consumer.group.group_state import GroupState, MessageQueue, QueueState
 from checkback.consumer.group.group_table import GroupTable
-from checkback.consumer.notebook import consumers
 from checkback.consumer.position import QUEUES, Position
 from checkback.producer import LocalTransactionState, Message, MessageApply, TransactionProducer, check_app, idempotent
 from checkback.settings import Settings, Storage
@@ -35,6 +35,7 @@ from docs.blocks import ROOT, Block, blocks
 from docs.shell import SECRET, Call, check_checkback
 from gateway.process import PATIENCE_S, Gateway, half, rows
 from operate.fixtures import Lakehouse
+from support.query_times import table
 from support.standalone_cluster import Submitted, package, python_without_checkback
 from what_if.lake import write
 from what_if.test_replay import LATE, LATE_TIMES
@@ -181,12 +182,20 @@ def test_producer_of_several_gateways() -> None:
 
 
 def test_answers_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = _replayed(tmp_path)
-    monkeypatch.setenv("CHECKBACK__STORAGE__ROOT", str(tmp_path))
-    names = _run(_python("docs/inspect.md", "In Python"), {}, **{'group="orders", ': ""})
-    assert len(capsys.readouterr().out.splitlines()) == names["answers"].pending().num_rows
-    names = _run(_python("docs/inspect.md", "The audit in Python"), {"settings": settings})
-    assert {"level", "promise", "finding"} <= set(names["answers"].findings().column_names)
+    _replayed(tmp_path / "data")
+    table(tmp_path / "data", "topics/payments")
+    monkeypatch.chdir(tmp_path)
+    asked, topic = (
+        each
+        for each in blocks("python")
+        if (each.page, each.heading) == ("docs/inspect.md", "In Python") and not each.needs_spark
+    )
+    names = _run(asked, {}, **{'group="orders", ': ""})
+    assert len(capsys.readouterr().out.splitlines()) == names["cb"].pending().num_rows
+    _run(topic, {})
+    assert "count_star()" in capsys.readouterr().out
+    names = _run(_python("docs/inspect.md", "The audit in Python"), {})
+    assert {"level", "promise", "finding"} <= set(names["cb"].findings().column_names)
 
 
 def _listener() -> Any:
@@ -245,10 +254,10 @@ def _credits(root: Path) -> Published:
 
 
 def test_consumer_groups_in_a_notebook(tmp_path: Path) -> None:
-    root = _credits(tmp_path).tables.root
-    _run(_python("docs/consumer.md", "group list, group describe"), {"settings": root})
-    code = _python("docs/consumer.md", "group list, group describe").text.splitlines()[-1]
-    found = eval(code, {"queues": consumers(root)})  # noqa: S307 - the page's own line
+    names = {"cb": Checkback(_credits(tmp_path).tables.root)}
+    block = _python("docs/consumer.md", "group list, group describe")
+    _run(block, names)
+    found = eval(block.text.splitlines()[-1], names)  # noqa: S307 - the page's own line
     assert found.loc["credits", "payments"].lag_messages == 3
 
 
@@ -273,7 +282,7 @@ def _replayed(root: Path) -> Settings:
 def test_what_if_in_a_notebook(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The page's words, on all there is."""
     block = _python("docs/inspect.md", "What-if in a notebook")
-    found = _run(block, {"settings": _replayed(tmp_path)}, **{', since="6h ago"': ""})["found"]
+    found = _run(block, {"cb": Checkback(settings=_replayed(tmp_path))}, **{', since="6h ago"': ""})["found"]
     assert found.total.saved == 2
     assert capsys.readouterr().out == "2 0 4\n"
 

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from checkback.errors import SettingsError, StateError
-from checkback.query import snapshot
+from checkback.query.versions.batch_snapshot import snapshot
 from checkback.query.versions.view import View
 from checkback.settings import Settings
 from checkback.storage.tables import Tables

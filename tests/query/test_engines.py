@@ -33,6 +33,7 @@ from checkback.query.time_series import (
     outcomes_question,
     pending_over_time_question,
     pick_interval,
+    said_question,
 )
 from checkback.query.topic_tables import topic_rows
 from checkback.query.transaction_lineage import lineage_rows, transactions_question
@@ -184,6 +185,8 @@ def _questions(settings: Settings) -> dict[str, Callable[[View], Any]]:
         "decisions by an operator": asked(decisions_question(since, every, "operator")),
         "decided": asked(decided_question(since)),
         "outcomes": asked(outcomes_question(None, every)),
+        "said": asked(said_question()),
+        "said since": asked(said_question(since)),
         "outages": asked(outages_question()),
         "outages since": asked(outages_question(since).where("producer_group", "orders")),
         "damage": asked(damage_question("orders", since, DONE)),

@@ -12,20 +12,9 @@ import pytest
 from pyspark.sql import functions as F
 
 from checkback.errors import SettingsError
-from checkback.query import (
-    check_outcomes,
-    damage,
-    decision_latency,
-    decisions,
-    outages,
-    pending,
-    pending_over_time,
-    pick_every,
-    plots,
-    what_endpoints_said,
-    worst_outage,
-)
+from checkback.query import plots
 from checkback.query.answers import Answers, records
+from checkback.query.frames import Frames
 from checkback.settings import Settings
 from support.query_times import append, table
 from support.stories import BORN, Transaction
@@ -81,44 +70,46 @@ def test_outages_are_the_runs_of_checks_in_vain(spark: SparkSession, tmp_path: P
     append(tmp_path, "check_answers", rows)
     append(tmp_path, "decisions", [Transaction(0, offset).decision("DISCARD")[1] for offset in discarded])
     settings = _settings(tmp_path)
-    found = outages(spark, settings)
+    found = Frames(settings, spark).outages()
     names = ("producer_group", "outcome", "lasted_s", "goes_on", "checks", "transactions", "still_pending")
     got = found.withColumn("goes_on", F.isnull("over_at")).select(*names).collect()
     assert {tuple(row) for row in got} == _expected(rows, discarded)
     names_s = ("producer_group", "outcome", "lasted_s", "checks", "transactions", "endpoints", "said", "discarded")
     asked = {tuple(map(str, (row[name] for name in names_s))) for row in records(Answers(settings).outages())}
     assert asked == {tuple(map(str, row)) for row in found.select(*names_s).collect()}
-    worst = worst_outage(spark, settings, group="a")
+    worst = Answers(settings).worst_outage(group="a")
+    assert worst == Answers(settings, spark).worst_outage(group="a")
     harm = [F.desc(name) for name in ("discarded", "still_pending", "transactions", "checks")]
     first = found.where("producer_group = 'a'").orderBy(*harm, "began_at").first()
     assert first is not None
     assert (worst.happened, worst.lasted.total_seconds()) == (True, first["lasted_s"])
-    harmed = damage(spark, settings, worst).collect()
+    harmed = Answers(settings).damage(worst).to_pylist()
     assert len(harmed) == first["transactions"]
     assert [row["state"] for row in harmed] == ["DISCARD"] * first["discarded"] + [None] * first["still_pending"]
-    said = what_endpoints_said(spark, settings).collect()
+    said = Answers(settings).what_endpoints_said().to_pylist()
+    assert said
     assert not [row for row in said if row["said"] in ("not tried: breaker", "too late")]
 
 
-def test_without_rows_figures_say_so(spark: SparkSession, tmp_path: Path) -> None:
+def test_without_rows_figures_say_so(tmp_path: Path) -> None:
     table(tmp_path, "half")
-    settings = _settings(tmp_path)
-    none = worst_outage(spark, settings)
+    answers = Answers(_settings(tmp_path))
+    none = answers.worst_outage()
     assert (none.happened, str(none).startswith("No outage")) == (False, True)
     figures = [
-        plots.ages(pending(spark, settings)),
-        plots.pending(none.around(pending_over_time(spark, settings)), none.every, none),
-        plots.decisions(decisions(spark, settings)),
-        plots.outcomes(check_outcomes(spark, settings)),
-        plots.latency(decision_latency(spark, settings)),
+        plots.ages(answers.pending()),
+        plots.pending(none.around(answers.pending_over_time()), none.every, none),
+        plots.decisions(answers.decisions()),
+        plots.outcomes(answers.check_outcomes()),
+        plots.latency(answers.decision_latency()),
     ]
     for figure in figures:
         (text,) = figure.texts
         assert text.get_text().startswith(("No data", "Nothing is pending"))
-    assert pick_every(spark, settings) == timedelta(seconds=1)
+    assert answers.pick_every() == timedelta(seconds=1)
 
 
-def test_an_interval_is_longer_than_nothing(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_interval_is_longer_than_nothing(tmp_path: Path) -> None:
     table(tmp_path, "half")
     with pytest.raises(SettingsError, match="is not an interval"):
-        decisions(spark, _settings(tmp_path), every=timedelta(0))
+        Answers(_settings(tmp_path)).decisions(every=timedelta(0))

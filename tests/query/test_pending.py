@@ -14,10 +14,11 @@ from deltalake import DeltaTable, write_deltalake
 
 from checkback.cli import main
 from checkback.errors import SettingsError
-from checkback.query import pending, pending_over_time, table
 from checkback.query.answers import Answers
+from checkback.query.frames import Frames
 from checkback.query.json_lines import json_rows
 from checkback.query.pending_transactions import CONTENT
+from checkback.query.shown_rows import table
 from checkback.query.status.groups import COLUMNS as GROUP_COLUMNS
 from checkback.query.transaction_lineage import COLUMNS as LINEAGE_COLUMNS
 from checkback.settings import Settings
@@ -273,10 +274,10 @@ def test_time_beyond_pythons_hides_nobody(spark: SparkSession, tmp_path: Path, f
         place = rows.schema.get_field_index(name)
         rows = rows.set_column(place, rows.schema.field(name), pa.array([far], pa.timestamp("us", "UTC")))
     write_deltalake(f"{tmp_path}/half", rows, mode="append")
-    assert [row["transaction_id"] for row in rows_of(pending(spark, settings).toArrow())] == ["honest", "far"]
-    assert [name in repr(table(pending(spark, settings))) for name in ("honest", "far")] == [True, True]
-    assert repr(table(spark.range(1))).endswith("0")
-    days = pending_over_time(spark, settings, every=timedelta(days=1))
+    assert [row["transaction_id"] for row in rows_of(Frames(settings, spark).pending().toArrow())] == ["honest", "far"]
+    assert [name in repr(table(Answers(settings).pending())) for name in ("honest", "far")] == [True, True]
+    assert repr(table(pa.table({"number": [0]}))).endswith("0")
+    days = Frames(settings, spark).pending_over_time(every=timedelta(days=1))
     counts = [row["pending"] for row in days.select("pending").collect()]
     assert (counts[0], counts[-1]) == (1, 2)
 

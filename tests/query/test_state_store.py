@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from checkback.application.queries import reconcile
-from checkback.query import pending, state_differences, state_pending
+from checkback.query.frames import Frames
+from checkback.query.state_store import state_differences, state_pending
 from checkback.settings import Settings
 from checkback.storage.checkpoints.checkpoint import last_done
 from checkback.storage.tables import Tables
@@ -34,7 +35,7 @@ def test_state_and_tables_agree(spark: SparkSession, tmp_path: Path) -> None:
     append(tmp_path, "half", [Transaction(77, 0).half()[1]])
     key = ["queue_id", "queue_offset", "check_times"]
     state = state_pending(spark, settings).select(*key, "registered", "batch_id").collect()
-    by_tables = pending(spark, settings).where("queue_id != 77").select(*key).collect()
+    by_tables = Frames(settings, spark).pending().where("queue_id != 77").select(*key).collect()
     assert sorted(tuple(row)[:3] for row in state) == sorted(map(tuple, by_tables))
     assert {row["registered"] for row in state} == {True}
     done = last_done(spark, Tables.of(settings.storage).checkpoint("reconcile"))

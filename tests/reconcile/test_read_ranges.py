@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from checkback import Checkback
 from checkback.application.rebuild import rebuild
 from checkback.errors import CheckbackError
 from checkback.reconcile.publish.batch_row import ReadRange, read_ranges
@@ -15,7 +16,6 @@ from checkback.storage.checkpoints.checkpoint import Batch, StreamPosition
 from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
-from checkback.what_if import what_if
 from reconcile.test_batch_rules import Lakehouse
 from support.rows import rows_of
 
@@ -137,7 +137,7 @@ def test_batches_say_which_files_they_read(
     assert restored.keys() == {"half", "op"}
     assert restored["half"] > pending
     assert (died, -1, died + 1, -1) in [found for _, found in _ranges(lake, "half")]
-    found = what_if(_settings(lake, 2), {}).total
+    found = Checkback(settings=_settings(lake, 2)).what_if({}).total
     assert (found.recorded.states, found.not_reproduced) == ({"COMMIT": 8, "PENDING": 1}, 0)
     *_, last = _ranges(lake, "half")
     assert last[1][0] >= restored["half"]

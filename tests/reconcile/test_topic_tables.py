@@ -18,7 +18,7 @@ from checkback.consumer.batch_log import BatchLog
 from checkback.consumer.position import QUEUES, Position
 from checkback.consumer.topic_reader import TopicReader
 from checkback.errors import FencedError, StateError, StorageError
-from checkback.query import lineage, unpublished
+from checkback.query.frames import Frames
 from checkback.query.undelivered_messages import count_unpublished
 from checkback.query.versions.view import View
 from checkback.reconcile.publish import topic_tables
@@ -276,7 +276,7 @@ def test_what_was_published_late_stays_with_the_table_that_is_moved_away(lake: L
     shutil.rmtree(place)
     for writer in ("auto", "spark"):  # the notes hold also when another one writes from now on
         settings = Settings.model_validate({"storage": {"root": str(lake.root), "writer": writer}})
-        assert unpublished(lake.spark, settings).collect() == []
+        assert Frames(settings, lake.spark).unpublished().collect() == []
 
 
 class Killed(BaseException):
@@ -449,8 +449,8 @@ def test_rebuild_goes_on_beside_tables_that_cannot_be_made_or_read(spark: SparkS
     assert [offset for offset, _ in lake.published("file")] == [1, 5]
     assert [offset for offset, _ in lake.published("damaged")] == [6]
     assert sorted(lake.unpublished()) == [1, 3, 5, 6, 7]
-    assert [row["queue_offset"] for row in unpublished(spark, settings).collect()] == [3, 7]
-    events = [row["event"] for row in lineage(spark, settings, "tx-5").collect()]
+    assert [row["queue_offset"] for row in Frames(settings, spark).unpublished().collect()] == [3, 7]
+    events = [row["event"] for row in Frames(settings, spark).lineage("tx-5").collect()]
     assert sorted(events) == ["DECISION", "HALF", "PUBLISHED", "UNPUBLISHED"]
 
 

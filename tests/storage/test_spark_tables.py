@@ -17,8 +17,8 @@ from checkback.application.queries import reconcile
 from checkback.application.rebuild import rebuild
 from checkback.errors import CheckbackError, FencedError, StateError, StorageError
 from checkback.maintain.spark_maintenance import maintain_by_spark
-from checkback.query import pending
 from checkback.query.answers import Answers
+from checkback.query.frames import Frames
 from checkback.reconcile.checkpoint_owner import claim
 from checkback.reconcile.publish.publisher import Publisher
 from checkback.reconcile.start.start_facts import facts
@@ -181,7 +181,7 @@ def test_job_in_a_catalog(catalog: Lakehouse) -> None:
     lake.end("COMMIT", 0, 1, 2)
     lake.end("ROLLBACK", 3)
     lake.run()
-    assert [row["transaction_id"] for row in pending(lake.spark, lake.settings()).collect()] == ["tx-4"]
+    assert [row["transaction_id"] for row in Frames(lake.settings(), lake.spark).pending().collect()] == ["tx-4"]
     states = {0: "COMMIT", 1: "COMMIT", 2: "COMMIT", 3: "ROLLBACK"}
     assert lake.decisions() == states
     assert lake.published() == {"orders_1": [0], "Orders_1": [1], "orders|1": [2]}

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -120,19 +119,16 @@ def make(root: Path) -> None:
 
 def main(file: str) -> None:
     """The picture of the orders' outage."""
-    from checkback import query
-    from checkback.query import plots
-    from checkback.spark.session import running_session
+    from checkback import Checkback, plots
 
     with tempfile.TemporaryDirectory() as folder:
         make(Path(folder))
-        settings = query.notebook_settings(overrides=[f"storage.root={json.dumps(folder)}", *SETTINGS])
-        with running_session(settings) as spark:
-            outage = query.worst_outage(spark, settings, NOW)
-            over_time = query.pending_over_time(spark, settings, NOW, since=outage.since, every=outage.every)
-            checks = query.check_outcomes(spark, settings, NOW, since=outage.since, every=outage.every)
-            picture = plots.incident(outage.around(over_time), outage.around(checks), outage.every, outage)
-            picture.savefig(file, dpi=110)
+        cb = Checkback(folder, overrides=SETTINGS)
+        outage = cb.worst_outage(NOW)
+        over_time = cb.pending_over_time(NOW, since=outage.since, every=outage.every)
+        checks = cb.check_outcomes(NOW, since=outage.since, every=outage.every)
+        picture = plots.incident(outage.around(over_time), outage.around(checks), outage.every, outage)
+        picture.savefig(file, dpi=110)
     print(f"{file}: {Path(file).stat().st_size // 1000} kB\n{outage}")
 
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from checkback import Checkback
 from checkback.cli import main
 from checkback.errors import SettingsError
 from checkback.settings import Settings
 from checkback.storage.timestamps import time_of
-from checkback.what_if import changes_table, groups_table, plot, what_if
 from checkback.what_if.comparison import Figures, compare, total
+from checkback.what_if.plot import changes_table, groups_table, plot
 from checkback.what_if.recorded_segment import Recorded
 from checkback.what_if.records import NEVER, RECORDED, State
 from checkback.what_if.replayed_tables import replay
@@ -113,7 +114,7 @@ def test_without_rules_it_says_what_to_do(tmp_path: Path) -> None:
 
 def test_a_setting_that_is_no_rule_is_refused(tables: Path) -> None:
     with pytest.raises(SettingsError, match=r"check\.timeout: is no rule; rules are transaction\.timeout, "):
-        what_if(_settings(tables), {"check.timeout": "3s"})
+        Checkback(settings=_settings(tables)).what_if({"check.timeout": "3s"})
 
 
 def test_command_tells_who_would_have_been_saved(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,10 +131,12 @@ def test_command_tells_who_would_have_been_saved(tables: Path, capsys: pytest.Ca
 
 
 def test_notebook_has_tables_and_a_figure(tables: Path) -> None:
-    found = what_if(_settings(tables), {"transaction.check_max": 3, "transaction.timeout": "7s"}, "1970-01-01T00:00")
+    found = Checkback(settings=_settings(tables)).what_if(
+        {"transaction.check_max": 3, "transaction.timeout": "7s"}, "1970-01-01T00:00"
+    )
     assert (found.total.saved, found.until - found.since) == (2, timedelta(seconds=150))
     assert groups_table(found).frame["saved"].tolist() == ["2"]
     assert changes_table(found).frame["what if"].tolist() == [State.COMMIT.name] * 2
     assert plot(found)._repr_png_().startswith(b"\x89PNG")
-    nothing = what_if(_settings(tables), {}, "1970-01-01T00:01")
+    nothing = Checkback(settings=_settings(tables)).what_if({}, "1970-01-01T00:01")
     assert plot(nothing)._repr_png_().startswith(b"\x89PNG")

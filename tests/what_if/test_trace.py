@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from checkback import Checkback
 from checkback.application.queries import reconcile
 from checkback.cli import main
 from checkback.landing.file_query import land
 from checkback.settings import Settings
-from checkback.what_if import what_if
 from checkback.what_if.replayed_tables import replay
 from conftest import TRACE
 from examples.producer import ExampleProducer
@@ -62,7 +62,7 @@ def _changes(settings: Settings, changes: dict[str, Any]) -> list[Change]:
 
 
 def test_rules_in_force_come_to_what_happened(recorded: Settings) -> None:
-    found = what_if(recorded, {}).total
+    found = Checkback(settings=recorded).what_if({}).total
     assert (found.recorded.transactions, found.not_reproduced, found.assumed) == (_TRANSACTIONS, 0, 0)
     assert found.recorded.states == found.what_if.states
     assert found.recorded.checks == found.what_if.checks == count_of(recorded.storage.root, "check_requests")
@@ -70,7 +70,7 @@ def test_rules_in_force_come_to_what_happened(recorded: Settings) -> None:
 
 
 def test_spark_is_told_the_same(spark: SparkSession, recorded: Settings) -> None:
-    found = what_if(recorded, {}, spark=spark).total
+    found = Checkback(settings=recorded, spark=spark).what_if({}).total
     assert (found.recorded.transactions, found.not_reproduced) == (_TRANSACTIONS, 0)
 
 
@@ -90,7 +90,7 @@ def test_fewer_checks_discard_whom_the_broker_would(recorded: Settings, check_ma
 
 def test_more_checks_are_assumed_to_be_answered_as_the_last(recorded: Settings) -> None:
     """Nobody is saved: a producer that does not answer the last check answers none after it."""
-    found = what_if(recorded, {"transaction.check_max": 15}).total
+    found = Checkback(settings=recorded).what_if({"transaction.check_max": 15}).total
     assert found.recorded.states == found.what_if.states
     assert found.assumed == found.what_if.checks - found.recorded.checks > 0
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from checkback.application.queries import reconcile
 from checkback.errors import CheckbackError
-from checkback.query import pending
+from checkback.query.frames import Frames
 from checkback.settings import Settings
 from checkback.spark import jars
 from checkback.spark.jars import OPTIONS, SILENT, archive_of
@@ -84,7 +84,7 @@ def _run(folder: str, file: str) -> None:
     with running_session(settings, "checkback-archive") as spark:
         _land(spark, Tables.of(settings.storage))
         reconcile(spark, settings, available_now=True)
-        pending(spark, settings).collect()
+        Frames(settings, spark).pending().collect()
     gateway = SparkContext._gateway
     if gateway is not None:
         gateway.shutdown()

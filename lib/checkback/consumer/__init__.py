@@ -14,6 +14,7 @@ from checkback.errors import missing_module
 if TYPE_CHECKING:
     from checkback.consumer.async_push_consumer import AsyncPushConsumer
     from checkback.consumer.message import ConsumeResult, MessageExt
+    from checkback.consumer.metrics import ConsumerMetrics
     from checkback.consumer.push_consumer import PushConsumer
     from checkback.consumer.spark_reader import create_views, read, read_stream
     from checkback.consumer.sql_positions import SqlPositions
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncPushConsumer",
     "ConsumeResult",
+    "ConsumerMetrics",
     "MessageExt",
     "MessageSelector",
     "PushConsumer",
@@ -35,6 +37,7 @@ __all__ = [
 _WHERE = {
     "AsyncPushConsumer": "checkback.consumer.async_push_consumer",
     "ConsumeResult": "checkback.consumer.message",
+    "ConsumerMetrics": "checkback.consumer.metrics",
     "MessageExt": "checkback.consumer.message",
     "MessageSelector": "checkback.filter",
     "PushConsumer": "checkback.consumer.push_consumer",
@@ -44,12 +47,14 @@ _WHERE = {
     "read": "checkback.consumer.spark_reader",
     "read_stream": "checkback.consumer.spark_reader",
 }
+#: what brings the packages of a name, if it is not the extra `spark`
+_EXTRAS = {"ConsumerMetrics": "metrics", "SqlPositions": "consumer"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
-        raise AttributeError(name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         return getattr(import_module(_WHERE[name]), name)
     except ModuleNotFoundError as error:
-        raise missing_module(error, "consumer" if name == "SqlPositions" else "") from error
+        raise missing_module(error, _EXTRAS.get(name, "")) from error

@@ -28,7 +28,8 @@ from checkback.query.breaker_states import breakers_question
 from checkback.query.engines.duckdb_engine import DuckDBEngine, Mark
 from checkback.query.engines.question import Question
 from checkback.query.message_keys import Name, keys_of, name_of
-from checkback.query.outage_questions import outages_question
+from checkback.query.outage import Outage, worst_of
+from checkback.query.outage_questions import damage_question, outages_question
 from checkback.query.pending_transactions import pending_question
 from checkback.query.status.groups import group_rows, last_words_question
 from checkback.query.status.status import Status, read_status
@@ -40,6 +41,7 @@ from checkback.query.time_series import (
     outcomes_question,
     pending_over_time_question,
     pick_interval,
+    said_question,
 )
 from checkback.query.topic_tables import topic_rows
 from checkback.query.transaction_lineage import lineage_rows, transactions_question
@@ -361,6 +363,21 @@ class Answers:
     def outages(self, as_of: AsOf = None, *, since: AsOf = None, group: str | None = None) -> pa.Table:
         """The outages that were not over by ``since``, the last first; columns as `outages_question`."""
         return self._ask(outages_question(since).where("producer_group", group), as_of)
+
+    def what_endpoints_said(self, as_of: AsOf = None, *, since: AsOf = None, group: str | None = None) -> pa.Table:
+        """The results of attempts of checks, by endpoint and text; columns as `said_question`."""
+        return self._ask(said_question(since).where("producer_group", group), as_of)
+
+    def damage(self, outage: Outage, as_of: AsOf = None) -> pa.Table:
+        """The transactions with failed checks in an outage; columns as `damage_question`."""
+        return self._ask(damage_question(outage.group, outage.began, outage.last), as_of)
+
+    def worst_outage(self, as_of: AsOf = None, *, since: AsOf = None, group: str | None = None) -> Outage:
+        """The worst of `outages`, of one group or of all; one with ``happened`` false if there was none.
+
+        That is the one with the most discarded, then still pending, then all transactions checked without success.
+        """
+        return worst_of(records(self.outages(as_of, since=since, group=group)), as_of)
 
     def decision_latency(
         self, as_of: AsOf = None, *, since: AsOf = None, every: timedelta = MINUTE, group: str | None = None

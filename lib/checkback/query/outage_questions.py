@@ -110,7 +110,12 @@ def outages_question(since: datetime | str | None = None) -> Question:
 
 
 def damage_question(group: str, began: datetime, last: datetime) -> Question:
-    """The question of `outage.damage`: the discarded, the pending, then the slowest first."""
+    """The transactions with failed checks in an outage: the discarded, the pending, then the slowest first.
+
+    Columns: queue_id, queue_offset, transaction_id, producer_group, checks (failed) BIGINT, state (null = pending),
+    reason, source, decided_at, delay_s DOUBLE (from the first failed check to the decision). Reads as
+    `outages_question`.
+    """
     order = "CASE WHEN state = 'DISCARD' THEN 0 WHEN state IS NULL THEN 1 ELSE 2 END, delay_s DESC"
     values: dict[str, Value] = {"outage_group": group, "last": us_of(last)}
     # A plain column: its statistics allow file skipping.

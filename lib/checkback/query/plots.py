@@ -1,7 +1,6 @@
-"""Figures of what `checkback.query` returns, for notebooks. Times are UTC; titles state the finding.
+"""Figures of what `Checkback` returns, for notebooks. Times are UTC; titles state the finding.
 
-Spark aggregates first: the driver collects one row per interval and group, endpoint or topic. Colours are the
-colour-blind safe palette of Okabe and Ito; a group, outcome or state keeps its colour.
+Colours are the colour-blind safe palette of Okabe and Ito; a group, outcome or state keeps its colour.
 """
 
 from __future__ import annotations
@@ -11,19 +10,19 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
-from pyspark.sql import functions as F
 
 from checkback.query.plot_intervals import in_words
+from checkback.query.shown_rows import in_pandas
 from checkback.query.time_series import FAILED_TRY, MINUTE
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
+    import pyarrow as pa
     from matplotlib.axes import Axes
-    from pyspark.sql import DataFrame
 
     from checkback.query.outage import Outage
 
@@ -58,13 +57,12 @@ class Plot(Figure):
         return out.getvalue()
 
 
-def ages(pending: DataFrame) -> Plot:
-    """Age of pending transactions, by group: rows of `pending`, counted by Spark."""
-    bucket = F.greatest(F.lit(0), *(F.when(F.col("age_s") >= limit, number) for number, limit in enumerate(AGES)))
-    counted = pending.groupBy("producer_group", bucket.alias("bucket")).agg(
-        F.count("*").alias("pending"), F.max("age_s").alias("oldest_s")
-    )
-    rows = counted.toPandas()
+def ages(pending: pa.Table) -> Plot:
+    """Age of pending transactions, by group: rows of `pending`."""
+    found = in_pandas(pending.select(["producer_group", "age_s"]))
+    found["bucket"] = np.clip(np.searchsorted(AGES, found["age_s"].fillna(0), side="right") - 1, 0, None)
+    counted = found.groupby(["producer_group", "bucket"])["age_s"]
+    rows = counted.agg(pending="size", oldest_s="max").reset_index()
     if rows.empty:
         return _nothing("Nothing is pending.")
     oldest = max(rows.to_dict("records"), key=lambda row: float(row["oldest_s"]))
@@ -83,9 +81,9 @@ def ages(pending: DataFrame) -> Plot:
     return figure
 
 
-def pending(over_time: DataFrame, every: timedelta = MINUTE, outage: Outage | None = None) -> Plot:
+def pending(over_time: pa.Table, every: timedelta = MINUTE, outage: Outage | None = None) -> Plot:
     """Number pending over time, by group: rows of `pending_over_time`; an outage is shaded."""
-    rows = over_time.toPandas()
+    rows = in_pandas(over_time)
     if rows.empty:
         return _nothing("No data: nothing was pending.")
     figure, axes = _figure(_most(rows, every))
@@ -94,9 +92,9 @@ def pending(over_time: DataFrame, every: timedelta = MINUTE, outage: Outage | No
     return figure
 
 
-def decisions(by_minute: DataFrame, every: timedelta = MINUTE, outage: Outage | None = None) -> Plot:
+def decisions(by_minute: pa.Table, every: timedelta = MINUTE, outage: Outage | None = None) -> Plot:
     """Decisions over time, by state: rows of `decisions`, all groups together."""
-    rows = by_minute.groupBy("minute", "state").agg(F.sum("decisions").alias("decisions")).toPandas()
+    rows = in_pandas(by_minute).groupby(["minute", "state"])["decisions"].sum().reset_index()
     if rows.empty:
         return _nothing("No data: nothing was decided.")
     by_state = rows.groupby("state")["decisions"].sum().to_dict()
@@ -108,9 +106,9 @@ def decisions(by_minute: DataFrame, every: timedelta = MINUTE, outage: Outage | 
     return figure
 
 
-def outcomes(checks: DataFrame, every: timedelta = MINUTE, outage: Outage | None = None) -> Plot:
+def outcomes(checks: pa.Table, every: timedelta = MINUTE, outage: Outage | None = None) -> Plot:
     """Outcomes of checks, one panel per endpoint, those with the most failures first: rows of `check_outcomes`."""
-    rows = checks.toPandas()
+    rows = in_pandas(checks)
     if rows.empty:
         return _nothing("No data: there were no checks.")
     rows["endpoint"] = rows["endpoint"].fillna("no endpoint")
@@ -134,9 +132,9 @@ def outcomes(checks: DataFrame, every: timedelta = MINUTE, outage: Outage | None
     return figure
 
 
-def latency(by_minute: DataFrame, outage: Outage | None = None) -> Plot:
+def latency(by_minute: pa.Table, outage: Outage | None = None) -> Plot:
     """Time from birth to decision, p50 and p99 by group and topic: rows of `decision_latency`."""
-    rows = by_minute.toPandas()
+    rows = in_pandas(by_minute)
     if rows.empty:
         return _nothing("No data: nothing was decided.")
     counts = rows.groupby(["producer_group", "real_topic"])["decisions"].sum().sort_values(ascending=False)
@@ -157,9 +155,10 @@ def latency(by_minute: DataFrame, outage: Outage | None = None) -> Plot:
     return figure
 
 
-def incident(over_time: DataFrame, checks: DataFrame, every: timedelta, outage: Outage) -> Plot:
+def incident(over_time: pa.Table, checks: pa.Table, every: timedelta, outage: Outage) -> Plot:
     """An outage in one figure: the pending transactions above, the outcomes of the group's checks below."""
-    piled, asked = over_time.toPandas(), checks.where(F.col("producer_group") == outage.group).toPandas()
+    piled, asked = in_pandas(over_time), in_pandas(checks)
+    asked = asked[asked["producer_group"] == outage.group]
     if piled.empty or asked.empty:
         return _nothing("No data: there was no outage.")
     figure = Plot(figsize=(10, 5), layout="constrained")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from checkback.errors import SettingsError
 from checkback.query.engines.question import Question
 from checkback.query.plot_intervals import interval_for
+from checkback.storage.valid_texts import NOT_TRIED
 
 if TYPE_CHECKING:
     from checkback.query.engines.engine import Value
@@ -67,6 +68,27 @@ def outcomes_question(since: datetime | str | None = None, every: timedelta = MI
             CAST(percentile_disc(0.5) WITHIN GROUP (ORDER BY latency_ms) AS INT) AS latency_p50_ms
         FROM attempts GROUP BY minute, producer_group, endpoint, outcome"""
     return Question(sql, "minute, producer_group, endpoint, outcome", _interval(every), since)
+
+
+def said_question(since: datetime | str | None = None) -> Question:
+    """The result of each attempt of a check, by endpoint and text, the most frequent first.
+
+    Columns: producer_group, endpoint, said (the outcome, or the error of a failed attempt), tries BIGINT, first_at,
+    last_at. Attempts that an open circuit breaker prevented are left out. Reads `check_answers` once.
+    """
+    sql = f"""
+        WITH recent AS (
+            SELECT answered_at, producer_group, endpoint, coalesce(error, outcome) AS said, failed_tries
+            FROM {{check_answers}} WHERE outcome <> 'SKIPPED' AND {_since("answered_at", since)}),
+        tried AS (SELECT answered_at, producer_group, explode(failed_tries) AS failed FROM recent),
+        attempts AS (
+            SELECT answered_at, producer_group, endpoint, said FROM recent
+            UNION ALL
+            SELECT answered_at, producer_group, failed.endpoint, failed.error FROM tried)
+        SELECT producer_group, endpoint, said, count(*) AS tries, min(answered_at) AS first_at,
+            max(answered_at) AS last_at
+        FROM attempts WHERE NOT startswith(said, '{NOT_TRIED}') GROUP BY producer_group, endpoint, said"""
+    return Question(sql, "tries DESC, producer_group, endpoint, said", since=since)
 
 
 def latency_question(since: datetime | str | None = None, every: timedelta = MINUTE) -> Question:

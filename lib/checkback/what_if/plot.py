@@ -1,17 +1,19 @@
-"""The figure of a replay, for notebooks: how long transactions were pending, and how they ended, on both sides."""
+"""The figure and the tables of a replay, for notebooks: how long transactions were pending, and how they ended."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 from matplotlib.ticker import FuncFormatter
 
 from checkback.query.plot_intervals import in_words
 from checkback.query.plots import STATES, Plot
+from checkback.query.shown_rows import Rows
 from checkback.what_if.comparison import bucket_end
 from checkback.what_if.records import State
-from checkback.what_if.report import changes_in_words
+from checkback.what_if.report import CHANGE_COLUMNS, COLUMNS, change_row, changes_in_words, group_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,3 +65,13 @@ def _draw_share(axes: Axes, name: str, side: Side, colour: str) -> None:
     share = np.cumsum(side.pending)[list(buckets)] / side.transactions
     share[0] = 0
     axes.step(seconds, share, where="post", label=name, color=colour)
+
+
+def groups_table(found: WhatIf) -> Rows:
+    """A row for each producer group, those with the most differences first; and the sum."""
+    return Rows(pd.DataFrame(group_rows(found), columns=list(COLUMNS)))
+
+
+def changes_table(found: WhatIf) -> Rows:
+    """The first transactions whose state would have been another."""
+    return Rows(pd.DataFrame([change_row(change) for change in found.examples], columns=list(CHANGE_COLUMNS)))
