@@ -35,7 +35,7 @@ hypothesis.settings.register_profile("thorough", _QUIET, max_examples=1500)
 hypothesis.settings.load_profile("default")
 
 #: fixtures that start a server as a process of its own, and parameters for which others do
-_SERVERS = {"s3_port", "azure_port", "postgres_url", "kafka", "adls", "postgresql"}
+_SERVERS = {"s3_port", "s3", "azure_port", "postgres_url", "kafka", "adls", "postgresql"}
 #: what Python tells of processes that are started, except by multiprocessing's `spawn`; and programs that end at once
 _STARTS, _QUICK = {"subprocess.Popen", "os.posix_spawn", "os.fork"}, {"env", "make", "git", "openssl"}
 _started: list[str] = []

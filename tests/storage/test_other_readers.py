@@ -20,7 +20,7 @@ from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import SCHEMAS, arrow_schema
 from checkback.storage.spark_schemas import schema_of
 from maintain.fixtures import maintained, settings_of
-from support.examples import DEAR
+from support.examples import fewer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,7 +86,7 @@ def _assert_found(place: str) -> None:
 
 
 @pytest.mark.parametrize("name", TABLES)
-@settings(DEAR, phases=[Phase.generate])
+@settings(fewer(30), phases=[Phase.generate])
 @given(data=st.data())
 def test_each_row_is_found_by_each_column(
     tmp_path_factory: pytest.TempPathFactory, name: str, data: st.DataObject
