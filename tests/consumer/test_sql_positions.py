@@ -285,19 +285,18 @@ def test_a_dead_letter_that_only_the_group_has_kept_is_not_buried(
     assert effects(engine) == Counter({0, 1, 2, 3} - {given_up})
 
 
-HELD = st.none() | st.integers(0)
-KEYS = st.builds(
-    MessageKey, st.builds(BatchKey, st.text(max_size=3), st.integers(0), st.integers(0)), st.integers(0), st.integers(0)
-)
-CONSUMED = st.dictionaries(st.text(max_size=3), st.integers(0))
+LONG = st.integers(0, 2**63 - 1)
+HELD = st.none() | LONG
+KEYS = st.builds(MessageKey, st.builds(BatchKey, st.text(max_size=3), LONG, LONG), LONG, LONG)
+CONSUMED = st.dictionaries(st.text(max_size=3), LONG)
 STATES = st.builds(
     QueueState,
-    st.builds(Position, CONSUMED, KEYS | st.none(), st.none() | st.integers(), CONSUMED),
-    st.lists(st.builds(Retry, KEYS, st.integers(1, 16), st.integers(0), st.text(max_size=9), HELD)).map(tuple),
+    st.builds(Position, CONSUMED, KEYS | st.none(), st.none() | LONG, CONSUMED),
+    st.lists(st.builds(Retry, KEYS, st.integers(1, 16), LONG, st.text(max_size=9), HELD)).map(tuple),
     st.lists(
-        st.tuples(st.integers(1), st.builds(DeadLetter, KEYS, st.integers(0, 16), st.integers(0), st.text(max_size=9)))
+        st.tuples(st.integers(1, 2**63 - 1), st.builds(DeadLetter, KEYS, st.integers(0, 16), LONG, st.text(max_size=9)))
     ).map(tuple),
-    st.integers(0),
+    LONG,
 )
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from checkback.consumer.position import MessageKey  # noqa: TC001 - msgspec reads the types of a queue's state
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from checkback.consumer.position import MessageKey, Position
+    from checkback.consumer.position import Position
 
 _MINUTE = 60_000
 #: pause before each retry (ms): 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h

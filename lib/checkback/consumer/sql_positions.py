@@ -7,26 +7,25 @@ own a queue one waits for the other and then finds another version.
 
 from __future__ import annotations
 
-import json
 import uuid
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 from sqlalchemy import BigInteger, Column, DateTime, Integer, MetaData, String, Table, Text, select, text, update
 from sqlalchemy.exc import DataError, IntegrityError, OperationalError
 from sqlalchemy.pool import QueuePool
 from sqlalchemy.schema import CreateTable
 
 from checkback.consumer.group.group_state import QueueState
-from checkback.consumer.position import BatchKey, MessageKey, Position
-from checkback.consumer.retry import DeadLetter, Retry
 from checkback.errors import FencedError, StorageError
 from checkback.messages.limits import GROUP_MAX, TOPIC_MAX
 from checkback.producer.deduplication import fit, insert_once, refuse_autocommit, why_lost
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from sqlalchemy import Connection, Engine
 
@@ -167,41 +166,12 @@ def _unlocked(where: str) -> Iterator[None]:
 
 def encode(state: QueueState) -> str:
     """A queue's state as JSON; without owner and epoch, which the group's table has."""
-    position = state.position
-    found = {
-        "consumed": dict(position.consumed),
-        "part": None if position.part is None else _flat(position.part),
-        "settled_at": position.settled_at,
-        "times": dict(position.times),
-        "retries": [[*_flat(each.message), *each[1:]] for each in state.retries],
-        "dead": [[number, *_flat(each.message), *each[1:]] for number, each in state.dead],
-        "dead_letters": state.dead_letters,
-        "resumed_until": state.resumed_until,
-        "reset_id": state.reset_id,
-    }
-    return json.dumps(found)
+    return msgspec.json.encode(replace(state, owner=None, epoch=0, kept_by=None)).decode()
 
 
 def decode(kept: str) -> QueueState:
     """The state that `encode` has written."""
-    found: Mapping[str, Any] = json.loads(kept)
-    part = None if found["part"] is None else _message(found["part"])
-    return QueueState(
-        Position(found["consumed"], part, found["settled_at"], found["times"]),
-        tuple(Retry(_message(row[:5]), *row[5:]) for row in found["retries"]),
-        tuple((row[0], DeadLetter(_message(row[1:6]), *row[6:])) for row in found["dead"]),
-        found["dead_letters"],
-        resumed_until=found["resumed_until"],
-        reset_id=found.get("reset_id"),
-    )
-
-
-def _flat(message: MessageKey) -> list[Any]:
-    return [*message.batch, message.half_queue_id, message.half_queue_offset]
-
-
-def _message(flat: list[Any]) -> MessageKey:
-    return MessageKey(BatchKey(*flat[:3]), *flat[3:])
+    return msgspec.json.decode(kept, type=QueueState)
 
 
 def _now() -> datetime:

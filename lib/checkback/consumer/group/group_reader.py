@@ -68,11 +68,16 @@ def read_group(tables: Tables, group: str) -> StoredGroup:
         table = open_table(place)
         paths = pa.table(table.get_add_actions()).column("path").to_pylist()
         written = next((int(commit["timestamp"]) for commit in table.history(1) if "timestamp" in commit), 0)
+    return StoredGroup(state_in(place, paths), written)
+
+
+def state_in(place: str, paths: list[str]) -> GroupState:
+    """The state that the file of a group's table has; without one nobody has joined. Raises StorageError."""
     if len(paths) > 1:
         raise StorageError("somebody else has written into the group's table", place, "restore it (RESTORE)")
-    with reading(place, state_unreadable):
+    with reading(place, _state_unreadable):
         found = [pq.read_table(table_files.source(f"{place}/{path}"), partitioning=None) for path in paths]
-        return StoredGroup(from_rows(found[0]) if found else GroupState(), written)
+        return from_rows(found[0]) if found else GroupState()
 
 
 def group_unreadable(place: str, error: BaseException) -> StorageError:
@@ -82,6 +87,6 @@ def group_unreadable(place: str, error: BaseException) -> StorageError:
     return storage_error("the group's table cannot be read", place, error)
 
 
-def state_unreadable(place: str, error: BaseException) -> StorageError:
+def _state_unreadable(place: str, error: BaseException) -> StorageError:
     """The error for a group's file that cannot be read; an error may quote what is in it."""
     return StorageError(f"the group's state cannot be read: {type(error).__name__}", place)

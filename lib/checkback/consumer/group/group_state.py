@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from checkback.consumer.retry import holding
+from checkback.consumer.position import Position  # noqa: TC001 - msgspec reads the types of a QueueState
+from checkback.consumer.retry import DeadLetter, Retry, holding
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-    from checkback.consumer.position import Position
-    from checkback.consumer.retry import DeadLetter, Retry
 
 
 class MessageQueue(NamedTuple):

@@ -13,10 +13,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from checkback.consumer.group.group_reader import group_unreadable, state_unreadable
-from checkback.consumer.group.group_rows import from_rows, to_rows
+from checkback.consumer.group.group_reader import group_unreadable, state_in
+from checkback.consumer.group.group_rows import to_rows
 from checkback.consumer.group.group_state import GroupState
 from checkback.errors import StorageError
 from checkback.storage.files import table_files
@@ -154,11 +153,7 @@ class GroupTable:
             self._list()
 
     def _read(self, version: int, paths: list[str]) -> None:
-        if len(paths) > 1:
-            raise StorageError("somebody else has written into the group's table", self._place, "restore it (RESTORE)")
-        with reading(self._place, state_unreadable):
-            found = [pq.read_table(table_files.source(f"{self._place}/{path}"), partitioning=None) for path in paths]
-            self._state = from_rows(found[0]) if found else GroupState()
+        self._state = state_in(self._place, paths)
         self._version, self._file = version, paths[0] if paths else None
         self._mark = commit_mark(self._place, version)
 
