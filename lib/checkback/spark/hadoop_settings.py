@@ -59,14 +59,14 @@ _S3_CREDENTIALS = {
 }
 
 
-def in_s3(*places: str) -> list[str]:
+def _in_s3(*places: str) -> list[str]:
     """Those of the places that are in S3, as s3://."""
     return [found for found in map(canonical, places) if found is not None and found.startswith("s3://")]
 
 
 def packages_for(*places: str) -> list[str]:
     """The Maven coordinates that Spark needs to read these places."""
-    return list(_S3_PACKAGES) if in_s3(*places) else []
+    return list(_S3_PACKAGES) if _in_s3(*places) else []
 
 
 def hadoop_settings(
@@ -77,7 +77,7 @@ def hadoop_settings(
     ``options``: delta-rs's (`object_store`); those that are not given come from ``environ``.
     """
     found: dict[str, str] = {}
-    if not in_s3(root, checkpoints):
+    if not _in_s3(root, checkpoints):
         return found
     lower = {key.lower(): value for key, value in environ.items() if key.startswith("AWS_")} | dict(options)
     # A place is s3://, whether it was given as that or as s3a://.
@@ -95,10 +95,10 @@ def hadoop_settings(
     region = lower.get("aws_region") or lower.get("aws_default_region")
     if region:
         found["fs.s3a.endpoint.region"] = region
-    if in_s3(root) and in_s3(checkpoints):
+    if _in_s3(root) and _in_s3(checkpoints):
         found |= _FEW_REQUESTS
     found |= {key: options[name] for key, name in _S3_CREDENTIALS.items() if name in options}
     settings = {f"spark.hadoop.{key}": value for key, value in found.items()}
-    if in_s3(checkpoints):
+    if _in_s3(checkpoints):
         settings[FILE_MANAGER] = NO_RENAME
     return settings

@@ -206,8 +206,6 @@ def open_session(settings: Settings, app: str = "checkback", kafka: bool = False
     except ImportError as error:
         raise missing_module(error, "spark") from error
 
-    from checkback.spark import s3a_classes
-
     running, server = _running(settings), server_of(settings)
     if running is None and server is not None:
         running = _connected(server, settings)
@@ -227,7 +225,6 @@ def open_session(settings: Settings, app: str = "checkback", kafka: bool = False
             conf, environment = quick_start(conf, java_check())
             held = HeldStderr(_CHATTER, as_json=settings.log.format == "json")
             start_jvm(conf, environment, stack.enter_context(held))
-            s3a_classes.load(conf, *_places(settings.storage))
         builder = SparkSession.builder.appName(app)
         for key, value in conf.items():
             builder = builder.config(key, value)
