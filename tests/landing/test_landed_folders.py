@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from checkback.errors import CheckbackError, SettingsError
-from checkback.landing import file_source
+from checkback.landing import file_query
 from checkback.landing.batch import Landing
 from checkback.landing.landing_queries import Landed
 from landing.fixtures import Lakehouse, half
@@ -104,8 +104,8 @@ def test_files_that_spark_has_listed_itself_are_not_taken_again(lake: Lakehouse,
     ):
         (inbox / name).parent.mkdir(exist_ok=True)
         (inbox / name).write_text(half(number))
-    pattern, schema = file_source._as_glob(str(inbox)), file_source._BINARY_FILE
-    rows = lake.spark.readStream.format("binaryFile").schema(schema).options(**file_source._OPTIONS).load(pattern)
+    pattern, schema = file_query._as_glob(str(inbox)), file_query._BINARY_FILE
+    rows = lake.spark.readStream.format("binaryFile").schema(schema).options(**file_query._OPTIONS).load(pattern)
     query = rows.select("path").writeStream.option("checkpointLocation", lake.tables.checkpoint("land-half"))
     query.trigger(availableNow=True).foreachBatch(lambda *_: None).start().awaitTermination()
     (inbox / "new").write_text(half(9))
@@ -133,11 +133,11 @@ def test_elsewhere_hadoop_reads_no_line_beyond_a_limit(
     spark: SparkSession, inbox: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Not on this machine Spark reads the lines: what it is told of their length must reach Hadoop's reader."""
-    monkeypatch.setitem(file_source._OPTIONS, "mapreduce.input.linerecordreader.line.maxlength", "1000")
+    monkeypatch.setitem(file_query._OPTIONS, "mapreduce.input.linerecordreader.line.maxlength", "1000")
     for end in ("", ".gz"):
         data = b"first\n" + b"a" * 100_000 + b"\nlast\n"
         (inbox / f"a{end}").write_bytes(gzip.compress(data) if end else data)
-    found = replace(file_source.Source.find(spark, str(inbox)), local=False)
+    found = replace(file_query.Source.find(spark, str(inbox)), local=False)
     query = found.stream(spark).writeStream.format("memory").queryName("elsewhere")
     query.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start().awaitTermination()
     lines = [bytes(row["line"]) for row in spark.table("elsewhere").select("line").collect()]

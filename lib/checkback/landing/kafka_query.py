@@ -15,8 +15,7 @@ from pyspark.sql import functions as F
 from checkback.errors import CheckbackError, SettingsError
 from checkback.landing.kafka_metadata import check_noted, connected, made_anew, note
 from checkback.landing.kafka_records import REGISTRY_HEADER, readers
-from checkback.landing.landing_queries import Landed, LandingStream, run
-from checkback.landing.made_with import has_begun, made_with
+from checkback.landing.landing_queries import Landed, LandingStream, has_begun, made_with, run
 from checkback.messages.limits import LINE_MAX
 from checkback.spark.connect import classic_only
 from checkback.spark.session import kafka_package

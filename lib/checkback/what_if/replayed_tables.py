@@ -27,7 +27,6 @@ from checkback.what_if.timeline import BATCH_COLUMNS, BatchHistory, Cadence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from datetime import datetime
 
     from numpy.typing import NDArray
     from pyspark.sql import SparkSession
