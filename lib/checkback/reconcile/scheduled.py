@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from checkback.reconcile.records.actions import actions_on, actions_on_pending, actions_on_scheduled
-from checkback.reconcile.records.records import NOT_STATED, SCHEDULED, Action, Reason
-from checkback.reconcile.records.sorted_records import find, first_of_each, only, sort
+from checkback.reconcile.records.records import NOT_STATED, SCHEDULED, Action, Reason, find, first_of_each, only, sort
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

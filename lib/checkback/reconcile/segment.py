@@ -28,8 +28,12 @@ from checkback.reconcile.records.records import (
     Kind,
     Reason,
     Source,
+    find,
+    first_of_each,
+    occurrence,
+    only,
+    sort,
 )
-from checkback.reconcile.records.sorted_records import find, first_of_each, occurrence, only, sort
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from checkback.reconcile.records.records import EVENT, NOT_STATED, Kind, Source
-from checkback.reconcile.records.sorted_records import find, first_of_each
+from checkback.reconcile.records.records import EVENT, NOT_STATED, Kind, Source, find, first_of_each
 from checkback.reconcile.segment import births
 from checkback.what_if.records import NEVER, OUTCOME, Row, State
 

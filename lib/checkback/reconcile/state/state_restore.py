@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from checkback.reconcile.records.records import EARLY, EVENT, PENDING, SCHEDULED, Kind
-from checkback.reconcile.records.sorted_records import first_of_each
+from checkback.reconcile.records.records import EARLY, EVENT, PENDING, SCHEDULED, Kind, first_of_each
 from checkback.reconcile.segment import Rules, Segment, births, next_check, places
 
 if TYPE_CHECKING:
