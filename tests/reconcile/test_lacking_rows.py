@@ -1,4 +1,4 @@
-"""Which tables may lack rows: none that lacks one is missed, and nothing is lacking after whole batches."""
+"""What the tables lack: nothing after whole batches, and decisions of a message's own topic only."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from checkback.reconcile.recovery import batch_recovery
-from checkback.reconcile.recovery.lacking_rows import IDENTITY, Lack, lacking, may_lack
+from checkback.reconcile.recovery.batch_recovery import IDENTITY, _decisions, finish
 from checkback.settings import Settings
 from checkback.storage.schemas import SCHEMAS
 from checkback.storage.tables import Tables
@@ -18,7 +17,7 @@ from support.stories import DECIDED, Row, Transaction, write
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 _DUE = DECIDED + timedelta(seconds=10)
@@ -60,52 +59,26 @@ def _any(random: Random, queue: int) -> list[Row]:
     return [*halves, *((name, row | (other if same else random.choice(others))) for name, row in chosen)]
 
 
-def test_nothing_that_lacks_is_missed(spark: SparkSession, tmp_path: Path) -> None:
-    """Each question asked exactly names only messages that the quick one has named."""
+def test_decisions_are_of_the_own_topic(spark: SparkSession, tmp_path: Path) -> None:
+    """Of what landed: rows in a folder of another name are a stranger's."""
     random = Random(11)
     settings = Settings.model_validate({"storage": {"root": str(tmp_path)}})
     tables = Tables.of(settings.storage)
     tables.create(spark, *SCHEMAS)
     write(spark, tables, [row for queue in range(_MESSAGES) for row in _any(random, queue)])
-    topics = tables.topics(spark)
-    found = lacking(spark, tables, topics).collect()
-    quick = {one: {tuple(row[:4]) for row in found if row["lack"] & one} for one in Lack}
-    decided = batch_recovery._decided(spark, tables, None)
-    to_publish = batch_recovery._to_publish(spark, tables, None)
-    messages = batch_recovery._messages(spark, tables, to_publish, topics, {})
-    exact = {
-        Lack.DECISIONS: batch_recovery._decisions(spark, tables, topics),
-        Lack.DELIVERIES: batch_recovery._deliveries(spark, tables, topics),
-        Lack.DISCARDED: batch_recovery._undiscarded(spark, tables, decided),
-        Lack.MESSAGES: messages.drop("queue_id").withColumnsRenamed(
-            {"half_queue_id": "queue_id", "half_queue_offset": "queue_offset"}
-        ),
-    }
-    for lack, rows in exact.items():
-        named = _identities(rows)
-        assert named
-        assert named <= quick[lack]
-    _assert_in_own_topic(exact[Lack.DECISIONS], tables.read(spark, "half"))
-
-
-def _assert_in_own_topic(decisions: DataFrame, half: DataFrame) -> None:
-    """Of what landed: rows in a folder of another name are a stranger's."""
+    half = tables.read(spark, "half")
     topics = {tuple(row[:4]): row["real_topic"] for row in half.select(*IDENTITY, "real_topic").collect()}
+    decisions = _decisions(spark, tables, tables.topics(spark))
     made = decisions.where("state = 'COMMIT'").select(*IDENTITY, "real_topic").collect()
     found = [(topics[tuple(row[:4])], row["real_topic"]) for row in made if tuple(row[:4]) in topics]
     assert {topic for topic, _ in found} == {"a", "b"}
     assert all(own == topic for own, topic in found)
 
 
-def _identities(rows: DataFrame) -> set[tuple[Any, ...]]:
-    return {tuple(row) for row in rows.select(*IDENTITY).collect()}
-
-
 def test_nothing_is_lacking_after_whole_batches(spark: SparkSession, tmp_path: Path) -> None:
     settings = Settings.model_validate({"storage": {"root": str(tmp_path)}})
     tables = Tables.of(settings.storage)
     tables.create(spark, *SCHEMAS)
-    assert may_lack(spark, tables, []) == Lack(0)
+    assert finish(spark, tables, None) == {}
     write(spark, tables, [row for queue in range(2) for row in _whole(queue)])
-    assert may_lack(spark, tables, tables.topics(spark)) == Lack(0)
-    assert may_lack(spark, tables, []) == Lack.MESSAGES
+    assert finish(spark, tables, None) == {}

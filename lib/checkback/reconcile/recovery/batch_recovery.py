@@ -1,9 +1,8 @@
 """Completing an interrupted batch without its checkpoint: a crash may come between the commits of a batch's tables.
 
 With its checkpoint the query replays the batch. If the checkpoint is lost, the tables tell what is missing: every
-message that is published, unpublished or discarded has a decision, and every decision its message. One query over all
-topics tells which tables may lack rows (`lacking_rows`); one for each of these, which rows; only topics that lack
-messages cost a job each.
+message that is published, unpublished or discarded has a decision, and every decision its message. One query for each
+table tells which rows it lacks, one over all topics which messages; only topics that lack some cost a job each.
 """
 
 from __future__ import annotations
@@ -19,16 +18,15 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from checkback.errors import StateError
-from checkback.reconcile.publish import unpublished
+from checkback.reconcile.publish import published_notes, unpublished
 from checkback.reconcile.publish.batch_row import TABLE as BATCHES
 from checkback.reconcile.publish.topic_tables import TopicTables
 from checkback.reconcile.records.records import LONGEST_DELAY
 from checkback.reconcile.recovery.interrupted_batch import with_unconcluded
-from checkback.reconcile.recovery.lacking_rows import IDENTITY, KEY, Lack, may_lack, published
 from checkback.storage.own_failure import own_failure
 from checkback.storage.schemas import TOPIC_PREFIX
 from checkback.storage.spark_schemas import DECISIONS, DELIVERIES, DISCARDED, TOPIC, UNPUBLISHED
-from checkback.storage.table_scan import read_table
+from checkback.storage.table_scan import read_table, read_topics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -37,6 +35,11 @@ if TYPE_CHECKING:
 
     from checkback.reconcile.recovery.interrupted_batch import InterruptedBatch
     from checkback.storage.tables import Tables
+
+KEY = ["queue_id", "queue_offset"]
+IDENTITY = [*KEY, "transaction_id", "producer_group"]
+#: IDENTITY and batch_id in topic tables and in `unpublished`, where queue_id is the real queue's
+_OF_MESSAGE = [*(f"half_{name}" for name in KEY), *IDENTITY[2:], "batch_id"]
 
 
 class Deleted(Enum):
@@ -112,27 +115,23 @@ def _finish(
             rows.unpersist()
 
     # Decisions first: the missing ones follow from the messages, and the missing messages from all decisions.
-    steps: tuple[tuple[Lack, str, Callable[[], DataFrame]], ...] = (
-        (Lack.DECISIONS, "decisions", lambda: _decisions(spark, tables, topics)),
-        (Lack.DELIVERIES, "deliveries", lambda: _deliveries(spark, tables, topics)),
-        (Lack.DISCARDED, "discarded", lambda: _undiscarded(spark, tables, _decided(spark, tables, interrupted))),
+    steps: tuple[tuple[str, Callable[[], DataFrame]], ...] = (
+        ("decisions", lambda: _decisions(spark, tables, topics)),
+        ("deliveries", lambda: _deliveries(spark, tables, topics)),
+        ("discarded", lambda: _undiscarded(spark, tables, _decided(spark, tables, interrupted))),
     )
-    lack = may_lack(spark, tables, topics)
-    for what, table, lacking in steps:
-        if what in lack:
-            with missing(lacking(), F.lit(table)) as (rows, counts):
-                if counts:
-                    tables.append(rows.drop("interrupted"), table)
-                    added += counts
-                    lack = may_lack(spark, tables, topics)
-    if Lack.MESSAGES in lack:
-        messages = _messages(spark, tables, _to_publish(spark, tables, interrupted), topics, broken)
-        with missing(messages, F.concat(F.lit(TOPIC_PREFIX), "real_topic")) as (rows, counts):
-            waiting = _publish(spark, tables, rows, counts, broken)
-            added += Counter({name: count for name, count in counts.items() if name not in waiting})
-            if waiting:
-                tables.append(_unpublished(rows, waiting), unpublished.TABLE)
-                added[unpublished.TABLE] = sum(counts[name] for name in waiting)
+    for table, lacking in steps:
+        with missing(lacking(), F.lit(table)) as (rows, counts):
+            if counts:
+                tables.append(rows.drop("interrupted"), table)
+                added += counts
+    messages = _messages(spark, tables, _to_publish(spark, tables, interrupted), topics, broken)
+    with missing(messages, F.concat(F.lit(TOPIC_PREFIX), "real_topic")) as (rows, counts):
+        waiting = _publish(spark, tables, rows, counts, broken)
+        added += Counter({name: count for name, count in counts.items() if name not in waiting})
+        if waiting:
+            tables.append(_unpublished(rows, waiting), unpublished.TABLE)
+            added[unpublished.TABLE] = sum(counts[name] for name in waiting)
     if gone:
         number = ", ".join(f"{name} lacks {count}" for name, count in sorted(gone.items()))
         raise StateError(
@@ -207,6 +206,36 @@ def _unreadable(spark: SparkSession, tables: Tables, topics: Collection[str]) ->
         return None
 
     return {name: why for name in topics if (why := fault(name)) is not None}
+
+
+def published(spark: SparkSession, tables: Tables, topics: Collection[str], outstanding: bool = False) -> DataFrame:
+    """The rows of these topic tables and of `unpublished`: IDENTITY, real_topic, decided_at, batch_id.
+
+    ``outstanding``: of `unpublished` only those that are not noted as published: the others must be in their topic.
+    """
+    waiting = _outstanding(spark, tables) if outstanding else read_table(spark, tables, unpublished.TABLE)
+    return _waiting(waiting).unionByName(_in_topics(spark, tables, topics))
+
+
+def _outstanding(spark: SparkSession, tables: Tables) -> DataFrame:
+    """The rows of `unpublished` that are not noted as published."""
+    rows = read_table(spark, tables, unpublished.TABLE)
+    return published_notes.without_noted(rows, published_notes.read_notes(spark, tables, rows))
+
+
+def _waiting(rows: DataFrame) -> DataFrame:
+    return _as_message(rows, "real_topic", "unpublished_at")
+
+
+def _in_topics(spark: SparkSession, tables: Tables, topics: Collection[str]) -> DataFrame:
+    columns = [*_OF_MESSAGE, "published_at"]
+    return _as_message(read_topics(spark, tables, dict.fromkeys(topics), columns), "topic", "published_at")
+
+
+def _as_message(rows: DataFrame, topic: str, time: str) -> DataFrame:
+    rows = rows.select(*_OF_MESSAGE, F.col(topic).alias("real_topic"), F.col(time).alias("decided_at"))
+    names = [*IDENTITY, "real_topic", "decided_at", "batch_id"]
+    return rows.withColumnsRenamed({f"half_{name}": name for name in KEY}).select(*names)
 
 
 def _decisions(spark: SparkSession, tables: Tables, topics: Collection[str]) -> DataFrame:
