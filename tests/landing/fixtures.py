@@ -14,6 +14,7 @@ from checkback.storage.tables import Tables
 from support.rows import rows_of
 
 if TYPE_CHECKING:
+    import pytest
     from pyspark.sql import SparkSession
 
     from checkback.landing.landing_queries import Landed
@@ -87,3 +88,15 @@ def op(queue_offset: int, **changes: Any) -> str:
         "born_timestamp": 1_700_000_000_000,
     }
     return json.dumps(message | changes)
+
+
+def killed_before(patch: pytest.MonkeyPatch, table: str) -> None:
+    """A `land` dies before it commits to the table."""
+    append = Tables.append
+
+    def killing(*given: Any) -> bool:
+        if given[2] == table:
+            raise ConnectionError("killed")
+        return append(*given)
+
+    patch.setattr(Tables, "append", killing)

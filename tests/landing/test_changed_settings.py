@@ -13,8 +13,7 @@ import pytest
 from checkback.errors import CheckbackError, SettingsError, StateError
 from checkback.landing.landing_queries import Landed
 from checkback.settings import Settings
-from checkback.storage.tables import Tables
-from landing.fixtures import Lakehouse, half, op
+from landing.fixtures import Lakehouse, half, killed_before, op
 from landing.test_kafka_query import take, unplaced
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def test_batch_that_was_begun_is_landed_though_the_next_run_has_another_folder(
         (inbox / f"{day}/a.jsonl").write_text(half(day))
     (inbox / "0/link").symlink_to(inbox / "1/a.jsonl")
     with monkeypatch.context() as patch:
-        patch.setattr(Tables, "append_fenced", _never)
+        killed_before(patch, "half")
         for day in (0, 1):
             with pytest.raises(CheckbackError):
                 lake.land(inbox / f"{day}")
@@ -74,10 +73,6 @@ def test_batch_that_was_begun_is_landed_though_the_next_run_has_another_folder(
     link = "file: is a link that leads out of the folder that is landed; put the file itself there"
     assert lake.rows("rejected", "reason") == [(link,)]
     assert lake.land(inbox / "1") == Landed(half=1)
-
-
-def _never(*_: object) -> None:
-    raise ConnectionError("killed")
 
 
 def test_topic_keeps_its_half_queues(lake: Lakehouse, kafka: Kafka, topics: tuple[str, str]) -> None:

@@ -12,8 +12,7 @@ from checkback.landing import batch
 from checkback.landing.batch import Landing
 from checkback.landing.duplicates import BatchSummary, summarize
 from checkback.landing.landing_queries import Landed
-from checkback.storage.tables import Tables
-from landing.fixtures import Lakehouse, half
+from landing.fixtures import Lakehouse, half, killed_before
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -55,7 +54,7 @@ def test_file_that_changes_while_a_batch_is_replayed_loses_and_doubles_nothing(
         lines[:] = [half(offset, "repeated"), "bäd €", half(offset + 1, "good")]
         file.write_text("\n".join(lines))
         with monkeypatch.context() as patch:
-            patch.setattr(Tables, "append_fenced", lambda *_: 1 / 0)
+            killed_before(patch, "half")
             with pytest.raises(CheckbackError):
                 lake.land(half=inbox)
 

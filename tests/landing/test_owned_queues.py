@@ -14,8 +14,7 @@ from checkback.landing.batch import Landing
 from checkback.landing.landing_queries import Landed
 from checkback.storage.checkpoints.checkpoint import plan_versions
 from checkback.storage.queue_owners import QueueOwner, Queues
-from checkback.storage.tables import Tables
-from landing.fixtures import Lakehouse, half, op
+from landing.fixtures import Lakehouse, half, killed_before, op
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -68,22 +67,12 @@ def test_batch_that_is_done_again_under_other_settings_has_each_line_once(
     told = "queue_id: {} is the operator's, whose messages come by no other door".format
     texts = [line(0), line(0, queue_id=7), line(0, queue_id=8), line(1, queue_id=8), "nonsense", "nonsense", line(1)]
     (inbox / "a.jsonl").write_text("\n".join(texts))
-    append, fenced = Tables.append, Tables.append_fenced
-
-    def dying(work: Callable[..., Any]) -> Callable[..., Any]:
-        def killing(*given: Any) -> Any:
-            if given[2] == killed:
-                raise RuntimeError
-            return work(*given)
-
-        return killing
 
     def land(lake: Lakehouse) -> Landed:
         return lake.land(op=inbox) if kind == "op" else lake.land(half=inbox)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Tables, "append", dying(append))
-        patch.setattr(Tables, "append_fenced", dying(fenced))
+        killed_before(patch, killed)
         with pytest.raises(CheckbackError):
             land(_with_operator(lake, 7))
     now = _with_operator(lake, 8)
@@ -122,7 +111,7 @@ def test_of_two_that_land_at_once_one_takes_a_message(
         monkeypatch.undo()
         queues = Queues(lake.tables, "half", QueueOwner.FILES, lake.settings.operator.queue)
         queues.refused([0])
-        assert lake.tables.append_fenced(good, "half", "land/other/half", 0, *queues.fence())
+        assert lake.tables.append(good, "half", "land/other/half", 0, fence=queues.fence())
         write(landing, good, *given)
 
     monkeypatch.setattr(Landing, "_write", come_late)
@@ -190,7 +179,7 @@ def test_messages_that_another_lands_in_the_same_batch_are_not_repeated(
         queues = Queues(lake.tables, "half", QueueOwner.FILES, lake.settings.operator.queue)
         queues.refused([0])
         plan = plan_versions(f"{app}/half", batch_id, landing._time)
-        assert lake.tables.append_fenced(parsed, "half", f"{app}/half", batch_id, *queues.fence(), plan)
+        assert lake.tables.append(parsed, "half", f"{app}/half", batch_id, plan, None, queues.fence())
         take(landing, lines, parsed, app, batch_id)
 
     monkeypatch.setattr(Landing, "_half", come_late)

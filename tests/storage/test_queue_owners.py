@@ -35,7 +35,7 @@ def claimed(tables: Tables, *queues: int) -> None:
 
 
 def committed(tables: Tables, queues: Queues, batch: int = 0) -> None:
-    """A landing's commit, as Tables.append_fenced makes it."""
+    """A landing's commit, as Tables.append makes it."""
     expected, marks = queues.fence()
     tables.log("half").commit_after([], expected, {**marks, "land/q/half": batch})
 

@@ -226,7 +226,7 @@ class Landing:
             fence = self.queues.fence() if self.kind == "half" else ({}, {})
             name = f"{app}/{self.kind}"
             plan = plan_versions(name, batch_id, self._time)
-            new = self.tables.append_fenced(good, self.kind, name, batch_id, *fence, plan, taken)
+            new = self.tables.append(good, self.kind, name, batch_id, plan, taken, fence)
             if not (new or self._again):
                 raise self._other(self.kind, batch_id)
             if self.tables.readable:  # a table restored from a backup lacks what has landed

@@ -82,7 +82,7 @@ class Queues:
         return _differ(self._found.get(_app(QueueOwner.KAFKA, queue)), self._mark)
 
     def fence(self) -> tuple[dict[str, int | None], dict[str, int]]:
-        """The expected versions and marks of a commit of half messages, see Tables.append_fenced.
+        """The expected versions and marks of a commit of half messages, see Tables.append.
 
         A gateway or a topic that claims one of the queues concurrently makes the commit fail, and so does another
         `land` that commits to one of them; a gateway that claims it later is not affected. The queues of a Kafka topic

@@ -226,47 +226,30 @@ class Tables(TableLocations):
         version: int = 0,
         also: Mapping[str, int] = MappingProxyType({}),
         number: int | None = None,
+        fence: tuple[Mapping[str, int | None], Mapping[str, int]] = ({}, {}),
     ) -> bool:
         """Append rows; idempotent with ``app``: a repeated (app, version) is skipped. ``also``: see ``commit``.
 
-        ``number``: of the rows, see ``_files``.
+        ``number``: of the rows, see ``_files``. ``fence``: versions that other applications are expected at, and those
+        to which the same commit advances them, unless Spark writes the table.
         Columns are reordered to the table's schema; a missing one is an error. Without rows nothing is committed.
         Returns False if (app, version) was committed already; always True if Spark writes the table.
         Raises StorageError if the table cannot be written, CheckbackError if another process writes for the same
-        ``app`` concurrently.
+        ``app`` concurrently, FencedError, with nothing appended, if the fence does not hold any more.
         """
         rows = rows.select(*arrow_schema(name).names)
         if not self.by_files:
             self._append_by_spark(rows, name, app, version)
             return True
-        if app is not None and self.log(name).has(app, version):
+        log = self.log(name)
+        if app is not None and log.has(app, version):
             return False
+        expected, marks = fence
+        fenced = bool(marks) and log.appendable()
         files = self._files(rows, name, number)
-        return self.commit(rows.sparkSession, name, files, app, version, also)
-
-    def append_fenced(
-        self,
-        rows: DataFrame,
-        name: str,
-        app: str,
-        version: int,
-        expected: Mapping[str, int | None],
-        marks: Mapping[str, int],
-        also: Mapping[str, int] = MappingProxyType({}),
-        number: int | None = None,
-    ) -> bool:
-        """Like ``append``, but the same commit advances other applications from ``expected`` versions to ``marks``.
-
-        Returns False if (app, version) was committed already; always True if Spark writes the table. Raises
-        FencedError, with nothing appended, if one of them is not at its expected version any more. Without marks, or
-        if Spark writes the table, it is ``append``.
-        """
-        if not marks or not self.by_files or not self.log(name).appendable():
-            return self.append(rows, name, app, version, also, number)
-        if self.log(name).has(app, version):
-            return False
-        files = self._files(rows.select(*arrow_schema(name).names), name, number)
-        self.log(name).commit_after(files, expected, {**marks, **also, app: version})
+        if app is None or not fenced:
+            return self.commit(rows.sparkSession, name, files, app, version, also)
+        log.commit_after(files, expected, {**marks, **also, app: version})
         return True
 
     def _files(self, rows: DataFrame, name: str, number: int | None) -> list[ParquetFile]:
