@@ -63,9 +63,9 @@ def test_predicate_holds_for_rows_of_the_boxes(spark: SparkSession) -> None:
     """And for no other row."""
     from pyspark.sql import functions as F
 
-    rows = spark.range(4000).select((F.col("id") % 4).cast("int").alias("queue_id"), F.col("id").alias("at"))
-    found = rows.where(within([Box(1, 2, 10, 19), Box(3, 3, 100, 103)], "at")).collect()
-    assert sorted((row["queue_id"], row["at"]) for row in found) == [
+    rows = spark.range(4000).select((F.col("id") % 4).cast("int").alias("queue_id"), F.col("id").alias("queue_offset"))
+    found = rows.where(within([Box(1, 2, 10, 19), Box(3, 3, 100, 103)])).collect()
+    assert sorted((row["queue_id"], row["queue_offset"]) for row in found) == [
         (1, 13),
         (1, 17),
         (2, 10),
@@ -73,6 +73,6 @@ def test_predicate_holds_for_rows_of_the_boxes(spark: SparkSession) -> None:
         (2, 18),
         (3, 103),
     ]
-    assert rows.where(within([], "at")).isEmpty()
+    assert rows.where(within([])).isEmpty()
     many = [Box(2, 2, at, at) for at in range(MAX_RANGES)]
-    assert rows.where(within(many, "at")).count() == MAX_RANGES // 4
+    assert rows.where(within(many)).count() == MAX_RANGES // 4

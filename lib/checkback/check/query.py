@@ -392,7 +392,7 @@ def with_messages(
     wanted = F.col("producer_group").isin(list(groups)) | F.col("queue_id").isin(list(resumed))
     wanted = F.coalesce(wanted, F.lit(False))
     ranges = offset_ranges(wanting(requests, groups, resumed))
-    half = tables.read(spark, "half").where(within(ranges, "queue_offset"))
+    half = tables.read(spark, "half").where(within(ranges))
     both = rows.where(~wanted).select("*", bare).unionByName(_join(rows.where(wanted), half))
     return both.select(*identity, born, "message")
 

@@ -149,5 +149,5 @@ def _rows(
             for file in tables.log(name).data_files(since)
         ]
         return pa.concat_tables([schema.empty_table(), *found])
-    table = tables.read(spark, name).where(within(ranges, "queue_offset") & (F.col(time) >= F.lit(oldest)))
+    table = tables.read(spark, name).where(within(ranges) & (F.col(time) >= F.lit(oldest)))
     return table.select(*names).toArrow().cast(schema)

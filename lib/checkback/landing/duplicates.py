@@ -5,17 +5,16 @@ Half messages are compared on a projection of narrow columns, so that no body is
 
 from __future__ import annotations
 
-from functools import reduce
-from operator import or_
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from checkback.storage.offset_ranges import Box, within
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark.sql import Column, Row
 
 _KEY = ("queue_id", "queue_offset")
 #: The first duplicate wins: the older file, then by path, then by position.
@@ -31,16 +30,13 @@ _RANGES = 64
 
 
 class BatchSummary(NamedTuple):
-    """Counts of a parsed batch: good rows, distinct keys among them, and rejected lines; and the ranges of its keys.
-
-    A range has queue_from, queue_to, offset_from, offset_to.
-    """
+    """Counts of a parsed batch: good rows, distinct keys among them, and rejected lines; and the ranges of its keys."""
 
     good: int
     keys: int
     rejected: int
     queues: frozenset[int]
-    ranges: Sequence[Row]
+    ranges: Sequence[Box]
 
 
 class OpSummary(NamedTuple):
@@ -61,10 +57,10 @@ def summarize(parsed: DataFrame) -> BatchSummary:
             F.sum("rows").alias("rows"),
             F.count("*").alias("keys"),
             F.sum("rejected").alias("rejected"),
-            F.min("queue_id").alias("queue_from"),
-            F.max("queue_id").alias("queue_to"),
-            F.min("queue_offset").alias("offset_from"),
-            F.max("queue_offset").alias("offset_to"),
+            F.min("queue_id").alias("first_queue"),
+            F.max("queue_id").alias("last_queue"),
+            F.min("queue_offset").alias("first"),
+            F.max("queue_offset").alias("last"),
             F.collect_set("queue_id").alias("queues"),
         )
         .collect()
@@ -75,7 +71,7 @@ def summarize(parsed: DataFrame) -> BatchSummary:
         keys=sum(group["keys"] for group in ranges),
         rejected=sum(group["rejected"] for group in groups),
         queues=frozenset(queue for group in ranges for queue in group["queues"]),
-        ranges=ranges,
+        ranges=[Box(*(group[name] for name in Box._fields)) for group in ranges],
     )
 
 
@@ -87,7 +83,7 @@ def find_repeats(parsed: DataFrame, census: BatchSummary, half: DataFrame) -> Da
     """
     if not census.ranges:
         return None
-    stored = half.where(reduce(or_, map(_within, census.ranges))).select(*_KEY)
+    stored = half.where(within(census.ranges)).select(*_KEY)
     narrow = parsed.where(F.col("reason").isNull()).select(*_KEY, *_ORDER, "digest")
     if census.good == census.keys and (
         stored.isEmpty() or narrow.join(stored, on=list(_KEY), how="left_semi").isEmpty()
@@ -129,10 +125,3 @@ def split_copies(good: DataFrame) -> tuple[DataFrame, DataFrame]:
     lines = surplus.where("left > 0").groupBy("line").agg(F.sum("left").alias("left"))
     reason = F.format_string(f"{SURPLUS} %d ops of the batch that come after {COPIES_MAX} like them", "left")
     return kept, lines.select("line.*", reason.alias("reason"))
-
-
-def _within(found: Row) -> Column:
-    """Rows of the table that the batch may duplicate."""
-    return F.col("queue_id").between(found["queue_from"], found["queue_to"]) & F.col("queue_offset").between(
-        found["offset_from"], found["offset_to"]
-    )

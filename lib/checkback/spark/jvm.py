@@ -119,8 +119,8 @@ def sockets(conf: Mapping[str, str]) -> dict[str, str]:
     return {f"{_SOCKETS}.enabled": "false"} if len(os.fsencode(folder)) > _LONGEST else {}
 
 
-def _has_own_tmpdir(conf: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> bool:
-    given = (conf.get(_OPTIONS), conf.get("spark.driver.defaultJavaOptions"), environ.get("JAVA_TOOL_OPTIONS"))
+def _has_own_tmpdir(conf: Mapping[str, str]) -> bool:
+    given = (conf.get(_OPTIONS), conf.get("spark.driver.defaultJavaOptions"), os.environ.get("JAVA_TOOL_OPTIONS"))
     return any(_TMPDIR in options for options in given if options)
 
 
@@ -137,9 +137,9 @@ def native_code_check(conf: Mapping[str, str]) -> None:
         raise SettingsError(what, "TMPDIR", "name a folder on another mount in TMPDIR, or mount it with exec")
 
 
-def _address(conf: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+def _address(conf: Mapping[str, str]) -> dict[str, str]:
     """The environment that names the address of a local session if the machine's name has none."""
-    if _is_local(conf) and not environ.get("SPARK_LOCAL_IP"):
+    if _is_local(conf) and not os.environ.get("SPARK_LOCAL_IP"):
         try:
             socket.getaddrinfo(socket.gethostname(), None)
         except OSError:

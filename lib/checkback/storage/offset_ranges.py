@@ -48,14 +48,14 @@ class Box(NamedTuple):
         )
 
 
-def within(boxes: Sequence[Box], offset_column: str) -> Column:
+def within(boxes: Sequence[Box]) -> Column:
     """Predicate: a row of `half` or `op` lies in one of the boxes."""
     from pyspark.sql import functions as F
 
     return _any(
         [
             F.col("queue_id").between(box.first_queue, box.last_queue)
-            & F.col(offset_column).between(box.first, box.last)
+            & F.col("queue_offset").between(box.first, box.last)
             for box in boxes
         ]
         or [F.lit(False)]

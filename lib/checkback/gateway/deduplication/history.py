@@ -158,8 +158,8 @@ class DeduplicationHistory:
         """The greatest offset of the queue in the table, or ``last`` if none is greater."""
         offsets = (min(last + 1, LONG_MAX), LONG_MAX)
         files = self._files(table, {"queue_id": (queue_id, queue_id), "queue_offset": offsets})
-        for file in sorted(files, key=lambda file: _greatest(file, "queue_offset"), reverse=True):
-            if _greatest(file, "queue_offset") <= last:
+        for file in sorted(files, key=_greatest, reverse=True):
+            if _greatest(file) <= last:
                 break
             if file.spans.get("queue_id") == (queue_id, queue_id) and "queue_offset" in file.spans:
                 found = file.spans["queue_offset"][1]
@@ -414,8 +414,8 @@ def _covers(file: DataFile, column: str, values: Collection[int]) -> bool:
     return span is None or any(span[0] <= value <= span[1] for value in values)
 
 
-def _greatest(file: DataFile, column: str) -> float:
-    span = file.spans.get(column)
+def _greatest(file: DataFile) -> float:
+    span = file.spans.get("queue_offset")
     return float("inf") if span is None else span[1]
 
 

@@ -40,9 +40,9 @@ def store_us() -> Column:
     return F.coalesce(F.unix_micros("store_timestamp"), F.lit(0)).alias("store_us")
 
 
-def _has_place(offset_column: str) -> Column:
+def _has_place() -> Column:
     """True if queue id and offset are valid."""
-    return (F.col("queue_id") >= 0) & (F.col(offset_column) >= 0)
+    return (F.col("queue_id") >= 0) & (F.col("queue_offset") >= 0)
 
 
 def half_events(half: DataFrame) -> DataFrame:
@@ -53,7 +53,7 @@ def half_events(half: DataFrame) -> DataFrame:
     """
     group, transaction = identity_columns()
     named = [F.col(name).isNotNull() for name in ("transaction_id", "producer_group", "real_topic")]
-    return half.where(reduce(and_, named, _has_place("queue_offset"))).select(
+    return half.where(reduce(and_, named, _has_place())).select(
         "queue_id",
         F.col("queue_offset").alias("offset"),
         F.when(F.col("committed"), int(Kind.MESSAGE)).otherwise(int(Kind.HALF)).cast("tinyint").alias("kind"),
@@ -89,7 +89,7 @@ def op_events(op: DataFrame) -> DataFrame:
     source = F.when(F.col("source") == "check", 1).when(F.col("source") == "operator", 2).otherwise(0)
     number = F.regexp_extract("remark", "^check ([0-9]{1,9})$", 1).try_cast("int")
     check = F.when((source == 1) & (kind != int(Kind.UNKNOWN)), number)
-    return op.where(_has_place("queue_offset") & F.col("producer_group").isNotNull()).select(
+    return op.where(_has_place() & F.col("producer_group").isNotNull()).select(
         "queue_id",
         F.col("queue_offset").alias("offset"),
         kind.cast("tinyint").alias("kind"),

@@ -42,7 +42,7 @@ class HalfRows:
         not read, if no action needs one.
         """
         ranges = self.actions.ranges(self.segment_size, MAX_RANGES)
-        half = self.tables.read(self.spark, "half").where(within(ranges, "queue_offset"))
+        half = self.tables.read(self.spark, "half").where(within(ranges))
         if sum(box.offsets for box in ranges) > _FEW * len(wanted.records):
             offsets = F.broadcast(_offsets(self.spark, wanted))
             half = half.join(offsets, on=["queue_id", "queue_offset"], how="left_semi")

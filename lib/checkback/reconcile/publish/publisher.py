@@ -281,11 +281,11 @@ class Publisher:
             return 0
         self._make_durable()
         ranges = about.ranges(self._size, MAX_RANGES)
-        half = self._tables.read(spark, "half").where(within(ranges, "queue_offset"))
+        half = self._tables.read(spark, "half").where(within(ranges))
         rows = rejected.action_rows(spark, about)
         found = []
         if about.count(Action.REJECT_OP, Action.LATE_OP):
-            op = self._tables.read(spark, "op").where(within(ranges, "queue_offset"))
+            op = self._tables.read(spark, "op").where(within(ranges))
             found.append(rejected.rejected_ops(rows, op, half))
         if about.count(Action.REJECT_HALF):
             found.append(rejected.rejected_halves(rows, half))
