@@ -62,7 +62,7 @@ def test_a_store_that_does_not_answer_holds_up_the_shutdown_for_a_session(
         )
         until(lambda: consumer.consumed == 1)
         hold(port, "consumer_groups", 1_000_000)
-        ending = threading.Thread(target=consumer.close, args=(0.1,))
+        ending = threading.Thread(target=consumer.close, args=(timedelta(seconds=0.1),))
         ending.start()
         ending.join(PATIENCE_S)
         ended = not ending.is_alive()

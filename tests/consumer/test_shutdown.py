@@ -156,7 +156,7 @@ def test_the_time_to_wait_counts_while_another_shutdown_waits(lake: Published) -
     patient = threading.Thread(target=consumer.close)
     patient.start()
     until(lambda: consumer.stopping)
-    hasty = threading.Thread(target=consumer.close, args=(0.1,))
+    hasty = threading.Thread(target=consumer.close, args=(timedelta(seconds=0.1),))
     hasty.start()
     hasty.join(PATIENCE_S / 3)
     ended, waits, members = not hasty.is_alive(), patient.is_alive(), GroupTable(lake.tables, "g").state.members
