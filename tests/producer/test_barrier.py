@@ -170,7 +170,7 @@ for line in sys.stdin:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_transactions_raced_by_checks_of_another_process(barrier: Barrier, engine: Engine, database_url: str) -> None:
     """Two processes get the same id at once, 100 times; what both were told is what the database has."""
     racers = {
@@ -199,7 +199,7 @@ def test_transactions_raced_by_checks_of_another_process(barrier: Barrier, engin
     assert 0 < len(committed) < 100  # both orders have happened
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_killed_between_commit_and_op_is_commit(barrier: Barrier, engine: Engine, database_url: str) -> None:
     """Kill -9 right after the local commit, or right before it: the check finds out which."""
     code = """
