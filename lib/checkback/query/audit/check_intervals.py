@@ -32,8 +32,8 @@ def timed(uncounted: bool) -> str:
     Columns queue_id, queue_offset, discard (BOOLEAN), reason, number (check_times), ms (time), turn; slack (ms since it
     was due according to the previous check: negative is too early; null = unknown), due (of a check: when the next one
     is due, ms), over (number exceeds check_max), again (an earlier check had this number, and counted), all_uncounted
-    (so far only received checks counted), needed (of a discard: checks that its reason requires), asked (checks before
-    it), landed_before (of a discard EXPIRED: a half that landed then or later was too young, ms).
+    (so far only received checks counted), needed (of a discard: checks that its reason requires), requested
+    (checks before it), landed_before (of a discard EXPIRED: a half that landed then or later was too young, ms).
 
     Rules 5 to 7 and 9 of docs/protocol.md, as implemented in `reconcile.segment`. Null = unknown.
     """
@@ -41,7 +41,7 @@ def timed(uncounted: bool) -> str:
     other = "coalesce(twin_application <> application, FALSE)" if uncounted else "FALSE"
     return f"""{_EVENTS},
 numbered AS (
-    SELECT *, CAST(count(CASE WHEN NOT discard THEN 1 END) OVER ({_BEFORE}) AS INT) AS asked,
+    SELECT *, CAST(count(CASE WHEN NOT discard THEN 1 END) OVER ({_BEFORE}) AS INT) AS requested,
         NOT count_undelivered AS by_receipt,
         (NOT count_undelivered) OR number >= check_max AS uncounted
     FROM ruled),
@@ -71,7 +71,7 @@ timed AS (
                 check_max, {CHECKS_AT_LEAST},
                 CAST(floor(max_age / CAST(greatest(check_interval, 1) AS DOUBLE)) AS BIGINT) + 1) AS INT) END
             WHEN discard THEN check_max END AS needed,
-        asked,
+        requested,
         CASE WHEN discard AND reason = 'EXPIRED' AND coalesce(last_application = application, FALSE)
             THEN last_due - check_interval - max_age END AS landed_before
     FROM linked)"""

@@ -206,7 +206,7 @@ def _checking(known: RulesInForce) -> dict[str, str]:
 
 _DISCARDING = {
     "discard_too_soon": "coalesce(least_end_slack < 0 OR landed >= too_young * 1000, FALSE) OR lacking > 0",
-    "discard_not_received": "unreceived > coalesce(received, 0)",
+    "discard_not_received": "unreceived > coalesce(counted, 0)",
 }
 
 

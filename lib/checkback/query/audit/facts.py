@@ -29,7 +29,7 @@ OVER, AGAIN = 1, 2
     _HALF,
     _OP,
     _ALIEN_OP,
-    _RECEIVED,
+    _COUNTED,
     _TOPIC,
     _DECISION,
     _DISCARDED,
@@ -48,7 +48,7 @@ OVER, AGAIN = 1, 2
 #: Delivery: begin, and until: when it was due. Topic and `unpublished`: begin. Decision SCHEDULED: until: when due.
 #: Op: begin: 1 = it is a message without a transaction, its own COMMIT.
 #: store: half or op: when it landed, us; check: when the next one is due; decision, topic, `unpublished`: its turn.
-#: number: bits; half: its delay, as in an event; check: its turn; discard: the number of checks it lacks; received
+#: number: bits; half: its delay, as in an event; check: its turn; discard: the number of checks it lacks; counted
 #: check: its number; `unpublished`: 1 if it is not noted as published. `begin` of a decision: its check_times. who,
 #: content: hashes; check: check_times, bits. content of a decision: when it was made (ms); of a discard: its
 #: check_times if only received checks counted. batch: `batch_of`. why: of a discard or cancel, and in `discarded`: a
@@ -92,7 +92,7 @@ def facts(uncounted: bool, *, ignore_case: bool, absent: Collection[str] = ()) -
     published, unpublished, outstanding (of these: not noted as published), decisions, discarded (rows); the least and
     the greatest (_min, _max) half_content, half_owner, delay (as in an event), topic_content, unpublished_content,
     discarded_content, decision_owner (also of cancels and deliveries): all values, if there are at most two distinct
-    ones; ops, alien_ops, received (highest number), op_states, op_landed (us, first), alien_landed
+    ones; ops, alien_ops, counted (highest number), op_states, op_landed (us, first), alien_landed
     (us, last); decision_states, decided_checks (max), decided_turn (first); checks (rows), repeated_checks, over_limit
     (rows), last_check, last_turn, first_check_at (ms), next_check_at (ms, by the last check), least_slack (ms); of
     discards: least_end_slack, too_young (ms: halves that landed then or later), lacking (checks), unreceived
@@ -178,7 +178,7 @@ def _sources(ignore_case: bool) -> list[_Source]:
     # than the first half message at the offset.
     ops = _rows(
         "ops",
-        f"""CASE WHEN state = 'COUNTED' AND source = 'check' THEN {_RECEIVED}
+        f"""CASE WHEN state = 'COUNTED' AND source = 'check' THEN {_COUNTED}
             WHEN own AND state = 'CANCEL' AND source = 'operator' THEN {_CANCEL_OP}
             WHEN own THEN {_OP} ELSE {_ALIEN_OP} END""",
         ("queue_id", "queue_offset"),
@@ -217,7 +217,7 @@ def _sources(ignore_case: bool) -> list[_Source]:
     return [
         _Source("half", (_HALF,), half),
         _Source("half", (_OP,), committed),
-        _Source("op", (_RECEIVED, _CANCEL_OP, _OP, _ALIEN_OP), ops),
+        _Source("op", (_COUNTED, _CANCEL_OP, _OP, _ALIEN_OP), ops),
         _Source("deliveries", (_DELIVERY,), deliveries),
         _Source("decisions", (_CANCEL, _DECISION), decisions),
         _Source("discarded", (_CANCELLED, _DISCARDED), discarded),
@@ -265,7 +265,8 @@ _TIMED = _Source(
         begin="CASE WHEN discard THEN landed_before ELSE ms END",
         until="slack",
         store="due",
-        number="CASE WHEN NOT discard THEN turn WHEN reason = 'EXPIRED' THEN needed - asked ELSE needed - number END",
+        number="""CASE WHEN NOT discard THEN turn
+        WHEN reason = 'EXPIRED' THEN needed - requested ELSE needed - number END""",
         who="CASE WHEN NOT discard THEN number END",
         content=f"""CASE WHEN NOT discard
         THEN CASE WHEN over THEN {OVER} ELSE 0 END + CASE WHEN again THEN {AGAIN} ELSE 0 END
@@ -351,7 +352,7 @@ _AGGREGATES = {
     **_span("half_owner", "who", _HALF),
     "ops": _count(_OP, _ALIEN_OP),
     "alien_ops": _count(_ALIEN_OP),
-    "received": _fold("max", "number", _RECEIVED),
+    "counted": _fold("max", "number", _COUNTED),
     "op_states": _bits(_OP),
     "op_landed": _fold("min", "store", _OP),
     "cancel_ops": _count(_CANCEL_OP),
