@@ -24,7 +24,6 @@ LIGHT = [
     "filter.message_selector",
     "query.versions.as_of",
     "query.status.screen",
-    "query.engines.version_at",
     "query.status.diagnosis",
     "messages.half",
     "messages.op",

@@ -13,7 +13,8 @@ import httpx
 import pytest
 from starlette.responses import PlainTextResponse, Response
 
-from checkback.dashboard import actions, app, pages
+from checkback.dashboard import app, pages
+from checkback.operate import request as operate_request
 from checkback.operate.operator_tables import OperatorTables, open_tables
 from dashboard.hostile import HOSTILE, TOKEN
 from dashboard.visitors import SAME, client, form_of
@@ -106,7 +107,7 @@ def test_an_action_waits_for_the_other_and_pages_for_neither(root: Path, monkeyp
                 held.take()
             yield store
 
-    monkeypatch.setattr(actions, "open_tables", opening)
+    monkeypatch.setattr(operate_request, "open_tables", opening)
 
     async def act(browser: httpx.AsyncClient) -> None:
         def form(number: int, page: str) -> dict[str, Any]:

@@ -107,14 +107,11 @@ def _model(told: _Told) -> set[str]:
     states = {row["state"] for row in decided}
     found = {
         "decision_without_half": decided and not half,
-        "published_without_half": published and not half,
-        "discarded_without_half": discarded and not half,
         "check_without_half": told.check_requests and not half,
         "commit_not_published": "COMMIT" in states and not published and not told.unpublished,
         "unpublished": "COMMIT" in states and not published and told.unpublished,
         "discard_not_kept": "DISCARD" in states and not discarded,
         "discarded_without_decision": discarded and "DISCARD" not in states,
-        "published_and_discarded": published and discarded,
         "discarded_twice": len(discarded) > 1,
         "published_twice": len(published) > 1,
         "published_without_commit": published and "COMMIT" not in states,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.check.circuit_breaker import CircuitBreaker, State, limits_of
-from checkback.query.breaker_states import breakers_question
+from checkback.query.check_results import breakers_question
 from checkback.query.engines.duckdb_engine import DuckDBEngine
 from checkback.query.versions.view import View
 from checkback.settings import Settings

@@ -18,7 +18,7 @@ from checkback.observe.counts import xxhash64
 from checkback.query.audit.batches import audit_batches
 from checkback.query.audit.findings import SAMPLES, summary_question, taken
 from checkback.query.audit.labels import labelled
-from checkback.query.breaker_states import breakers_question
+from checkback.query.check_results import breakers_question
 from checkback.query.engines.duckdb_engine import DuckDBEngine
 from checkback.query.engines.spark_engine import SparkEngine
 from checkback.query.message_keys import keys_of

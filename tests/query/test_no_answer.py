@@ -6,7 +6,7 @@ import duckdb
 import pytest
 
 from checkback.check.wire import REFUSALS
-from checkback.query.no_answer import hint, hint_sql, no_answer, no_answer_sql
+from checkback.query.check_results import hint, hint_sql, no_answer, no_answer_sql
 
 _SAID: dict[str | None, str] = {
     None: "no endpoint answers",

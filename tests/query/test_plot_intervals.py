@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkback.query.plot_intervals import LENGTHS, MOST, in_words, interval_for
+from checkback.query.time_series import LENGTHS, MOST, in_words, interval_for
 
 
 @given(st.timedeltas(timedelta(0), timedelta(days=5000)))

@@ -17,7 +17,6 @@ from checkback.query.engines.duckdb_engine import DuckDBEngine
 from checkback.query.status.progress import Progress, RunSchedule
 from checkback.query.status.screen import Line, as_json, check_rows, group_rows, lines
 from checkback.query.status.status import (
-    GROUP,
     ConsumerFacts,
     Lost,
     ReconcileFacts,
@@ -31,7 +30,8 @@ from checkback.settings import Settings
 from checkback.storage.checkpoints.checkpoint import Batch
 from checkback.storage.log.commit_reader import Unread
 from checkback.storage.tables import Tables
-from checkback.storage.timestamps import iso
+from checkback.storage.timestamps import iso, time_of
+from support.pending_columns import GROUP_COLUMNS
 from support.stories import DECIDED, DONE, Transaction, batch, ms, write
 
 if TYPE_CHECKING:
@@ -41,16 +41,22 @@ _NOW = round(datetime(2026, 11, 21, 14, 15, tzinfo=timezone.utc).timestamp() * 1
 _YEAR = 31_536_000_000
 _DONE = Batch(41, _NOW - 5_000)
 _RUNS = (_NOW - 1_260_000, _NOW - 960_000)
-_STUCK = dict.fromkeys(GROUP) | {
+_STUCK = dict.fromkeys(GROUP_COLUMNS) | {
     "producer_group": "pay",
     "pending": 3,
     "overdue": 2,
     "oldest_age_s": 620.0,
-    "silent_since_ms": _NOW - 600_000,
+    "silent_since": time_of(_NOW - 600_000),
     "stuck": True,
     "why": "no endpoint answers",
 }
-_YOUNG = dict.fromkeys(GROUP) | {"producer_group": "orders", "pending": 1, "overdue": 1, "why": "ops have landed"}
+_YOUNG = dict.fromkeys(GROUP_COLUMNS) | {
+    "producer_group": "orders",
+    "pending": 1,
+    "overdue": 1,
+    "why": "ops have landed",
+    "stuck": None,
+}
 _LEDGER = TableFacts(
     groups=(_STUCK, _YOUNG),
     decisions=(("COMMIT", 2, 5), ("DISCARD", 0, 1)),
@@ -329,5 +335,5 @@ def test_json_has_the_documented_keys() -> None:
     assert told["decisions"]["last_5_minutes"] == {"COMMIT": 5, "ROLLBACK": 0, "DISCARD": 1, "CANCEL": 0}
     assert (told["pending"], told["decisions"]["discarded_today"]) == (4, 7)
     assert told["groups"][0]["silent_since"] == "2026-11-21T14:05:00.000Z"
-    assert set(told["groups"][0]) == {name.removesuffix("_ms") for name in GROUP}
+    assert set(told["groups"][0]) == {*GROUP_COLUMNS, "stuck"}
     assert told["checks"][2] == {"producer_group": "none", "endpoint": None, "outcome": "NO_ANSWER", "checks": 2}

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.errors import StorageError
-from checkback.query.engines.version_at import version_at
+from checkback.query.versions.as_of import version_at
 from checkback.storage.log.commit_reader import CommitReader
 from support.query_times import landed, made_at, table
 

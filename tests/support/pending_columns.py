@@ -19,3 +19,28 @@ COLUMNS = (
     "why",
     "as_of",
 )
+
+#: those of `group_rows`, but stuck
+GROUP_COLUMNS = (
+    "producer_group",
+    "pending",
+    "overdue",
+    "op_waiting",
+    "oldest_born",
+    "oldest_age_s",
+    "last_answer",
+    "last_answer_at",
+    "last_answer_endpoint",
+    "silent_since",
+    "undecided_since",
+    "outcomes",
+    "decided_share",
+    "unknown_share",
+    "no_answer_share",
+    "skipped_share",
+    "last_error",
+    "endpoints",
+    "discard_forecast",
+    "as_of",
+    "why",
+)

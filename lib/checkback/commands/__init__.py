@@ -23,7 +23,7 @@ MODULES = {
     "rebuild": ("reconcile",),
     "maintain": ("maintain",),
     "status": ("status",),
-    "outages": ("outages",),
+    "outages": ("status",),
     "audit": ("audit",),
     "what-if": ("what_if",),
     "dashboard": ("dashboard",),

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from checkback.commands.confirmation import Done, Plan, change
 from checkback.commands.options import Answer, Change, ConsumerGroup, OfTopic, command, group
-from checkback.commands.printing import console, print_line, print_objects, print_table
+from checkback.commands.printing import Done, Plan, change, console, print_line, print_objects, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from checkback.commands.confirmation import Done, Plan, change
 from checkback.commands.options import Change, Since, command, tx
-from checkback.commands.printing import print_objects, print_table
+from checkback.commands.printing import Done, Plan, change, print_objects, print_table
 from checkback.errors import CheckbackError
 
 if TYPE_CHECKING:

@@ -17,12 +17,11 @@ from checkback.errors import CheckbackError, SettingsError, printable
 from checkback.messages.durations import span
 from checkback.operate.action import act, look
 from checkback.operate.operations import CANCEL
-from checkback.operate.operator_tables import open_tables
 from checkback.operate.preview import follows, outcome_text, transaction_card
 from checkback.operate.request import Request as Operation
+from checkback.operate.request import tables_for
 from checkback.query.answers import records
-from checkback.query.no_answer import hint, no_answer
-from checkback.storage.queue_owners import QueueOwner, log_of_half, refuse_foreign
+from checkback.query.check_results import hint, no_answer
 from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
@@ -147,9 +146,7 @@ def _operate(pages: Pages, form: Mapping[str, str], name: str, do: bool) -> Prev
     )
     queue = settings.operator.queue
     action = asked.action(queue, _now)
-    with open_tables(settings) as store:
-        if state is None:
-            refuse_foreign(log_of_half(Tables.of(settings.storage)), [queue], QueueOwner.OPERATOR, "operator.queue")
+    with tables_for(settings, asked) as store:
         view = look(store, asked.asked, queue, action, confirmed=do)
         now = _now()
         age = span(view.transaction.age_s(now))

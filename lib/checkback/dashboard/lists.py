@@ -17,9 +17,9 @@ from checkback.dashboard.pages import ROWS, given, mended, page_of
 from checkback.errors import SettingsError, StorageError
 from checkback.messages.durations import parse_duration
 from checkback.query.answers import Answers, records
-from checkback.query.no_answer import hint
-from checkback.query.plot_intervals import interval_for
+from checkback.query.check_results import hint
 from checkback.query.status.screen import STATES
+from checkback.query.time_series import interval_for
 from checkback.query.versions.as_of import parse_as_of
 from checkback.storage.schemas import TOPIC_PREFIX
 from checkback.storage.timestamps import time_of

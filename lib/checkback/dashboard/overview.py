@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from checkback.consumer.group.lag_reader import LagReader
 from checkback.consumer.group.lag_screen import facts_of
@@ -18,8 +18,6 @@ from checkback.query.status.status import TableFacts
 from checkback.storage.timestamps import time_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from starlette.requests import Request
     from starlette.responses import Response
 
@@ -56,20 +54,11 @@ def overview(pages: Pages, request: Request) -> Response:
         "at": time_of(status.now),
         "status": as_json(status),
         "lines": [line._asdict() for line in lines(status)],
-        "groups": [_with_times(row) for row in facts.groups],
+        "groups": facts.groups,
         "endpoints": check_rows(facts),
         "refresh_s": REFRESH_S,
     }
     return pages.answer(request, "overview.html", found | about)
-
-
-def _with_times(row: Mapping[str, Any]) -> dict[str, Any]:
-    due = row["discard_forecast_ms"]
-    return {
-        **row,
-        "last_answer_at": row["last_answer_at_ms"],
-        "discard_forecast": None if due is None else time_of(due),
-    }
 
 
 #: how long one may take; `checkback audit` has no limit

@@ -24,7 +24,7 @@ from threading import RLock, Timer
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from checkback.errors import SettingsError, StorageError
-from checkback.query.breaker_states import breakers_question
+from checkback.query.check_results import breakers_question
 from checkback.query.engines.duckdb_engine import DuckDBEngine, Mark
 from checkback.query.engines.question import Question
 from checkback.query.message_keys import Name, keys_of, name_of

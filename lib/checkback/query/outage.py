@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
-from checkback.query.plot_intervals import in_words, interval_for
+from checkback.query.time_series import in_words, interval_for
 from checkback.query.versions.as_of import parse_as_of
 
 if TYPE_CHECKING:

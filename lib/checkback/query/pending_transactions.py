@@ -5,9 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from checkback.query.check_results import BROKEN_GROUPS, NEWEST_ANSWERS, hint_sql, no_answer_sql
 from checkback.query.engines.question import Question
-from checkback.query.newest_answers import BROKEN_GROUPS, NEWEST_ANSWERS
-from checkback.query.no_answer import hint_sql, no_answer_sql
 from checkback.storage.timestamps import MOST
 from checkback.storage.valid_texts import NOT_UTF8
 

@@ -15,9 +15,8 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from checkback.query.plot_intervals import in_words
 from checkback.query.shown_rows import in_pandas
-from checkback.query.time_series import FAILED_TRY, MINUTE
+from checkback.query.time_series import FAILED_TRY, MINUTE, in_words
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,12 +10,43 @@ from typing import TYPE_CHECKING
 
 from checkback.errors import SettingsError
 from checkback.query.engines.question import Question
-from checkback.query.plot_intervals import interval_for
 from checkback.storage.valid_texts import NOT_TRIED
 
 if TYPE_CHECKING:
     from checkback.query.engines.engine import Value
     from checkback.query.versions.view import View
+
+#: most bars of a plot
+MOST = 90
+_SECOND, _MINUTE, _HOUR, _DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+#: lengths of intervals: each divides the next larger unit, so that bars begin at round times
+LENGTHS = (
+    *(number * _SECOND for number in (1, 2, 5, 10, 15, 30)),
+    *(number * _MINUTE for number in (1, 2, 5, 10, 15, 30)),
+    *(number * _HOUR for number in (1, 2, 3, 6, 12)),
+    _DAY,
+)
+
+
+def interval_for(span: timedelta, most: int = MOST) -> timedelta:
+    """The shortest usual interval that divides the span into at most ``most``: 1 s to 1 d, then whole days."""
+    for length in LENGTHS:
+        if span <= most * length:
+            return length
+    return -(-span // (most * _DAY)) * _DAY
+
+
+def in_words(seconds: float) -> str:
+    """A duration for display: 0.4 s, 12 s, 3 min, 2.5 h, 3 d."""
+    for unit, name, until in ((1, "s", 120), (60, "min", 120 * 60), (3600, "h", 48 * 3600)):
+        if abs(seconds) < until:
+            return f"{_short(seconds / unit)} {name}"
+    return f"{_short(seconds / 86400)} d"
+
+
+def _short(number: float) -> str:
+    return f"{number:.1f}".removesuffix(".0") if abs(number) < 10 else f"{number:,.0f}"
+
 
 #: outcome of a failed attempt at an endpoint, after which another one was tried
 FAILED_TRY = "FAILED_TRY"
@@ -180,7 +211,7 @@ def pending_over_time_question(since: datetime | str | None = None, every: timed
 def pick_interval(view: View, since: datetime | str | None = None) -> timedelta:
     """An interval for plots of the whole time range: a second for tables of a minute, some minutes for those of a day.
 
-    At most `plot_intervals.MOST` intervals. Reads one column each of half, decisions and check_answers.
+    At most `MOST` intervals. Reads one column each of half, decisions and check_answers.
     """
     condition = _since("time", since)
     sql = f"SELECT max(unix_micros(time)) - min(unix_micros(time)) AS us FROM ({_ALL_TIMES}) WHERE {condition}"

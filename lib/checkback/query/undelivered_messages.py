@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from checkback.messages.durations import span
+from checkback.query.check_results import NEWEST_ANSWERS
 from checkback.query.engines.question import Question
-from checkback.query.newest_answers import NEWEST_ANSWERS
 from checkback.query.versions.published_notes import NAME, WRITERS, no_notes, notes_about, with_noted
 from checkback.reconcile.publish.unpublished import LONGEST_PAUSE, TABLE, unfit
 from checkback.storage.own_failure import own_failure

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.ticker import FuncFormatter
 
-from checkback.query.plot_intervals import in_words
 from checkback.query.plots import STATES, Plot
 from checkback.query.shown_rows import Rows
+from checkback.query.time_series import in_words
 from checkback.what_if.comparison import bucket_end
 from checkback.what_if.records import State
 from checkback.what_if.report import CHANGE_COLUMNS, COLUMNS, change_row, changes_in_words, group_rows

@@ -106,10 +106,8 @@ _STATES = {
     "half_not_rejected": f"halves > 1 AND NOT {_has('rejected', REJECTED_HALF)}",
 }
 _PUBLISHING = {
-    "published_without_half": "published > 0 AND NOT halves > 0",
     "published_without_commit": f"published > 0 AND NOT {_decided(COMMITS)}",
     "published_twice": "published > 1",
-    "published_and_discarded": "published > 0 AND (discarded > 0 OR cancelled > 0)",
     "published_differs": _unlike("topic_content", "content", "half_content"),
     "commit_not_published": f"{_decided(COMMITS)} AND NOT published > 0 AND NOT outstanding > 0 AND NOT {_WAITING}",
     "published_in_other_batch": f"{_ONE_END} AND NOT {_WAITING}"
@@ -120,7 +118,6 @@ _PUBLISHING = {
     # One that was published late, and lost by its topic, waits once more when a rebuild could not publish it again.
     "unpublished_twice": "outstanding > 1",
     "unpublished": f"{_decided(COMMITS)} AND NOT published > 0 AND outstanding > 0",
-    "discarded_without_half": "(discarded > 0 OR cancelled > 0) AND NOT halves > 0",
     "discarded_without_decision": f"(discarded > 0 AND NOT {_decided(DISCARD)}) OR (cancelled > 0 AND NOT cancels > 0)",
     "discarded_twice": "discarded + cancelled > 1",
     "discarded_differs": _unlike("discarded_content", "content", "half_content"),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Level = Literal["broken", "warning", "figure"]
+About = Literal["transaction", "batch", "commit", "topic"]
 
 PROMISES = {
     "P1": "every half message that landed ends as exactly one of published, scheduled, rolled back, discarded, "
@@ -30,113 +31,126 @@ class Finding:
     level: Level
     promise: str
     meaning: str
-    about: Literal["transaction", "batch", "commit", "topic"] = "transaction"
+    about: About = "transaction"
 
 
-_ALL = (
-    Finding("halves", "figure", "", "half messages: offsets of `half`"),
-    Finding("published", "figure", "", "in the table of a topic"),
-    Finding("rolled_back", "figure", "", "decided ROLLBACK"),
-    Finding("discarded", "figure", "", "in `discarded`"),
-    Finding("pending", "figure", "", "not decided yet; the oldest first"),
-    Finding("scheduled", "figure", "", "decided COMMIT, and published later"),
-    Finding("cancelled", "figure", "", "decided COMMIT, and cancelled before its time"),
-    Finding("half_repeated", "figure", "", "a later half message took an offset once more, and is in `rejected`"),
-    Finding("op_rejected", "figure", "", "an op that is not the half message's own, and is in `rejected`"),
-    Finding("offset_gap", "figure", "", "offsets that no half message has, between a queue's first and last"),
-    Finding("batches", "figure", "", "batches that have a row in `batches`", "batch"),
-    Finding("batch_not_judged", "figure", "", "it is not known by which rules it decided, or what", "batch"),
-    Finding("half_rows_removed", "broken", "P1", "has taken rows out of `half` (RESTORE does): lost", "commit"),
-    Finding("op_rows_removed", "broken", "P1", "has taken rows out of `op` (RESTORE does): lost", "commit"),
-    Finding("decision_without_half", "broken", "P1", "decided, but there is no half message"),
-    Finding("decided_before_landing", "broken", "P1", "decided by a batch long before its half message landed"),
-    Finding("published_without_half", "broken", "P1", "published, but there is no half message"),
-    Finding("discarded_without_half", "broken", "P1", "in `discarded`, but there is no half message"),
-    Finding(
-        "commit_not_published",
-        "broken",
-        "P1",
-        "decided COMMIT, but in no topic, nor outstanding in `unpublished`: lost",
+_LEVELS: dict[str, Level] = {"figure": "figure", "warning": "warning", **dict.fromkeys(PROMISES, "broken")}
+#: by promise, or else by level: each finding, and what has it; in display order
+_MEANINGS: dict[str, dict[str, str]] = {
+    "figure": {
+        "halves": "half messages: offsets of `half`",
+        "published": "in the table of a topic",
+        "rolled_back": "decided ROLLBACK",
+        "discarded": "in `discarded`",
+        "pending": "not decided yet; the oldest first",
+        "scheduled": "decided COMMIT, and published later",
+        "cancelled": "decided COMMIT, and cancelled before its time",
+        "half_repeated": "a later half message took an offset once more, and is in `rejected`",
+        "op_rejected": "an op that is not the half message's own, and is in `rejected`",
+        "offset_gap": "offsets that no half message has, between a queue's first and last",
+        "batches": "batches that have a row in `batches`",
+        "batch_not_judged": "it is not known by which rules it decided, or what",
+    },
+    "P1": {
+        "half_rows_removed": "has taken rows out of `half` (RESTORE does): lost",
+        "op_rows_removed": "has taken rows out of `op` (RESTORE does): lost",
+        "decision_without_half": "decided, but there is no half message",
+        "decided_before_landing": "decided by a batch long before its half message landed",
+        "commit_not_published": "decided COMMIT, but in no topic, nor outstanding in `unpublished`: lost",
+        "rollback_without_op": "decided ROLLBACK, but no op of its group said so: lost",
+        "discard_not_kept": "decided DISCARD, but not in `discarded`: lost",
+        "discarded_without_decision": "in `discarded`, but not decided DISCARD",
+        "discarded_twice": "more than once in `discarded`",
+        "published_differs": "published in other words, or another topic, than it landed",
+        "unpublished_differs": "in `unpublished` in other words, or for another topic, than it landed",
+        "published_in_other_batch": "in a topic or in `unpublished` by another batch than decided or delivered it, and "
+        "not published late",
+        "discarded_in_other_batch": "in `discarded` by another batch than decided that",
+        "discarded_differs": "in `discarded` in other words than it landed",
+        "discard_reason_differs": "in `discarded` for another reason, or after more or fewer checks, than decided",
+        "pending_overdue": "has its own op, or outlived transaction.max_age, and was skipped",
+        "published_while_scheduled": "published, but not in `deliveries`: perhaps early",
+        "delay_not_kept": "decided COMMIT with another deliver_at than its delay gives, or none",
+        "delivered_early": "published before its deliver_at",
+        "delivery_without_commit": "in `deliveries`, but no COMMIT has scheduled it",
+        "delivered_and_cancelled": "delivered, and cancelled",
+        "cancel_without_commit": "decided CANCEL, but no COMMIT has scheduled it",
+        "cancel_without_op": "decided CANCEL, but no operator's op said so: lost",
+        "cancel_passed_over": "has an op CANCEL that neither cancelled it nor is in `rejected`",
+        "message_not_committed": "without a transaction, but not decided COMMIT: lost",
+        "delivery_overdue": "scheduled, and due long before a batch that had nothing to deliver",
+    },
+    "P2": {
+        "delivered_twice": "more than one row of `deliveries`",
+        "unpublished_twice": "waits in several rows of `unpublished`: published twice by and by",
+        "published_twice": "more than one row of the topics",
+        "resumed_twice": "one discarded message was resumed twice, and both are published",
+    },
+    "P3": {
+        "published_without_commit": "published, but not decided COMMIT",
+        "commit_without_op": "decided COMMIT, but no op of its group said so",
+        "decided_before_op": "decided by a batch long before an op of its own landed",
+    },
+    "P4": {
+        "decided_twice": "more than one decision",
+        "decision_of_another": "the decision, or delivery, names another transaction or topic than the half message",
+    },
+    "P5": {
+        "check_over_limit": "more checks than check_max, as it was then",
+        "check_after_decision": "checked once more after the decision",
+        "check_too_early": "checked before its immunity ended",
+        "check_too_close": "checked again before check_interval was over, as it was then",
+        "check_twice": "one check was requested twice",
+        "check_without_half": "checked, but there is no half message",
+        "message_checked": "checked, though it is a message without a transaction",
+        "discard_too_soon": "given up before it was checked often and long enough",
+        "discard_not_received": "given up after checks that nobody received and that were not to count",
+    },
+    "P8": {
+        "batch_without_row": "it is not the one in progress, but has no row in `batches`",
+        "batch_differs": "its row counts other decisions or checks than there are",
+        "batch_twice": "several rows in `batches`",
+    },
+    "warning": {
+        "topic_not_read": "its table cannot be read: what is in it is not judged, and taken for what `decisions` and "
+        "the others tell",
+        "batch_gap": "batches between two of one checkpoint have no row; the next one",
+        "batch_clock_back": "finished before the one before it: the clock was put back",
+        "unpublished": "decided COMMIT, and waits in `unpublished` for its topic's table",
+        "op_conflict": "an op of its own contradicts the decision, and is not obeyed",
+        "op_without_half": "an op whose half message has not come",
+        "op_not_rejected": "an op of another group or transaction, not (yet) in `rejected`",
+        "half_not_rejected": "a later half message took the offset, not (yet) in `rejected`",
+        "id_published_twice": "its transaction_id was sent and published under another offset, too",
+    },
+}
+_ABOUT: dict[str, About] = {
+    **dict.fromkeys(
+        (
+            "batches",
+            "batch_not_judged",
+            "batch_without_row",
+            "batch_differs",
+            "batch_twice",
+            "batch_gap",
+            "batch_clock_back",
+        ),
+        "batch",
     ),
-    Finding("rollback_without_op", "broken", "P1", "decided ROLLBACK, but no op of its group said so: lost"),
-    Finding("discard_not_kept", "broken", "P1", "decided DISCARD, but not in `discarded`: lost"),
-    Finding("discarded_without_decision", "broken", "P1", "in `discarded`, but not decided DISCARD"),
-    Finding("published_and_discarded", "broken", "P1", "in a topic and in `discarded`"),
-    Finding("discarded_twice", "broken", "P1", "more than once in `discarded`"),
-    Finding("published_differs", "broken", "P1", "published in other words, or another topic, than it landed"),
-    Finding(
-        "unpublished_differs", "broken", "P1", "in `unpublished` in other words, or for another topic, than it landed"
+    **dict.fromkeys(
+        (
+            "half_rows_removed",
+            "op_rows_removed",
+        ),
+        "commit",
     ),
-    Finding(
-        "published_in_other_batch",
-        "broken",
-        "P1",
-        "in a topic or in `unpublished` by another batch than decided or delivered it, and not published late",
-    ),
-    Finding("discarded_in_other_batch", "broken", "P1", "in `discarded` by another batch than decided that"),
-    Finding("discarded_differs", "broken", "P1", "in `discarded` in other words than it landed"),
-    Finding(
-        "discard_reason_differs",
-        "broken",
-        "P1",
-        "in `discarded` for another reason, or after more or fewer checks, than decided",
-    ),
-    Finding("pending_overdue", "broken", "P1", "has its own op, or outlived transaction.max_age, and was skipped"),
-    Finding("published_while_scheduled", "broken", "P1", "published, but not in `deliveries`: perhaps early"),
-    Finding("delay_not_kept", "broken", "P1", "decided COMMIT with another deliver_at than its delay gives, or none"),
-    Finding("delivered_early", "broken", "P1", "published before its deliver_at"),
-    Finding("delivery_without_commit", "broken", "P1", "in `deliveries`, but no COMMIT has scheduled it"),
-    Finding("delivered_and_cancelled", "broken", "P1", "delivered, and cancelled"),
-    Finding("cancel_without_commit", "broken", "P1", "decided CANCEL, but no COMMIT has scheduled it"),
-    Finding("cancel_without_op", "broken", "P1", "decided CANCEL, but no operator's op said so: lost"),
-    Finding("cancel_passed_over", "broken", "P1", "has an op CANCEL that neither cancelled it nor is in `rejected`"),
-    Finding("message_not_committed", "broken", "P1", "without a transaction, but not decided COMMIT: lost"),
-    Finding("delivery_overdue", "broken", "P1", "scheduled, and due long before a batch that had nothing to deliver"),
-    Finding("delivered_twice", "broken", "P2", "more than one row of `deliveries`"),
-    Finding("unpublished_twice", "broken", "P2", "waits in several rows of `unpublished`: published twice by and by"),
-    Finding("published_twice", "broken", "P2", "more than one row of the topics"),
-    Finding("resumed_twice", "broken", "P2", "one discarded message was resumed twice, and both are published"),
-    Finding("published_without_commit", "broken", "P3", "published, but not decided COMMIT"),
-    Finding("commit_without_op", "broken", "P3", "decided COMMIT, but no op of its group said so"),
-    Finding("decided_before_op", "broken", "P3", "decided by a batch long before an op of its own landed"),
-    Finding("decided_twice", "broken", "P4", "more than one decision"),
-    Finding(
-        "decision_of_another",
-        "broken",
-        "P4",
-        "the decision, or delivery, names another transaction or topic than the half message",
-    ),
-    Finding("check_over_limit", "broken", "P5", "more checks than check_max, as it was then"),
-    Finding("check_after_decision", "broken", "P5", "checked once more after the decision"),
-    Finding("check_too_early", "broken", "P5", "checked before its immunity ended"),
-    Finding("check_too_close", "broken", "P5", "checked again before check_interval was over, as it was then"),
-    Finding("check_twice", "broken", "P5", "one check was requested twice"),
-    Finding("check_without_half", "broken", "P5", "checked, but there is no half message"),
-    Finding("message_checked", "broken", "P5", "checked, though it is a message without a transaction"),
-    Finding("discard_too_soon", "broken", "P5", "given up before it was checked often and long enough"),
-    Finding(
-        "discard_not_received", "broken", "P5", "given up after checks that nobody received and that were not to count"
-    ),
-    Finding("batch_without_row", "broken", "P8", "it is not the one in progress, but has no row in `batches`", "batch"),
-    Finding("batch_differs", "broken", "P8", "its row counts other decisions or checks than there are", "batch"),
-    Finding("batch_twice", "broken", "P8", "several rows in `batches`", "batch"),
-    Finding(
-        "topic_not_read",
-        "warning",
-        "",
-        "its table cannot be read: what is in it is not judged, and taken for what `decisions` and the others tell",
-        "topic",
-    ),
-    Finding("batch_gap", "warning", "", "batches between two of one checkpoint have no row; the next one", "batch"),
-    Finding("batch_clock_back", "warning", "", "finished before the one before it: the clock was put back", "batch"),
-    Finding("unpublished", "warning", "", "decided COMMIT, and waits in `unpublished` for its topic's table"),
-    Finding("op_conflict", "warning", "", "an op of its own contradicts the decision, and is not obeyed"),
-    Finding("op_without_half", "warning", "", "an op whose half message has not come"),
-    Finding("op_not_rejected", "warning", "", "an op of another group or transaction, not (yet) in `rejected`"),
-    Finding("half_not_rejected", "warning", "", "a later half message took the offset, not (yet) in `rejected`"),
-    Finding("id_published_twice", "warning", "", "its transaction_id was sent and published under another offset, too"),
-)
+    **dict.fromkeys(("topic_not_read",), "topic"),
+}
+#: By name, in display order.
+FINDINGS = {
+    name: Finding(name, _LEVELS[kind], kind if kind in PROMISES else "", meaning, _ABOUT.get(name, "transaction"))
+    for kind, meanings in _MEANINGS.items()
+    for name, meaning in meanings.items()
+}
 #: The warning's figure: without it the others do not add up to `halves`.
 UNPUBLISHED = Finding("unpublished", "figure", "", "decided COMMIT, not published yet; see the warning")
-#: By name, in display order.
-FINDINGS = {finding.name: finding for finding in _ALL}

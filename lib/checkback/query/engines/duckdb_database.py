@@ -12,8 +12,8 @@ import duckdb
 from duckdb.func import ARROW, SPECIAL
 
 from checkback.errors import SettingsError, StorageError, printable
+from checkback.query.engines.engine import TOO_LONG_AGO
 from checkback.query.engines.rejected_names import NAMES, REJECTED_NAMES, rejected_names
-from checkback.query.engines.version_at import TOO_LONG_AGO
 from checkback.storage.timestamps import LEAST, MOST
 from checkback.storage.valid_texts import NOT_TRIED
 

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from checkback.storage.log.snapshot_files import Span
     from checkback.storage.tables import Tables
 
+#: fix for a version that Delta can no longer read
+TOO_LONG_AGO = (
+    "ask for a later time; a longer maintain.retention, and delta.deletedFileRetentionDuration of the tables, keep more"
+)
 #: a table's rows, or a question's: Spark's DataFrame; DuckDB's name of a view, or a relation
 Rows: TypeAlias = Any
 #: a value of a parameter

@@ -13,9 +13,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 
 from checkback.errors import SettingsError, StorageError, one_line
-from checkback.query.engines.engine import PARAMETER, tables_in
+from checkback.query.engines.engine import PARAMETER, TOO_LONG_AGO, tables_in
 from checkback.query.engines.rejected_names import NAMES, REJECTED_NAMES, rejected_names
-from checkback.query.engines.version_at import TOO_LONG_AGO
 from checkback.storage.dataframes import frame
 from checkback.storage.log.commit_reader import Added, CommitReader, added_by
 from checkback.storage.spark_schemas import schema_of

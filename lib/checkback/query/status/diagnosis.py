@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from checkback.query.no_answer import hint, no_answer
+from checkback.query.check_results import hint, no_answer
 from checkback.storage.timestamps import time_of
 from checkback.storage.valid_texts import NOT_TRIED, NOT_UTF8
 

@@ -22,29 +22,6 @@ if TYPE_CHECKING:
     from checkback.query.versions.view import View
     from checkback.settings import Settings
 
-COLUMNS = (
-    "producer_group",
-    "pending",
-    "overdue",
-    "op_waiting",
-    "oldest_born",
-    "oldest_age_s",
-    "last_answer",
-    "last_answer_at",
-    "last_answer_endpoint",
-    "silent_since",
-    "undecided_since",
-    "outcomes",
-    "decided_share",
-    "unknown_share",
-    "no_answer_share",
-    "skipped_share",
-    "last_error",
-    "endpoints",
-    "discard_forecast",
-    "why",
-    "as_of",
-)
 _TIMES = ("silent_since", "undecided_since", "due_since")
 _SHARES = ("decided", "unknown", "no_answer", "skipped")
 
@@ -129,8 +106,8 @@ SELECT w.producer_group, w.pending, w.overdue, w.op_waiting, w.oldest_born, w.ol
     o.last_answer_at, o.last_answer_endpoint, o.silent_since, o.undecided_since,
     coalesce(o.outcomes, CAST(0 AS BIGINT)) AS outcomes,
     {", ".join(f"CAST(o.{name} AS DOUBLE) / nullif(o.outcomes, 0) AS {name}_share" for name in _SHARES)},
-    o.last_error, coalesce(t.endpoints, no_text()) AS endpoints, w.as_of, w.requested, w.due_since,
-    timestamp_micros(w.discard_us) AS discard_forecast,
+    o.last_error, coalesce(t.endpoints, no_text()) AS endpoints, timestamp_micros(w.discard_us) AS discard_forecast,
+    w.as_of, w.requested, w.due_since,
     CASE WHEN startswith(o.last_silence, '{NOT_TRIED}') THEN o.last_silence END AS held_back,
     nullif(o.said, '') AS said, nullif(o.skipped_error, '') AS skipped_error
 FROM waiting AS w
@@ -154,8 +131,8 @@ def group_rows(
     of its last check_interval of checking: outcomes BIGINT, and as fractions of 1 decided_share, unknown_share,
     no_answer_share, skipped_share DOUBLE (null = none), endpoints ARRAY<STRING> (all that were tried); last_error (of
     the newest failed attempt); discard_forecast TIMESTAMP (when the first one has had transaction.check_max checks and
-    is discarded, if no op comes; null = all have an op, or checks that reach nobody do not count); why (a sentence),
-    as_of; stuck BOOLEAN.
+    is discarded, if no op comes; null = all have an op, or checks that reach nobody do not count); as_of, why (a
+    sentence); stuck BOOLEAN.
 
     Costs as much as `pending_question`, plus a second scan of check_answers.
     """
@@ -164,9 +141,10 @@ def group_rows(
     times = {name: _ms(rows.column(name)) for name in (*_TIMES, "as_of")}
     facts = rows.drop(["oldest_born", "last_answer_at", "discard_forecast", *times]).to_pylist()
     said = [say(row | {name: of[at] for name, of in times.items()}) for at, row in enumerate(facts)]
+    rows = rows.drop(["requested", "due_since", "held_back", "said", "skipped_error"])
     rows = rows.append_column("why", pa.array([why for why, _ in said], pa.string()))
     rows = rows.append_column("stuck", pa.array([is_one for _, is_one in said], pa.bool_()))
-    return rows.filter(rows.column("stuck")).select(list(COLUMNS)) if stuck else rows.select([*COLUMNS, "stuck"])
+    return rows.filter(rows.column("stuck")).drop(["stuck"]) if stuck else rows
 
 
 def groups_question(settings: Settings, *, overdue: bool) -> Question:

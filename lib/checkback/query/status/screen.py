@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checkback.messages.durations import span
@@ -117,7 +117,9 @@ def as_json(status: Status) -> dict[str, Any]:
             for each in status.consumers
         ],
         "pending": None if facts is None else sum(row["pending"] for row in facts.groups),
-        "groups": None if facts is None else [_group_json(dict(row)) for row in facts.groups],
+        "groups": None
+        if facts is None
+        else [{name: iso(of) if isinstance(of, datetime) else of for name, of in row.items()} for row in facts.groups],
         "checks": None
         if facts is None
         else [
@@ -264,13 +266,6 @@ def _of_states(facts: TableFacts, at: int) -> dict[str, int]:
 
 def _counts(of_states: dict[str, int]) -> str:
     return ", ".join(f"{state} {number}" for state, number in of_states.items())
-
-
-def _group_json(row: dict[str, Any]) -> dict[str, Any]:
-    for name in [name for name in row if name.endswith("_ms")]:
-        at = row.pop(name)
-        row[name.removesuffix("_ms")] = None if at is None else iso(at)
-    return row
 
 
 def _lost_json(facts: TableFacts) -> dict[str, Any]:

@@ -7,9 +7,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from checkback.query.engines.question import Question
 from checkback.query.status.groups import group_rows
 from checkback.query.status.progress import Progress, progress
@@ -46,27 +43,6 @@ _TABLES = (
     *("half", "op", "rejected", "decisions", "check_requests", "check_answers", "deliveries", "unpublished"),
     *("dead_letters", "operations"),
 )
-#: columns of `groups.group_rows` that status shows, times as ms
-GROUP = (
-    "producer_group",
-    "pending",
-    "overdue",
-    "op_waiting",
-    "oldest_age_s",
-    "last_answer",
-    "last_answer_at_ms",
-    "last_answer_endpoint",
-    "silent_since_ms",
-    "undecided_since_ms",
-    "outcomes",
-    "no_answer_share",
-    "unknown_share",
-    "last_error",
-    "endpoints",
-    "discard_forecast_ms",
-    "stuck",
-    "why",
-)
 
 
 @dataclass(frozen=True)
@@ -98,7 +74,7 @@ class TableFacts:
     """Facts from the tables. ``decisions``: (state, in the last minute, in the last RECENT).
 
     ``scheduled``: messages that wait for their deliver_at, and the next of these times (ms).
-    ``groups``: rows with the columns GROUP. ``checks``: (group, endpoint, outcome, number) in the last RECENT.
+    ``groups``: rows of `groups.group_rows`. ``checks``: (group, endpoint, outcome, number) in the last RECENT.
     ``unpublished``: by topic, the longest first. ``dead_letters``: by consumer group, those given up in
     the last NEW that nobody has had consumed again.
     """
@@ -284,11 +260,8 @@ def _new_dead_letters(now: datetime) -> Question:
 
 
 def _groups(view: View, settings: Settings, reconcile: Callable[[], Progress | None]) -> list[Mapping[str, Any]]:
-    """GROUP of each group, the oldest first."""
-    rows = group_rows(view, settings, known=reconcile)
-    for name in ("last_answer_at", "silent_since", "undecided_since", "discard_forecast"):
-        rows = rows.append_column(f"{name}_ms", pc.divide(rows.column(name).cast(pa.int64()), 1000))
-    found: list[Mapping[str, Any]] = rows.select(list(GROUP)).to_pylist()
+    """The rows of `group_rows`, the oldest first."""
+    found: list[Mapping[str, Any]] = group_rows(view, settings, known=reconcile).to_pylist()
     return sorted(found, key=lambda row: (-(row["oldest_age_s"] or float("-inf")), row["producer_group"] or ""))
 
 

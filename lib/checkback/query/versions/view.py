@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from checkback.errors import SettingsError
 from checkback.query.engines.engine import tables_in
-from checkback.query.engines.version_at import cleaned_up, version_at
-from checkback.query.versions.as_of import parse_as_of
+from checkback.query.versions.as_of import cleaned_up, parse_as_of, version_at
 from checkback.query.versions.whole_batches import Cut, batch_time, read_batches
 from checkback.storage.schemas import TOPIC_PREFIX
 from checkback.storage.timestamps import ms_of, time_of, us_of
