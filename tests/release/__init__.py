@@ -1,0 +1,1 @@
+"""Lakes of the releases, and how they go on under this one."""
