@@ -44,7 +44,7 @@ SCHEDULED, IN_JOURNAL = "scheduled", "in-journal"
 #: no check but to those that state an immunity; no time is too long ago
 _SETTINGS = [
     "transaction.timeout=30000d",
-    "transaction.reserved=36500d",
+    "transaction.max_age=36500d",
     "transaction.check_interval=1s",
     "reconcile.partitions=2",
     "reconcile.segment_size=64",
