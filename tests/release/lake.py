@@ -105,7 +105,7 @@ class Lake:
         consumer.subscribe(TOPIC)
         with consumer:
             heard.wait_for_count(count)
-        return sorted(message.transaction_id for message in heard.messages)
+        return sorted(str(message.transaction_id) for message in heard.messages)
 
 
 @contextmanager
@@ -140,7 +140,7 @@ def make(root: Path) -> None:
             send(transaction_id, "COMMIT")
         send("rolled-back", "ROLLBACK")
         send("open", None)
-        send(SCHEDULED, "COMMIT", properties={"TIMER_DELAY_SEC": "600"})
+        send(SCHEDULED, "COMMIT", properties={"TIMER_DELAY_SEC": "120"})
         for transaction_id in CHECKED:
             send(transaction_id, None, producer_group="checked", properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "1"})
     lines = [landed(number, transaction_id, "COMMIT") for number, transaction_id in enumerate(LANDED)]
