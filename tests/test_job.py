@@ -16,7 +16,7 @@ from checkback.landing.file_query import land
 from checkback.messages.half import CONSUMED
 from checkback.query.answers import Answers
 from checkback.query.frames import Frames
-from checkback.reconcile.start.scheduled_run import nothing_to_do
+from checkback.reconcile.start.idle_run import nothing_to_do
 from checkback.settings import Settings
 from checkback.storage.schemas import SCHEMAS
 from checkback.storage.spark_schemas import TOPIC

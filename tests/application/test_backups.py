@@ -16,7 +16,7 @@ from check.servers import Received, Server, Wire, reply, says
 from checkback.application.rebuild import rebuild
 from checkback.errors import StateError
 from checkback.gateway.deduplication.history import DeduplicationHistory
-from checkback.reconcile.start.scheduled_run import nothing_to_do
+from checkback.reconcile.start.idle_run import nothing_to_do
 from reconcile.test_batch_rules import Lakehouse
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from checkback.errors import CheckbackError
 from checkback.query.answers import Answers, records
 from checkback.query.frames import Frames
 from checkback.query.state_store import state_segments
-from checkback.reconcile.recovery.batch_recovery import finish
-from checkback.reconcile.recovery.interrupted_batch import find
+from checkback.reconcile.lost_checkpoint.batch_recovery import finish
+from checkback.reconcile.lost_checkpoint.interrupted_batch import find
 from checkback.reconcile.state.partition_batch import kind_of
 from checkback.reconcile.state.registered_timers import timers_of
 from checkback.settings import Settings

@@ -12,7 +12,7 @@ import pytest
 from application.test_delay import LATER, NEVER, Lake
 from checkback.application import queries as run
 from checkback.errors import SettingsError
-from checkback.reconcile.start.scheduled_run import FILE, noted_timers
+from checkback.reconcile.start.idle_run import FILE, noted_timers
 from checkback.reconcile.state.registered_timers import timers_of
 from reconcile.messages import half
 

@@ -14,7 +14,7 @@ from checkback.errors import CheckbackError, FencedError
 from checkback.landing.file_query import land
 from checkback.maintain.maintenance import maintain
 from checkback.query.answers import Answers
-from checkback.reconcile.start.scheduled_run import nothing_to_do
+from checkback.reconcile.start.idle_run import nothing_to_do
 from checkback.settings import Settings, Storage
 from checkback.storage.lock import exclusive_lock
 from checkback.storage.tables import Tables

@@ -19,7 +19,7 @@ from checkback.application import rebuild as module
 from checkback.application.queries import reconcile
 from checkback.application.rebuild import rebuild, segment_blocks
 from checkback.errors import CheckbackError, SettingsError, StateError
-from checkback.reconcile.recovery.batch_recovery import Deleted
+from checkback.reconcile.lost_checkpoint.batch_recovery import Deleted
 from checkback.reconcile.state.packed_events import pack, parse_key, unpack
 from checkback.reconcile.state.state_codec import decode
 from checkback.settings import Settings

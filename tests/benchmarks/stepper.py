@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from checkback.application.queries import without_no_data_batches
 from checkback.observe.counts import PendingCount
 from checkback.observe.observer import Observer
-from checkback.reconcile.batch_rules import batch_rules
+from checkback.reconcile.checkpointed_rules import batch_rules
 from checkback.reconcile.query import reconcile_query
-from checkback.reconcile.records.records import Action
+from checkback.reconcile.records.segment_records import Action
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from benchmarks.processes import Lakehouse
     from checkback.reconcile.records.actions import Actions
-    from checkback.reconcile.records.records import Records
+    from checkback.reconcile.records.segment_records import Records
 
 
 class _Counter(Observer):

@@ -25,7 +25,7 @@ from checkback.consumer.message import ConsumeResult
 from checkback.consumer.position import BatchKey, MessageKey, Position
 from checkback.consumer.push_consumer import PushConsumer
 from checkback.consumer.reconsume import AGAIN, GONE, PENDING, RESUMED, Buried, judge, keys_of, with_retries
-from checkback.consumer.retry import Retry
+from checkback.consumer.retry_or_dead_letter import Retry
 from checkback.storage.tables import Tables
 from consumer.published import START, Published
 

@@ -24,7 +24,7 @@ from consumer.heard import Heard, until
 from consumer.test_push_consumer import FAST, dead_letters, start
 
 if TYPE_CHECKING:
-    from checkback.consumer.retry import Retry
+    from checkback.consumer.retry_or_dead_letter import Retry
     from consumer.published import Published
 
 pytestmark = pytest.mark.slow

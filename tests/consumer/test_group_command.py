@@ -18,7 +18,7 @@ from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.group.membership import Membership
 from checkback.consumer.group_positions import RESET, Request, act, look
 from checkback.consumer.position import BatchKey, MessageKey, Position
-from checkback.consumer.retry import DeadLetter, Retry
+from checkback.consumer.retry_or_dead_letter import DeadLetter, Retry
 from checkback.operate.operations import OperatorSignature
 from checkback.operate.permissions import RefusedError
 from checkback.storage.timestamps import iso

@@ -24,7 +24,7 @@ from checkback.consumer.group.lag_reader import LagReader, consumer_lag
 from checkback.consumer.group.lag_screen import as_json, facts_of, heading, topic_rows
 from checkback.consumer.message_rows import Unread
 from checkback.consumer.position import QUEUES, BatchKey, MessageKey, Position
-from checkback.consumer.retry import Retry
+from checkback.consumer.retry_or_dead_letter import Retry
 from checkback.errors import SettingsError, StorageError
 from checkback.query.status.screen import _consumers
 from checkback.settings import Storage

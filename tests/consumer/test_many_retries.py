@@ -13,7 +13,7 @@ from checkback.consumer import PushConsumer
 from checkback.consumer.group.group_state import GroupState, MessageQueue
 from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.position import BatchKey, MessageKey
-from checkback.consumer.retry import Retry
+from checkback.consumer.retry_or_dead_letter import Retry
 from consumer.heard import Heard, until
 from consumer.test_push_consumer import FAST, start
 

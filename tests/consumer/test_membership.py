@@ -15,7 +15,7 @@ from checkback.consumer.group.group_state import Death, GroupState, Member, Mess
 from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.group.membership import Membership
 from checkback.consumer.position import QUEUES, BatchKey, MessageKey, Position
-from checkback.consumer.retry import DeadLetter, Retry
+from checkback.consumer.retry_or_dead_letter import DeadLetter, Retry
 from checkback.errors import SettingsError, StorageError
 from checkback.settings import Storage
 from checkback.storage.tables import Tables

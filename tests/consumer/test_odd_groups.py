@@ -24,7 +24,7 @@ from checkback.consumer.group import rebalance
 from checkback.consumer.group.group_state import GroupState, Member
 from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.options import ConsumerOptions
-from checkback.consumer.retry import suspend_levels
+from checkback.consumer.retry_or_dead_letter import suspend_levels
 from checkback.errors import SettingsError, StorageError
 from consumer.heard import Heard, raising, until
 from consumer.test_push_consumer import FAST, dead_letters, start

@@ -11,7 +11,7 @@ from checkback.consumer.position import MessageKey, Position
 from checkback.consumer.process_queue import ProcessQueue
 from checkback.consumer.process_queues import ProcessQueues
 from checkback.consumer.reader_thread import Reader
-from checkback.consumer.retry import Retry
+from checkback.consumer.retry_or_dead_letter import Retry
 from checkback.consumer.topic_reader import TopicReader
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from checkback.consumer.coordinator import Coordinator
 from checkback.consumer.group.group_state import MessageQueue, QueueState
 from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.position import BatchKey, MessageKey, Position
-from checkback.consumer.retry import DeadLetter, Retry
+from checkback.consumer.retry_or_dead_letter import DeadLetter, Retry
 from checkback.consumer.sql_positions import KeptState, decode, encode
 from checkback.errors import FencedError, StorageError
 from checkback.settings import Storage

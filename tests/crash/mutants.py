@@ -61,17 +61,17 @@ FAULTS: dict[str, tuple[str, str, str]] = {
         "        self._half.tables.commit(self._half.spark, unpublished.TABLE, self._unpublished)\n",
     ),
     "what a rebuild cannot publish is forgotten": (
-        "reconcile/recovery/batch_recovery.py",
+        "reconcile/lost_checkpoint/batch_recovery.py",
         "        if waiting:\n",
         "        if not rows:\n",
     ),
     "a batch that was begun is finished by the settings of today": (
-        "reconcile/batch_rules.py",
+        "reconcile/checkpointed_rules.py",
         "        return None if found.decides_like(now) else found\n",
         "        return None\n",
     ),
     "the state of a batch that is decided anew is left": (
-        "reconcile/batch_rules.py",
+        "reconcile/checkpointed_rules.py",
         "    forget_state(spark, place, newest.batch_id)\n",
         "",
     ),

@@ -18,7 +18,7 @@ from checkback.consumer.group.group_reader import read_group
 from checkback.consumer.group.group_state import GroupState, MessageQueue, QueueState
 from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.position import BatchKey, MessageKey, Position
-from checkback.consumer.retry import Retry
+from checkback.consumer.retry_or_dead_letter import Retry
 from checkback.dashboard import overview
 from checkback.dashboard.access import COOKIE, Access
 from checkback.dashboard.app import HEADERS, create_app

@@ -22,7 +22,7 @@ from checkback.observe.metrics import Metrics
 from checkback.observe.observer import Observer
 from checkback.observe.progress import Lag
 from checkback.reconcile.records.actions import GROUP, QUEUED, SEGMENT, Actions
-from checkback.reconcile.records.records import Action
+from checkback.reconcile.records.segment_records import Action
 from checkback.storage.schemas import arrow_schema
 
 _CONF = Path(__file__).parents[2] / "conf"

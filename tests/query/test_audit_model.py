@@ -15,7 +15,7 @@ import pytest
 from checkback.query.answers import Answers
 from checkback.query.audit.conditions import MARGIN
 from checkback.query.audit.promises import FINDINGS
-from checkback.reconcile.records.records import Reason
+from checkback.reconcile.records.segment_records import Reason
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
 from support.stories import BORN, CHECK_MAX, DONE, UNDER_WAY, Row, Transaction, checkpoint, in_batches, write

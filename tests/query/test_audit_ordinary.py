@@ -21,7 +21,7 @@ from checkback.query.audit import ordinary
 from checkback.query.audit.findings import audit_on, findings_on
 from checkback.query.engines import duckdb_engine
 from checkback.query.engines.duckdb_engine import DuckDBEngine
-from checkback.reconcile.records.records import Reason
+from checkback.reconcile.records.segment_records import Reason
 from checkback.settings import Settings
 from checkback.storage.schemas import arrow_schema, columns_of
 from checkback.storage.tables import Tables

@@ -35,7 +35,6 @@ from checkback.query.time_series import (
     pick_interval,
     said_question,
 )
-from checkback.query.topic_tables import topic_rows
 from checkback.query.transaction_lineage import lineage_rows, transactions_question
 from checkback.query.undelivered_messages import (
     SCHEDULED,
@@ -45,6 +44,7 @@ from checkback.query.undelivered_messages import (
     resumes_question,
     unpublished_question,
 )
+from checkback.query.unreadable_topics import topic_rows
 from checkback.query.versions.view import View
 from checkback.query.versions.whole_batches import stops_question
 from checkback.settings import Settings

@@ -13,7 +13,7 @@ from checkback.reconcile.records.actions import QUEUED, Actions
 from checkback.storage.schemas import arrow_schema
 
 if TYPE_CHECKING:
-    from checkback.reconcile.records.records import Action
+    from checkback.reconcile.records.segment_records import Action
 
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 T1 = datetime(2026, 1, 1, 0, 0, 1, tzinfo=timezone.utc)

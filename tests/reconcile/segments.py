@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from checkback.reconcile.records.records import ACTION, EVENT, Action, Kind, Reason, Records, Source
+from checkback.reconcile.records.segment_records import ACTION, EVENT, Action, Kind, Reason, Records, Source
 from checkback.reconcile.segment import Rules, Segment, decide
 
 SIZE = 16

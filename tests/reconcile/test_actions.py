@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.reconcile.records.actions import MOST_GROUPS, Actions, pack, pending_by_group
-from checkback.reconcile.records.records import ACTION, PENDING, Action
+from checkback.reconcile.records.segment_records import ACTION, PENDING, Action
 from reconcile.messages import action, actions
 
 

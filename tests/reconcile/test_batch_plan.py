@@ -9,7 +9,7 @@ import pytest
 
 from checkback.application.rebuild import rebuild
 from checkback.errors import FencedError, StateError
-from checkback.reconcile.batch_rules import forget_state
+from checkback.reconcile.checkpointed_rules import forget_state
 from checkback.storage.checkpoints.checkpoint import Batch, plan_recorded, plan_versions, refuse_other_plan
 from reconcile.test_batch_rules import Lakehouse, _crash, _interrupt
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from checkback.query.answers import Answers
-from checkback.reconcile.recovery.batch_recovery import finish
-from checkback.reconcile.recovery.interrupted_batch import find
+from checkback.reconcile.lost_checkpoint.batch_recovery import finish
+from checkback.reconcile.lost_checkpoint.interrupted_batch import find
 from checkback.settings import Settings
 from checkback.storage.schemas import SCHEMAS
 from checkback.storage.tables import Tables

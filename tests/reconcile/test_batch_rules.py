@@ -16,8 +16,8 @@ from checkback.application import queries as application
 from checkback.application.queries import reconcile
 from checkback.application.rebuild import rebuild
 from checkback.errors import CheckbackError, StateError
-from checkback.reconcile import batch_rules
-from checkback.reconcile.batch_rules import BatchRules, in_force, keep
+from checkback.reconcile import checkpointed_rules
+from checkback.reconcile.checkpointed_rules import BatchRules, in_force, keep
 from checkback.reconcile.publish.publisher import Publisher
 from checkback.reconcile.segment import Rules
 from checkback.reconcile.state.processor import STATE_NAME
@@ -200,7 +200,7 @@ def begun(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake
 def _as_other_release(lake: Lakehouse, root: Path, version: int | None) -> Lakehouse:
     """A copy, with the rules beside the checkpoint of a release that decides otherwise; None: they are lost."""
     lake = Lakehouse(lake.spark, copied(Path(lake.root), root))
-    folder = Path(lake.tables.checkpoint("reconcile"), batch_rules.FOLDER)
+    folder = Path(lake.tables.checkpoint("reconcile"), checkpointed_rules.FOLDER)
     for file in folder.iterdir():
         if version is None:
             file.unlink()
@@ -278,7 +278,7 @@ def test_batch_that_is_done_again_leaves_the_same_state(lake: Lakehouse, monkeyp
     place = lake.tables.checkpoint("reconcile")
     folder = Path(place, "state/0/0")
     first = {name: (folder / name).read_bytes() for name in (f"{batch + 1}.changelog", f".{batch + 1}.changelog.crc")}
-    batch_rules.forget_state(lake.spark, place, batch)
+    checkpointed_rules.forget_state(lake.spark, place, batch)
     assert not any((folder / name).exists() for name in first)
     lake.run(settings)
     second = _state(lake, place, batch)

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from checkback.messages.limits import MS_MAX
 from checkback.reconcile.publish.event_columns import half_events, op_events
-from checkback.reconcile.records.records import Kind
+from checkback.reconcile.records.segment_records import Kind
 from checkback.reconcile.state.packed_events import EVENT_COLUMNS, PACKED_SCHEMA, packer, unpack
 from checkback.storage.spark_schemas import HALF, OP
 from reconcile.frames import half_frame, op_frame

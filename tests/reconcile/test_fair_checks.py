@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 
 from checkback.reconcile.records.actions import Actions
-from checkback.reconcile.records.records import EARLY, Action, Kind
+from checkback.reconcile.records.segment_records import EARLY, Action, Kind
 from checkback.reconcile.segment import Rules, Segment, decide
 from checkback.reconcile.state.processor import SegmentProcessor
 from checkback.reconcile.state.state_codec import encode

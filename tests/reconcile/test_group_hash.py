@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from checkback.reconcile.publish.event_columns import half_events, op_events
-from checkback.reconcile.records.records import NOT_STATED
+from checkback.reconcile.records.segment_records import NOT_STATED
 from reconcile.frames import half_frame, op_frame
 from reconcile.messages import half
 from reconcile.test_batch_rules import Lakehouse

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.reconcile.publish.half_lookup import FoundRows, HalfLookup
-from checkback.reconcile.records.records import Action
+from checkback.reconcile.records.segment_records import Action
 from reconcile.messages import action, wanted
 
 _LAST_QUEUE, _LAST_OFFSET = 2**31 - 1, 2**63 - 1

@@ -10,8 +10,14 @@ import pyarrow as pa
 import pytest
 
 from checkback.reconcile.checkpoint_owner import last_owner
+from checkback.reconcile.lost_checkpoint.interrupted_batch import (
+    BatchRows,
+    InterruptedBatch,
+    LastBatch,
+    broken_off,
+    find,
+)
 from checkback.reconcile.publish.batch_row import batch_row
-from checkback.reconcile.recovery.interrupted_batch import BatchRows, InterruptedBatch, LastBatch, broken_off, find
 from checkback.storage.schemas import BATCH_TIMES, SCHEMAS, arrow_schema
 from checkback.storage.tables import Tables
 

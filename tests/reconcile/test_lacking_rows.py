@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from checkback.reconcile.recovery.batch_recovery import IDENTITY, _decisions, finish
+from checkback.reconcile.lost_checkpoint.batch_recovery import IDENTITY, _decisions, finish
 from checkback.settings import Settings
 from checkback.storage.schemas import SCHEMAS
 from checkback.storage.tables import Tables

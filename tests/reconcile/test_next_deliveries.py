@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from checkback.errors import StateError
 from checkback.reconcile.records.actions import SEGMENT, Actions
-from checkback.reconcile.records.records import Action
+from checkback.reconcile.records.segment_records import Action
 from checkback.reconcile.segment import Segment, decide
 from checkback.reconcile.state import next_deliveries
 from checkback.reconcile.state.next_deliveries import NextDeliveries, load
@@ -28,7 +28,7 @@ from simulator.store import BatchTime, Handle, State
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from checkback.reconcile.records.records import Records
+    from checkback.reconcile.records.segment_records import Records
 
 KEY, SOON = "0/0", 8
 #: a millisecond for each: a timer may be up to 7 ms later

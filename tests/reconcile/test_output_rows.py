@@ -10,7 +10,7 @@ import pytest
 
 from checkback.reconcile.publish.tasks import selector, table_rows
 from checkback.reconcile.publish.unpublished import UnpublishedTopics
-from checkback.reconcile.records.records import Action, Reason, Source
+from checkback.reconcile.records.segment_records import Action, Reason, Source
 from checkback.storage.schemas import arrow_schema
 from reconcile.messages import BATCH_ID, T0, T1, T1_US, action, half, halves, wanted
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkback.reconcile.records.records import EVENT
+from checkback.reconcile.records.segment_records import EVENT
 from checkback.reconcile.state.packed_events import EVENT_COLUMNS, pack, packer, parse_key, segment_key, unpack
 
 big = st.integers(-(2**63), 2**63 - 1)

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.streaming.tws_tester import TwsTester
 
 from checkback.reconcile.records.actions import Actions
-from checkback.reconcile.records.records import Action
+from checkback.reconcile.records.segment_records import Action
 from checkback.reconcile.state import partition_batch
 from checkback.reconcile.state.partition_batch import delivery_timer, due_timer
 from checkback.reconcile.state.processor import SegmentProcessor

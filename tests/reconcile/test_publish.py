@@ -18,7 +18,7 @@ from checkback.reconcile.publish import batch_writers, half_reader
 from checkback.reconcile.publish.event_columns import identity_columns
 from checkback.reconcile.publish.half_lookup import HalfLookup
 from checkback.reconcile.publish.publisher import Publisher
-from checkback.reconcile.records.records import Action, Reason, Source
+from checkback.reconcile.records.segment_records import Action, Reason, Source
 from checkback.storage.files.fsync import UnflushedError
 from checkback.storage.log.snapshot_files import DataFile
 from checkback.storage.parquet import parquet_files

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from checkback.reconcile.publish.event_columns import identity_columns, store_us
 from checkback.reconcile.publish.rejected import action_rows, rejected_halves, rejected_ops
-from checkback.reconcile.records.records import REJECTION, Action, Reason
+from checkback.reconcile.records.segment_records import REJECTION, Action, Reason
 from reconcile.frames import half_frame, op_frame
 from reconcile.messages import BATCH_MS, T0, T0_US, T1, T1_US, action, actions, half
 

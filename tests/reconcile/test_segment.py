@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from checkback.reconcile.records.records import ACTION, Action, Kind, Source
+from checkback.reconcile.records.segment_records import ACTION, Action, Kind, Source
 from checkback.reconcile.segment import WAITING_AT_OFFSET, WAITING_OF_GROUP, Rules, Segment, decide
 from checkback.reconcile.state.packed_events import pack, parse_key, unpack
 from checkback.reconcile.state.state_codec import decode, encode

@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkback.reconcile.records.records import Action, Kind, Source
+from checkback.reconcile.records.segment_records import Action, Kind, Source
 from checkback.reconcile.segment import Rules, Segment, decide
 from checkback.reconcile.state.state_codec import decode, encode
 from reconcile.segments import RULES, SIZE, cancel, commit, delivered, events, half, read, rollback

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkback.reconcile.records.records import EVENT, Action, Kind, Records
+from checkback.reconcile.records.segment_records import EVENT, Action, Kind, Records
 from checkback.reconcile.segment import Segment, decide
 from checkback.reconcile.state.state_codec import decode, encode
 from checkback.reconcile.state.state_restore import ROW, Known, restore

@@ -10,7 +10,7 @@ import pytest
 
 from checkback.reconcile.publish.tasks import TaskReport, picker, selector, surveyor
 from checkback.reconcile.publish.unpublished import UnpublishedTopics
-from checkback.reconcile.records.records import Action
+from checkback.reconcile.records.segment_records import Action
 from checkback.storage.parquet.parquet_files import MOST_ROWS, TableRoot, files_of
 from reconcile.messages import action, half, halves, wanted
 

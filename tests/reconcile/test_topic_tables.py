@@ -21,18 +21,18 @@ from checkback.errors import FencedError, StateError, StorageError
 from checkback.query.frames import Frames
 from checkback.query.undelivered_messages import count_unpublished
 from checkback.query.versions.view import View
+from checkback.reconcile.lost_checkpoint.batch_recovery import Deleted, finish
+from checkback.reconcile.lost_checkpoint.interrupted_batch import find
 from checkback.reconcile.publish import topic_tables
 from checkback.reconcile.publish import unpublished as unpublished_rules
 from checkback.reconcile.publish.batch_row import NOT_KNOWN
 from checkback.reconcile.publish.publisher import Publisher
 from checkback.reconcile.publish.unpublished import LATER
 from checkback.reconcile.records.actions import Actions
-from checkback.reconcile.records.records import Action
-from checkback.reconcile.recovery.batch_recovery import Deleted, finish
-from checkback.reconcile.recovery.interrupted_batch import find
+from checkback.reconcile.records.segment_records import Action
 from checkback.settings import Settings
+from checkback.storage.failure_scope import own_failure
 from checkback.storage.log.delta_log import DeltaLog
-from checkback.storage.own_failure import own_failure
 from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import SCHEMAS, properties_of
 from checkback.storage.spark_schemas import TOPIC

@@ -21,7 +21,7 @@ from checkback.reconcile.publish.unpublished import (
     UnpublishedTopics,
     unfit,
 )
-from checkback.storage.own_failure import as_reason
+from checkback.storage.failure_scope import as_reason
 
 pytestmark = pytest.mark.slow
 

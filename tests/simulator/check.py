@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from checkback.check.query import op_rows
 from checkback.check.recorded_answers import answers_to, deduplicate_requests, key_numbers
-from checkback.reconcile.records.records import Kind, Source
+from checkback.reconcile.records.segment_records import Kind, Source
 from simulator.producers import NO_ANSWER, NOBODY
 from simulator.reconcile import CrashError
 from simulator.tables import Answer, Op, Request, Tables

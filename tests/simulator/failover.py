@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from checkback.reconcile.records.records import Kind, Source
+from checkback.reconcile.records.segment_records import Kind, Source
 from checkback.reconcile.segment import Rules
 from simulator.failover_promises import FailoverPromises
 from simulator.gateways import Gateway

@@ -10,7 +10,7 @@ from checkback.gateway.deduplication.remembered_half import RememberedHalf, name
 from checkback.gateway.received_ops import Verdict, judge_op
 from checkback.gateway.unverified_ops import UnverifiedOps
 from checkback.messages.op import Op as OpMessage
-from checkback.reconcile.records.records import Kind
+from checkback.reconcile.records.segment_records import Kind
 from gateway.cache_entries import land
 from simulator.tables import Half, Op
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from checkback.reconcile.records.records import NOT_STATED, Kind
+from checkback.reconcile.records.segment_records import NOT_STATED, Kind
 from simulator.tables import Op
 
 if TYPE_CHECKING:

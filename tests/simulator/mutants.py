@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from checkback.reconcile import scheduled, segment
+from checkback.reconcile import scheduled_messages, segment
 from checkback.reconcile.state import next_deliveries, partition_batch, state_codec, state_restore
 from simulator import promises, rebuild
 from simulator.lives import NEXT
@@ -88,7 +88,7 @@ FAULTS: dict[str, tuple[str, str]] = {
     "restored CANCEL forgotten": ("early=segment.early[~restored])", "early=segment.early)"),
 }
 
-#: in scheduled.py
+#: in scheduled_messages.py
 SCHEDULED_FAULTS: dict[str, tuple[str, str]] = {
     "delay dropped, as RocketMQ does": ("later = due > now\n", "later = due > now + 10**9\n"),
     "delay from the birth": ('now - rows["delay"]', 'rows["born"] - rows["delay"]'),
@@ -162,8 +162,8 @@ def broken_restore(fault: str) -> Iterator[None]:
 
 @contextmanager
 def broken_schedule(fault: str) -> Iterator[None]:
-    """Inside, scheduled messages are those of a scheduled.py with this fault."""
-    with patch.object(segment, "scheduling", broken_module(scheduled, *SCHEDULED_FAULTS[fault])):
+    """Inside, scheduled messages are those of a scheduled_messages.py with this fault."""
+    with patch.object(segment, "scheduling", broken_module(scheduled_messages, *SCHEDULED_FAULTS[fault])):
         yield
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from checkback.reconcile.records.records import Kind, Reason
+from checkback.reconcile.records.segment_records import Kind, Reason
 from checkback.reconcile.segment import WAITING_OF_GROUP
 from checkback.reconcile.state.next_deliveries import load
 from checkback.reconcile.state.packed_events import parse_key

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from checkback.reconcile.records.records import NOT_STATED, Kind
+from checkback.reconcile.records.segment_records import NOT_STATED, Kind
 from checkback.reconcile.state.packed_events import segment_key
 from checkback.reconcile.state.state_codec import encode
 from checkback.reconcile.state.state_restore import ROW, Known, restore

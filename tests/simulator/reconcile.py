@@ -10,7 +10,7 @@ import pyarrow as pa
 from checkback.reconcile.publish.half_lookup import HalfLookup, due_times
 from checkback.reconcile.records.actions import KEPT, PUBLISHED, Actions
 from checkback.reconcile.records.actions import pack as pack_actions
-from checkback.reconcile.records.records import EVENT, NOT_STATED, Action, Kind, Reason, Records
+from checkback.reconcile.records.segment_records import EVENT, NOT_STATED, Action, Kind, Reason, Records
 from checkback.reconcile.state.packed_events import EVENT_COLUMNS, pack
 from checkback.reconcile.state.processor import SegmentProcessor
 from simulator.store import BatchTime, Handle, State

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from checkback.reconcile.records.records import Kind
+from checkback.reconcile.records.segment_records import Kind
 from checkback.reconcile.segment import Rules
 from simulator.producers import COMMIT, NO_ANSWER, NOBODY, OUTCOMES, UNKNOWN, Transaction
 from simulator.promises import Promises

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from checkback.reconcile.records.records import NOT_STATED, Kind, Source
+from checkback.reconcile.records.segment_records import NOT_STATED, Kind, Source
 from simulator.tables import Half, Op
 
 if TYPE_CHECKING:

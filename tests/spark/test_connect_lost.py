@@ -14,7 +14,7 @@ import grpc  # type: ignore[import-untyped]
 import pytest
 from pyspark.sql.connect.client.retries import Retrying
 
-from checkback.spark.patience import Patience
+from checkback.spark.connect_retry import Patience
 from crash.books import audit, count
 from crash.fates import GROUP, Lander, answers
 from crash.process import PATIENCE_S, TOO_SLOW

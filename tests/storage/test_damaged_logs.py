@@ -14,11 +14,11 @@ from checkback.errors import FencedError, StorageError
 from checkback.settings import Storage
 from checkback.storage.checkpoints.seen_commits import removals
 from checkback.storage.crash_recovery import recover_tables, torn_query
+from checkback.storage.failure_scope import is_damage, own_failure, reading
 from checkback.storage.log.commit_reader import CommitReader, added_by
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.log.log_tail import LogTail
 from checkback.storage.log.torn_commits import last_checkpoint
-from checkback.storage.own_failure import is_damage, own_failure, reading
 from checkback.storage.tables import Tables
 from consumer.published import Published
 

@@ -17,7 +17,7 @@ from checkback.gateway.deduplication.remembered_half import STATE_OF
 from checkback.operate.lookup import find
 from checkback.operate.operator_tables import FileStore
 from checkback.operate.transaction import Asked
-from checkback.reconcile.records.records import EVENT, NOT_STATED, Action, Kind
+from checkback.reconcile.records.segment_records import EVENT, NOT_STATED, Action, Kind
 from checkback.reconcile.segment import Rules, Segment, decide
 from checkback.storage.first_op import is_own, misfit, turn
 from checkback.storage.log.delta_log import DeltaLog

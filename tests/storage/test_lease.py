@@ -21,8 +21,8 @@ from checkback.application.queries import Queries
 from checkback.application.rebuild import _forestall
 from checkback.errors import FencedError, StorageError
 from checkback.maintain.maintenance import LOCK
-from checkback.reconcile.batch_rules import batch_rules, keep
 from checkback.reconcile.checkpoint_owner import NAME, WRITTEN
+from checkback.reconcile.checkpointed_rules import batch_rules, keep
 from checkback.settings import Settings, Storage
 from checkback.spark.shutdown import GracefulShutdown
 from checkback.storage.files import filesystem, table_files

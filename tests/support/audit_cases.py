@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
-from checkback.reconcile.records.records import Reason
+from checkback.reconcile.records.segment_records import Reason
 from support.stories import BORN, CHECK_MAX, DECIDED, DONE, LONG_AGO, SET_BACK, UNDER_WAY, Row, Transaction
 
 Story: TypeAlias = Callable[[Transaction], list[Row]]

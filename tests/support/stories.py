@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import pyarrow as pa
 
-from checkback.reconcile.records.records import REJECTION
+from checkback.reconcile.records.segment_records import REJECTION
 from checkback.storage.schemas import arrow_schema
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from checkback.reconcile.records.records import Reason
+    from checkback.reconcile.records.segment_records import Reason
     from checkback.storage.tables import Tables
 
 #: (table, row)

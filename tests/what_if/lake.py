@@ -5,14 +5,14 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
-from checkback.reconcile.records.records import NOT_STATED, Kind, Reason, Source
+from checkback.reconcile.records.segment_records import NOT_STATED, Kind, Reason, Source
 from checkback.what_if.records import Answered, Row, State
 from support.query_times import append, table
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from checkback.reconcile.records.records import Records
+    from checkback.reconcile.records.segment_records import Records
     from checkback.what_if.timeline import Timeline
 
 _EPOCH = datetime.fromtimestamp(0, timezone.utc)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from checkback.reconcile.records.records import Action, Kind, Reason, Source
+from checkback.reconcile.records.segment_records import Action, Kind, Reason, Source
 from checkback.what_if.records import RECORDED, Answered, Row, State
 from checkback.what_if.timeline import Timeline
 from simulator.reconcile import Planned, Reconcile, kind_of
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from checkback.reconcile.records.actions import Actions
-    from checkback.reconcile.records.records import Records
+    from checkback.reconcile.records.segment_records import Records
     from checkback.reconcile.segment import Rules
     from simulator.tables import Tables
     from simulator.world import World

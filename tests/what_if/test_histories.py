@@ -8,7 +8,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from checkback.reconcile.records.records import Kind
+from checkback.reconcile.records.segment_records import Kind
 from checkback.reconcile.state import partition_batch
 from checkback.what_if.comparison import compare, total
 from checkback.what_if.recorded_segment import Recorded
@@ -23,7 +23,7 @@ from simulator.world import World
 from what_if.simulated import Engine, segments_of, timeline_of
 
 if TYPE_CHECKING:
-    from checkback.reconcile.records.records import Records
+    from checkback.reconcile.records.segment_records import Records
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from checkback.reconcile.records.records import Kind, Reason, Source
+from checkback.reconcile.records.segment_records import Kind, Reason, Source
 from checkback.reconcile.segment import Rules
 from checkback.what_if.comparison import Figures, compare
 from checkback.what_if.recorded_segment import Recorded

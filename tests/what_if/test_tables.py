@@ -26,7 +26,7 @@ from what_if.test_replay import LATE, LATE_TIMES
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from checkback.reconcile.records.records import Records
+    from checkback.reconcile.records.segment_records import Records
     from checkback.what_if.timeline import Timeline
 
 pytestmark = pytest.mark.slow

@@ -18,11 +18,11 @@ from checkback.observe.counts import PendingCount
 from checkback.observe.listener import listening
 from checkback.observe.observer import Observer
 from checkback.observe.progress import Lag
-from checkback.reconcile.batch_rules import BatchRules, batch_rules, begun_with, keep
 from checkback.reconcile.checkpoint_owner import NAME, claim
+from checkback.reconcile.checkpointed_rules import BatchRules, batch_rules, begun_with, keep
 from checkback.reconcile.query import reconcile_query
 from checkback.reconcile.records.actions import Actions
-from checkback.reconcile.start import scheduled_run
+from checkback.reconcile.start import idle_run
 from checkback.reconcile.start.preconditions import refuse
 from checkback.reconcile.start.start_facts import facts
 from checkback.reconcile.state.registered_timers import timers_of
@@ -214,7 +214,7 @@ class Queries:
         with without_no_data_batches(self.spark):
             tick(self.spark, self.tables)
             wakes = None if is_connect(self.spark) else WakeTimers()  # with Connect nothing is deferred: `query`
-            if wakes is not None and (noted := scheduled_run.noted_timers(self.tables)) is not None:
+            if wakes is not None and (noted := idle_run.noted_timers(self.tables)) is not None:
                 wakes.know(noted)
             while not self.stopper.wanted:
                 self._start(decided, available_now=True, wakes=wakes)
@@ -229,7 +229,7 @@ class Queries:
 
     def _check(self) -> int:
         """Run `check` on the available requests, if there are any; the number of deciding answers."""
-        if scheduled_run.nothing_to_check(self.tables):
+        if idle_run.nothing_to_check(self.tables):
             CheckBatches(self.tables, self.settings, parallelism(self.spark))  # refuses invalid settings
             return 0
         since = datetime.now(timezone.utc)
@@ -249,7 +249,7 @@ class Queries:
             if wakes.timers is None:  # reading them takes Spark a second in an object store
                 wakes.know(timers_of(self.spark, self.tables))
             now = round(time.time() * 1000)
-            scheduled_run.write_note(self.tables, self.settings, wakes.timers or (), wakes.next_try, now)
+            idle_run.write_note(self.tables, self.settings, wakes.timers or (), wakes.next_try, now)
         except Exception as error:  # noqa: BLE001 - without the note the next run starts Spark
             _log.warning("the next scheduled run starts Spark, due or not: %s", reason(error))
 

@@ -19,8 +19,10 @@ from pyspark.sql import functions as F
 from checkback.application.queries import tick, without_no_data_batches
 from checkback.check.checkpoint_reset import renew
 from checkback.errors import FencedError, SettingsError, StorageError
-from checkback.reconcile.batch_rules import batch_rules, in_force, keep, rules_of
 from checkback.reconcile.checkpoint_owner import NAME, REBUILDING, WRITTEN, claim
+from checkback.reconcile.checkpointed_rules import batch_rules, in_force, keep, rules_of
+from checkback.reconcile.lost_checkpoint import interrupted_batch
+from checkback.reconcile.lost_checkpoint.batch_recovery import Deleted, finish
 from checkback.reconcile.publish.batch_row import TABLE as BATCHES
 from checkback.reconcile.publish.batch_row import batch_row, read_ranges
 from checkback.reconcile.publish.check_counts import CHECKED, checks_so_far
@@ -28,9 +30,7 @@ from checkback.reconcile.publish.event_columns import half_events, identity_colu
 from checkback.reconcile.publish.rejected import raw_op, rejected_halves
 from checkback.reconcile.publish.topic_tables import side_by_side
 from checkback.reconcile.query import Restored, reconcile_query
-from checkback.reconcile.records.records import NOT_STATED, Action, Kind
-from checkback.reconcile.recovery import interrupted_batch
-from checkback.reconcile.recovery.batch_recovery import Deleted, finish
+from checkback.reconcile.records.segment_records import NOT_STATED, Action, Kind
 from checkback.reconcile.state.packed_events import parse_key
 from checkback.reconcile.state.processor import STATE_SCHEMA
 from checkback.reconcile.state.state_codec import encode
@@ -40,10 +40,10 @@ from checkback.spark.shutdown import stop_on_signal
 from checkback.storage.checkpoints.checkpoint import read_batch, read_checkpoint
 from checkback.storage.crash_recovery import recover_tables
 from checkback.storage.dataframes import is_connect
+from checkback.storage.failure_scope import own_failure
 from checkback.storage.files import filesystem
 from checkback.storage.files.object_store import is_registered
 from checkback.storage.lock import exclusive_lock
-from checkback.storage.own_failure import own_failure
 from checkback.storage.schemas import SCHEMAS, SOURCES
 from checkback.storage.spark_schemas import schema_of
 from checkback.storage.table_scan import read_table
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from checkback.reconcile.lost_checkpoint.interrupted_batch import InterruptedBatch
     from checkback.reconcile.publish.batch_row import ReadRange
-    from checkback.reconcile.recovery.interrupted_batch import InterruptedBatch
     from checkback.reconcile.segment import Rules
     from checkback.settings import Settings
     from checkback.storage.lock import Lock

@@ -45,7 +45,7 @@ def _refuse_second(settings: Settings) -> None:
 
 def _nothing_to_do(settings: Settings) -> bool:
     """True if there is no work: read from files without Spark, under the lock."""
-    from checkback.reconcile.start.scheduled_run import note_run, nothing_to_do
+    from checkback.reconcile.start.idle_run import note_run, nothing_to_do
     from checkback.storage.lock import exclusive_lock
     from checkback.storage.tables import Tables
 
@@ -87,7 +87,7 @@ def rebuild(
     storage_check(loaded.settings, loaded.origins)
     _refuse_second(loaded.settings)
     from checkback.application.rebuild import rebuild as rebuilt_from_tables
-    from checkback.reconcile.recovery.batch_recovery import Deleted
+    from checkback.reconcile.lost_checkpoint.batch_recovery import Deleted
 
     deleted = Deleted.LEAVE_OUT if leave_out else Deleted.PUBLISH_AGAIN if publish_again else Deleted.REFUSE
     with running_session(loaded.settings, "checkback-rebuild") as spark:

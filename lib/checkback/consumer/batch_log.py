@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from checkback.consumer.batch_listing import BatchListing, ListedBatch
 from checkback.consumer.position import BatchKey
 from checkback.errors import StorageError
+from checkback.storage.failure_scope import reading
 from checkback.storage.files import table_files
 from checkback.storage.files.lease import boot_time
 from checkback.storage.files.object_store import is_registered
@@ -24,7 +25,6 @@ from checkback.storage.files.table_files import LOG, commit_file
 from checkback.storage.followed_log import FollowedLog
 from checkback.storage.log.commit_reader import actions_of_kind
 from checkback.storage.log.delta_errors import unreadable
-from checkback.storage.own_failure import reading
 from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema, in_schema
 from checkback.storage.valid_texts import python_values
 

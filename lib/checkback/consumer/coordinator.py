@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from checkback.consumer.process_queue import ProcessQueue
 from checkback.consumer.process_queues import now_ms, warn
 from checkback.consumer.reader_thread import PAUSE_S
-from checkback.consumer.retry import not_later
+from checkback.consumer.retry_or_dead_letter import not_later
 from checkback.errors import StorageError, printable
 from checkback.producer.daemon_threads import DaemonThreads
-from checkback.storage.own_failure import is_error
+from checkback.storage.failure_scope import is_error
 from checkback.storage.schemas import GROUP_PREFIX
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from checkback.consumer.group.group_state import MessageQueue, QueueState
     from checkback.consumer.group.membership import Membership
     from checkback.consumer.process_queues import ProcessQueues
-    from checkback.consumer.retry import DeadLetter
+    from checkback.consumer.retry_or_dead_letter import DeadLetter
     from checkback.consumer.sql_positions import KeptState, SqlPositions
     from checkback.consumer.topic_reader import TopicReader
     from checkback.producer.daemon_threads import Outcome

@@ -29,7 +29,7 @@ from checkback.consumer.reconsume import (
     with_retries,
     without_recorded,
 )
-from checkback.consumer.retry import RESUMED
+from checkback.consumer.retry_or_dead_letter import RESUMED
 from checkback.errors import FencedError, SettingsError, StorageError
 from checkback.operate.operations import Operation, OperatorSignature, operation_row
 from checkback.operate.operator_tables import FileStore

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from checkback.consumer.group.group_state import MessageQueue
     from checkback.consumer.position import MessageKey
-    from checkback.consumer.retry import DeadLetter
+    from checkback.consumer.retry_or_dead_letter import DeadLetter
     from checkback.consumer.topic_reader import TopicReader
     from checkback.storage.tables import Tables
 

@@ -22,7 +22,7 @@ from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.group.lag_reader import unread_of
 from checkback.consumer.group.rebalance import leave
 from checkback.consumer.reconsume import without_recorded
-from checkback.consumer.retry import RESUMED
+from checkback.consumer.retry_or_dead_letter import RESUMED
 from checkback.consumer.topic_reader import TopicReader
 from checkback.errors import SettingsError, StorageError
 from checkback.operate.operations import Operation, OperatorSignature, operation_row

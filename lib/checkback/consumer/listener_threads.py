@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from checkback.consumer.process_queues import now_ms
 from checkback.consumer.reader_thread import PAUSE_S
-from checkback.consumer.retry import DeadLetter, after_failure
+from checkback.consumer.retry_or_dead_letter import DeadLetter, after_failure
 
 if TYPE_CHECKING:
     from checkback.consumer.group.membership import Membership

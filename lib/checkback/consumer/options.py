@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from checkback.consumer.retry import MAX_RECONSUME_TIMES, RETRY_LEVELS, suspend_levels
+from checkback.consumer.retry_or_dead_letter import MAX_RECONSUME_TIMES, RETRY_LEVELS, suspend_levels
 from checkback.errors import SettingsError
 from checkback.messages.durations import seconds_of
 from checkback.messages.limits import INT_MAX

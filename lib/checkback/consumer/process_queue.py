@@ -18,7 +18,7 @@ from checkback.consumer.group.group_state import QueueState
 from checkback.consumer.message import messages_of
 from checkback.consumer.message_rows import MessageKeys, MessageRows
 from checkback.consumer.position import MessageKey, Position, last_of
-from checkback.consumer.retry import holding
+from checkback.consumer.retry_or_dead_letter import holding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from checkback.consumer.group.group_state import MessageQueue
     from checkback.consumer.message import MessageExt
     from checkback.consumer.position import BatchKey
-    from checkback.consumer.retry import DeadLetter, Retry
+    from checkback.consumer.retry_or_dead_letter import DeadLetter, Retry
 
 
 class Run:

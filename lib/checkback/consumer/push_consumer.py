@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from checkback.consumer.group.group_state import MessageQueue
-    from checkback.consumer.retry import Retry
+    from checkback.consumer.retry_or_dead_letter import Retry
     from checkback.consumer.sql_positions import SqlPositions
     from checkback.settings import Settings
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from checkback.consumer.process_queue import Run
 from checkback.consumer.process_queues import MOST_MESSAGES, now_ms
-from checkback.consumer.retry import DeadLetter, due
+from checkback.consumer.retry_or_dead_letter import DeadLetter, due
 from checkback.errors import StorageError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from checkback.consumer.position import MessageKey
     from checkback.consumer.process_queue import ProcessQueue
     from checkback.consumer.process_queues import ProcessQueues
-    from checkback.consumer.retry import Retry
+    from checkback.consumer.retry_or_dead_letter import Retry
     from checkback.consumer.topic_reader import TopicReader
 
 #: retries read together, and of a queue in hand beyond which no more are read

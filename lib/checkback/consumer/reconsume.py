@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from checkback.consumer.group.group_rows import queue_of
 from checkback.consumer.group.group_state import Death, MessageQueue
 from checkback.consumer.position import MessageKey
-from checkback.consumer.retry import Retry
+from checkback.consumer.retry_or_dead_letter import Retry
 from checkback.storage.timestamps import ms_of
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 
 from checkback.consumer.message_rows import MessageKeys, MessageRows
 from checkback.consumer.position import QUEUES, Position
+from checkback.storage.failure_scope import reading
 from checkback.storage.files import table_files
-from checkback.storage.own_failure import reading
 from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema, in_schema
 from checkback.storage.timestamps import ms_of, python_times
 from checkback.storage.valid_texts import valid_texts

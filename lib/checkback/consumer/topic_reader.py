@@ -17,8 +17,8 @@ from checkback.consumer.message_rows import FetchedMessages, MessageRows, Unread
 from checkback.consumer.position import QUEUES, MessageKey, Position
 from checkback.consumer.row_groups import RowGroup, WantedRows, any_between, groups_of
 from checkback.errors import StorageError
+from checkback.storage.failure_scope import reading
 from checkback.storage.followed_log import FollowedLog
-from checkback.storage.own_failure import reading
 from checkback.storage.schemas import TOPIC_PREFIX
 from checkback.storage.timestamps import ms_of, time_of
 

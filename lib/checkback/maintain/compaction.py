@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from checkback.errors import StorageError
+from checkback.storage.failure_scope import reading
 from checkback.storage.files import table_files
-from checkback.storage.own_failure import reading
 from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import arrow_schema, in_schema, statistics_of
 

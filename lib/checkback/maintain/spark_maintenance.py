@@ -19,8 +19,8 @@ from checkback.maintain.report import TableReport
 from checkback.maintain.streams import readers, removal_hold
 from checkback.settings.values import SHORTEST_RETENTION
 from checkback.storage.dataframes import session_conf
+from checkback.storage.failure_scope import own_failure
 from checkback.storage.lock import exclusive_lock
-from checkback.storage.own_failure import own_failure
 from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX
 
 if TYPE_CHECKING:

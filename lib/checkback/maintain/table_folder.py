@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 
 from checkback.errors import StorageError
 from checkback.maintain.retention import Log
+from checkback.storage.failure_scope import reading
 from checkback.storage.files import table_files
 from checkback.storage.files.object_store import is_registered
 from checkback.storage.files.table_files import COMMIT, LOG
 from checkback.storage.log.commit_reader import read_actions
-from checkback.storage.own_failure import reading
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

@@ -11,7 +11,7 @@ import numpy as np
 from xxhash import xxh64_intdigest
 
 from checkback.reconcile.records.actions import AS_BEFORE, GROUP
-from checkback.reconcile.records.records import Action
+from checkback.reconcile.records.segment_records import Action
 from checkback.storage.valid_texts import valid_texts
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from checkback.reconcile.records.actions import Actions
-    from checkback.reconcile.records.records import Records
+    from checkback.reconcile.records.segment_records import Records
 
 #: label for groups without one of their own: messages may contain any group name
 OTHER = "other"

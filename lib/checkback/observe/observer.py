@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from checkback.observe.metrics import Metrics
     from checkback.reconcile.records.actions import Actions
-    from checkback.reconcile.records.records import Records
+    from checkback.reconcile.records.segment_records import Records
 
 _log = logging.getLogger(__name__)
 #: most groups that a batch of checks logs, one line each

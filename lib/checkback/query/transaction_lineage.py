@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from checkback.query.engines.question import Question
 from checkback.query.engines.rejected_names import REJECTED_NAMES, escape_in
-from checkback.query.topic_tables import beside_unreadable
+from checkback.query.unreadable_topics import beside_unreadable
 from checkback.query.versions.published_notes import NAME, WRITERS, no_notes, notes_about, with_noted
 from checkback.reconcile.publish.unpublished import TABLE
 from checkback.storage.files.object_store import concurrently

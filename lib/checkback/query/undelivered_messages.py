@@ -9,7 +9,7 @@ from checkback.query.check_results import NEWEST_ANSWERS
 from checkback.query.engines.question import Question
 from checkback.query.versions.published_notes import NAME, WRITERS, no_notes, notes_about, with_noted
 from checkback.reconcile.publish.unpublished import LONGEST_PAUSE, TABLE, unfit
-from checkback.storage.own_failure import own_failure
+from checkback.storage.failure_scope import own_failure
 from checkback.storage.schemas import TOPIC_PREFIX
 
 if TYPE_CHECKING:

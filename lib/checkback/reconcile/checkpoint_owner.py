@@ -13,10 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 from checkback.errors import FencedError
+from checkback.storage.failure_scope import own_failure
 from checkback.storage.files.fsync import flush_owner
 from checkback.storage.files.paths import local_path
 from checkback.storage.log import spark_log
-from checkback.storage.own_failure import own_failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

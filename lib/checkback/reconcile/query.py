@@ -21,7 +21,7 @@ from checkback.storage.starting_versions import first_read
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from checkback.reconcile.batch_rules import BatchRules
+    from checkback.reconcile.checkpointed_rules import BatchRules
     from checkback.reconcile.state.wake_timers import WakeTimers
     from checkback.settings import Settings
     from checkback.storage.tables import Tables

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from checkback.reconcile import scheduled as scheduling
+from checkback.reconcile import scheduled_messages as scheduling
 from checkback.reconcile.records.actions import actions_on, actions_on_pending
-from checkback.reconcile.records.records import (
+from checkback.reconcile.records.segment_records import (
     ACTION,
     EARLY,
     NOT_STATED,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from checkback.reconcile.records.records import Bits, Records
+    from checkback.reconcile.records.segment_records import Bits, Records
 
 #: Incremented with each change that makes `decide` or `partition_batch` decide a batch differently: `batch_rules`.
 DECISION_VERSION = 1

@@ -58,7 +58,7 @@ def connected(url: str) -> SparkSession:
     from pyspark.sql import SparkSession
     from pyspark.sql.connect.session import SparkSession as Session
 
-    from checkback.spark.patience import Patience
+    from checkback.spark.connect_retry import Patience
 
     await_server(url)
     for lost in (Session._default_session, getattr(Session._active_session, "session", None)):

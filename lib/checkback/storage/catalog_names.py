@@ -14,8 +14,8 @@ import re
 from typing import TYPE_CHECKING
 
 from checkback.errors import StorageError
+from checkback.storage.failure_scope import own_failure
 from checkback.storage.log import spark_log
-from checkback.storage.own_failure import own_failure
 from checkback.storage.schemas import TOPIC_PREFIX
 
 if TYPE_CHECKING:

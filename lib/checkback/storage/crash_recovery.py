@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 from checkback.errors import StorageError
 from checkback.storage.checkpoints.checkpoint import parse_metadata
+from checkback.storage.failure_scope import own_failure
 from checkback.storage.files import filesystem, table_files
 from checkback.storage.files.fsync import flush_folder
 from checkback.storage.files.paths import local_path
 from checkback.storage.log.torn_commits import recover_log
-from checkback.storage.own_failure import own_failure
 from checkback.storage.schemas import SOURCES, TOPIC_PREFIX
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from checkback.errors import StorageError, reason
 from checkback.storage.catalog_names import table_name
+from checkback.storage.failure_scope import own_failure
 from checkback.storage.files.object_store import canonical
 from checkback.storage.files.paths import for_spark, local_path
 from checkback.storage.log import spark_log
-from checkback.storage.own_failure import own_failure
 from checkback.storage.schemas import TOPIC_PREFIX
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from checkback.reconcile.records.records import Kind
+from checkback.reconcile.records.segment_records import Kind
 from checkback.what_if.recorded_segment import Recorded
 from checkback.what_if.records import OUTCOME, State
 from checkback.what_if.replay import Answers, replayed
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from checkback.reconcile.records.records import Bits, Records
+    from checkback.reconcile.records.segment_records import Bits, Records
     from checkback.what_if.timeline import Cadence, Timeline
 
 #: buckets of a distribution for each doubling of a duration: a quantile is right to within 5 %

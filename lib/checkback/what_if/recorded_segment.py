@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from checkback.reconcile.records.records import EVENT, NOT_STATED, Kind, Source, find, first_of_each
+from checkback.reconcile.records.segment_records import EVENT, NOT_STATED, Kind, Source, find, first_of_each
 from checkback.reconcile.segment import births
 from checkback.what_if.records import NEVER, OUTCOME, Row, State
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from checkback.reconcile.records.records import Bits, Records
+    from checkback.reconcile.records.segment_records import Bits, Records
     from checkback.what_if.timeline import Timeline
 
 

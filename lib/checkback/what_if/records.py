@@ -9,7 +9,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from checkback.reconcile.records.records import EVENT
+from checkback.reconcile.records.segment_records import EVENT
 
 
 class Row(IntEnum):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from checkback.reconcile.records.records import EVENT, Action, Kind, Source
+from checkback.reconcile.records.segment_records import EVENT, Action, Kind, Source
 from checkback.reconcile.segment import Segment, decide
 from checkback.what_if.recorded_segment import place
 from checkback.what_if.records import NEVER, OUTCOME, Answered, State
@@ -22,7 +22,7 @@ from checkback.what_if.timeline import Step
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from checkback.reconcile.records.records import Records
+    from checkback.reconcile.records.segment_records import Records
     from checkback.reconcile.segment import Rules
     from checkback.what_if.recorded_segment import Recorded
     from checkback.what_if.timeline import Cadence, Timeline

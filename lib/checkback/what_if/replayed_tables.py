@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from checkback.errors import SettingsError
 from checkback.query.engines.duckdb_engine import DuckDBEngine
-from checkback.reconcile.batch_rules import rules_of
+from checkback.reconcile.checkpointed_rules import rules_of
 from checkback.settings.loading import OVERRIDE, load
 from checkback.storage.log.snapshot_files import Span
 from checkback.storage.schemas import arrow_schema
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from checkback.query.engines.engine import Engine
-    from checkback.reconcile.records.records import Records
+    from checkback.reconcile.records.segment_records import Records
     from checkback.reconcile.segment import Rules
     from checkback.settings import Settings
     from checkback.settings.loading import Loaded

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from checkback.messages.limits import MS_MAX
 from checkback.observe.counts import xxhash64
-from checkback.reconcile.records.records import NOT_STATED, Kind, Reason, Source
+from checkback.reconcile.records.segment_records import NOT_STATED, Kind, Reason, Source
 from checkback.what_if.records import RECORDED, Answered, Row, State
 from checkback.what_if.timeline import NO_TURN, milliseconds
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from checkback.reconcile.records.records import Records
+    from checkback.reconcile.records.segment_records import Records
     from checkback.what_if.timeline import BatchHistory
 
 _IDENTITY = ("transaction_id", "producer_group")

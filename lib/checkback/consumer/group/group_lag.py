@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from checkback.consumer.group.group_state import GroupState, Member, MessageQueue, QueueState
     from checkback.consumer.message_rows import Unread
     from checkback.consumer.position import Position
-    from checkback.consumer.retry import Retry
+    from checkback.consumer.retry_or_dead_letter import Retry
 
 
 #: sessions without a heartbeat after which a member counts as dead: three, as its clock may differ from this one

@@ -14,11 +14,11 @@ from checkback.consumer.group.group_rows import from_rows
 from checkback.consumer.group.group_state import GroupState
 from checkback.errors import SettingsError, StorageError
 from checkback.messages.names import is_consumer_group
+from checkback.storage.failure_scope import reading
 from checkback.storage.files import table_files
 from checkback.storage.log.delta_errors import storage_error
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.log.snapshot_files import open_table
-from checkback.storage.own_failure import reading
 from checkback.storage.schemas import GROUP_PREFIX
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from checkback.consumer.group.group_state import Death, GroupState, Member, MessageQueue, QueueState
 from checkback.consumer.position import QUEUES, BatchKey, MessageKey, Position
-from checkback.consumer.retry import DeadLetter, Retry
+from checkback.consumer.retry_or_dead_letter import DeadLetter, Retry
 from checkback.storage.schemas import GROUP_PREFIX, arrow_schema, in_schema
 from checkback.storage.timestamps import ms_of, time_of
 

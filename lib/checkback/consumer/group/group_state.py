@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from checkback.consumer.position import Position  # noqa: TC001 - msgspec reads the types of a QueueState
-from checkback.consumer.retry import DeadLetter, Retry, holding
+from checkback.consumer.retry_or_dead_letter import DeadLetter, Retry, holding
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -18,6 +18,7 @@ from checkback.consumer.group.group_reader import group_unreadable, state_in
 from checkback.consumer.group.group_rows import to_rows
 from checkback.consumer.group.group_state import GroupState
 from checkback.errors import StorageError
+from checkback.storage.failure_scope import reading
 from checkback.storage.files import table_files
 from checkback.storage.files.lease import boot_time
 from checkback.storage.files.table_files import commit_file
@@ -26,7 +27,6 @@ from checkback.storage.log.delta_errors import DELTA_ERRORS
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.log.log_store import commit_mark, is_commit, write_commit
 from checkback.storage.log.snapshot_files import open_table
-from checkback.storage.own_failure import reading
 from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import GROUP_PREFIX
 

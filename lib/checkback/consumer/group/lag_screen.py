@@ -12,7 +12,7 @@ from checkback.storage.timestamps import iso
 if TYPE_CHECKING:
     from checkback.consumer.group.group_lag import GroupLag, MemberState, QueueLag
     from checkback.consumer.position import Position
-    from checkback.consumer.retry import Retry
+    from checkback.consumer.retry_or_dead_letter import Retry
 
 _COUNTS = ("lag", "behind", "retries", "next retry", "dead letters")
 TOPICS = ("topic", "queues", *_COUNTS)

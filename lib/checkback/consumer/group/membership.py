@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from checkback.consumer.group.group_table import GroupTable
     from checkback.consumer.position import Position
-    from checkback.consumer.retry import Retry
+    from checkback.consumer.retry_or_dead_letter import Retry
 
 #: share of the session after which a member that could not beat stops, and heartbeats in a session
 _HOLDS, _BEATS = 0.8, 3

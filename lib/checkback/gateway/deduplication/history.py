@@ -24,6 +24,7 @@ from checkback.gateway.deduplication.remembered_half import STATE_OF, Remembered
 from checkback.messages.half import Half
 from checkback.messages.limits import LONG_MAX
 from checkback.storage import first_op, rejected_ops
+from checkback.storage.failure_scope import reading
 from checkback.storage.files import table_files
 from checkback.storage.files.object_store import concurrently
 from checkback.storage.log.delta_errors import unreadable
@@ -31,7 +32,6 @@ from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.log.log_tail import LogTail
 from checkback.storage.log.snapshot_files import DataFile
 from checkback.storage.log.torn_commits import recover_log
-from checkback.storage.own_failure import reading
 from checkback.storage.parquet.parquet_reader import read_rows, row_batches
 from checkback.storage.queue_owners import QueueOwner, owners_of, versions_of
 from checkback.storage.rejected_ops import RejectedOps

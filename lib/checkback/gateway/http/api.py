@@ -13,7 +13,7 @@ from checkback.gateway.http import decoder
 from checkback.gateway.http.decoder import unfit
 from checkback.gateway.http.middleware import JSON, RequestMiddleware, reply_of
 from checkback.gateway.http.openapi import Question, document
-from checkback.gateway.journal.flusher import behind_s
+from checkback.gateway.journal.journal_to_tables import behind_s
 from checkback.gateway.problems import Problem
 from checkback.messages.fields import MessageRejectedError, message_of
 from checkback.messages.names import refuse_group

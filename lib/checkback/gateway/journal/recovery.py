@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from checkback.gateway.appender import Appender
     from checkback.gateway.deduplication.history import DeduplicationHistory
-    from checkback.gateway.journal.flusher import Flusher
+    from checkback.gateway.journal.journal_to_tables import Flusher
     from checkback.settings import Settings
 
 #: places that are looked up at a time

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from checkback.messages.limits import MS_MAX
 from checkback.query.audit.check_intervals import timed
 from checkback.query.versions.published_notes import with_noted
-from checkback.reconcile.records.records import LONGEST_DELAY, REJECTION, Reason, Source
+from checkback.reconcile.records.segment_records import LONGEST_DELAY, REJECTION, Reason, Source
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -15,7 +15,7 @@ from checkback.query.audit.ordinary import sources
 from checkback.query.audit.promises import FINDINGS, Finding
 from checkback.query.audit.removed_rows import removed_rows
 from checkback.query.engines.question import Question
-from checkback.query.topic_tables import beside_unreadable
+from checkback.query.unreadable_topics import beside_unreadable
 from checkback.query.versions.published_notes import read_notes
 from checkback.query.versions.table_versions import TOPICS, FixedTables
 from checkback.storage.checkpoints.checkpoint import Batch

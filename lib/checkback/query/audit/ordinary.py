@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkback.query.audit.facts import COMMITS, OF_HALF, OF_TOPIC, ROLLBACKS, STATE_BITS, batch_of, content, topic_of
-from checkback.reconcile.records.records import find
+from checkback.reconcile.records.segment_records import find
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from checkback.storage.own_failure import reading
+from checkback.storage.failure_scope import reading
 from checkback.storage.valid_texts import is_valid, valid_texts
 
 #: rows that are read at once, and bytes of them

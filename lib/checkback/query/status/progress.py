@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from checkback.reconcile.start.scheduled_run import read_note
+from checkback.reconcile.start.idle_run import read_note
 from checkback.storage.checkpoints.checkpoint import Batch, numbers, read_batch
 from checkback.storage.files.filesystem import needs_spark
 from checkback.storage.files.paths import local_path

@@ -28,10 +28,10 @@ from checkback.query.engines.engine import tables_in
 from checkback.query.versions.published_notes import NAME as NOTES
 from checkback.query.versions.published_notes import no_notes, with_noted
 from checkback.query.versions.whole_batches import BatchTable, batch_time, read_batches
-from checkback.reconcile.batch_rules import FOLDER
+from checkback.reconcile.checkpointed_rules import FOLDER
 from checkback.storage.checkpoints.checkpoint import Batch, batches_since, last_done, numbers, read_checkpoint
+from checkback.storage.failure_scope import own_failure
 from checkback.storage.log.snapshot_files import Span
-from checkback.storage.own_failure import own_failure
 from checkback.storage.schemas import HALF, SCHEMAS, TOPIC, TOPIC_PREFIX
 
 if TYPE_CHECKING:

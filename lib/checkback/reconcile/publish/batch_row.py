@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from checkback.reconcile.records.records import Action
+from checkback.reconcile.records.segment_records import Action
 from checkback.storage.checkpoints.checkpoint import StreamPosition
 from checkback.storage.schemas import SOURCES, arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from checkback.reconcile.batch_rules import BatchRules
+    from checkback.reconcile.checkpointed_rules import BatchRules
     from checkback.storage.checkpoints.checkpoint import Batch
 
 

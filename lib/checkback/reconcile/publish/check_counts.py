@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from checkback.reconcile.publish.event_columns import identity_columns, op_events
-from checkback.reconcile.records.records import Kind
+from checkback.reconcile.records.segment_records import Kind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

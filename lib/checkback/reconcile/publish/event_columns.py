@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from checkback.messages.limits import MS_MAX
-from checkback.reconcile.records.records import LONGEST_DELAY, NOT_STATED, Kind
+from checkback.reconcile.records.segment_records import LONGEST_DELAY, NOT_STATED, Kind
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -15,7 +15,7 @@ from checkback.reconcile.records.actions import ACTED_ON, PUBLISHED, Actions
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from checkback.reconcile.records.records import Bits, Records
+    from checkback.reconcile.records.segment_records import Bits, Records
 
 #: one action on a row of `half`; sent to every task
 WANTED = np.dtype(

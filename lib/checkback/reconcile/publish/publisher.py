@@ -27,7 +27,7 @@ from checkback.reconcile.publish.half_rows import HalfRows
 from checkback.reconcile.publish.tasks import UNPUBLISHED_PREFIX
 from checkback.reconcile.publish.topic_tables import TopicTables, side_by_side
 from checkback.reconcile.records.actions import Actions
-from checkback.reconcile.records.records import Action
+from checkback.reconcile.records.segment_records import Action
 from checkback.reconcile.start.preconditions import REPLACED_FIX
 from checkback.spark.connect import query_id
 from checkback.storage.checkpoints.checkpoint import plan_versions, read_batch, refuse_other_plan
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from checkback.reconcile.batch_rules import BatchRules
+    from checkback.reconcile.checkpointed_rules import BatchRules
     from checkback.reconcile.publish.batch_row import ReadRange
-    from checkback.reconcile.records.records import Records
+    from checkback.reconcile.records.segment_records import Records
     from checkback.reconcile.state.wake_timers import WakeTimers
     from checkback.storage.checkpoints.checkpoint import Batch
     from checkback.storage.tables import Tables

@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from checkback.reconcile.publish.event_columns import identity_columns, is_cancel, store_us
-from checkback.reconcile.records.records import REJECTION, Action, Reason
+from checkback.reconcile.records.segment_records import REJECTION, Action, Reason
 from checkback.storage.dataframes import frame
 from checkback.storage.spark_schemas import HALF
 

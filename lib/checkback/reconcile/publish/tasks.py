@@ -15,10 +15,10 @@ from checkback.errors import reason
 from checkback.reconcile.publish import half_reader, unpublished
 from checkback.reconcile.publish.half_lookup import FoundRows, HalfLookup, due_times
 from checkback.reconcile.records.actions import DECISIONS, KEPT, PUBLISHED
-from checkback.reconcile.records.records import Action, Reason, Source
+from checkback.reconcile.records.segment_records import Action, Reason, Source
 from checkback.storage.arrow_streams import to_stream
+from checkback.storage.failure_scope import as_reason
 from checkback.storage.files import table_files
-from checkback.storage.own_failure import as_reason
 from checkback.storage.parquet.parquet_files import MOST_ROWS, file_rows
 from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema
 from checkback.storage.spark_schemas import HALF
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from checkback.reconcile.publish.half_reader import RowGroups
     from checkback.reconcile.publish.unpublished import UnpublishedTopics
-    from checkback.reconcile.records.records import Bits, Records
+    from checkback.reconcile.records.segment_records import Bits, Records
     from checkback.storage.parquet.parquet_files import TableRoot
 
     Indices = NDArray[np.intp]

@@ -15,8 +15,8 @@ from checkback.reconcile.publish import published_notes, unpublished
 from checkback.reconcile.publish.unpublished import LATER, Unpublished, UnpublishedRows, UnpublishedTopics, unfit
 from checkback.storage.checkpoints.checkpoint import plan_versions
 from checkback.storage.checkpoints.checkpoint_fit import newer
+from checkback.storage.failure_scope import as_reason, own_failure
 from checkback.storage.lru_cache import LruCache
-from checkback.storage.own_failure import as_reason, own_failure
 from checkback.storage.schemas import TOPIC_PREFIX
 from checkback.storage.spark_schemas import TOPIC
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from checkback.reconcile.records.records import ACTION, Action, Records
+from checkback.reconcile.records.segment_records import ACTION, Action, Records
 from checkback.storage.offset_ranges import Box, Range, merge_ranges
 
 if TYPE_CHECKING:

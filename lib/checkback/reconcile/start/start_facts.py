@@ -19,8 +19,8 @@ from checkback.storage.checkpoints.checkpoint import (
 )
 from checkback.storage.checkpoints.checkpoint_fit import logs, positions_of, recorded_plan
 from checkback.storage.checkpoints.seen_commits import replaced
+from checkback.storage.failure_scope import own_failure
 from checkback.storage.files import filesystem
-from checkback.storage.own_failure import own_failure
 from checkback.storage.schemas import SOURCES
 
 if TYPE_CHECKING:

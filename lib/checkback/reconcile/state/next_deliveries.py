@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from checkback.errors import StateError
-from checkback.reconcile import scheduled as scheduling
-from checkback.reconcile.records.records import SCHEDULED
+from checkback.reconcile import scheduled_messages as scheduling
+from checkback.reconcile.records.segment_records import SCHEDULED
 from checkback.reconcile.state.state_codec import NO_TIMER, REBUILD, VERSION, Timers, decode, refuse_other
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from checkback.reconcile.records.records import Records
+    from checkback.reconcile.records.segment_records import Records
     from checkback.reconcile.segment import Segment
 
 #: maximum number of records

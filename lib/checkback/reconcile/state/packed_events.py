@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from checkback.reconcile.records.records import EVENT, Records
+from checkback.reconcile.records.segment_records import EVENT, Records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from checkback.reconcile.records.actions import AS_BEFORE, pack, pending_by_group
-from checkback.reconcile.records.records import ACTION, EVENT, Action, Kind
+from checkback.reconcile.records.segment_records import ACTION, EVENT, Action, Kind
 from checkback.reconcile.segment import Segment, decide
 from checkback.reconcile.state.next_deliveries import NextDeliveries, load
 from checkback.reconcile.state.packed_events import parse_key, unpack
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, ValueState
 
-    from checkback.reconcile.records.records import Records
+    from checkback.reconcile.records.segment_records import Records
     from checkback.reconcile.segment import Rules
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from checkback.errors import StateError
-from checkback.reconcile.records.records import EARLY, PENDING, SCHEDULED, Records
+from checkback.reconcile.records.segment_records import EARLY, PENDING, SCHEDULED, Records
 from checkback.reconcile.segment import Segment
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from checkback.reconcile.records.records import EARLY, EVENT, PENDING, SCHEDULED, Kind, first_of_each
+from checkback.reconcile.records.segment_records import EARLY, EVENT, PENDING, SCHEDULED, Kind, first_of_each
 from checkback.reconcile.segment import Rules, Segment, births, next_check, places
 
 if TYPE_CHECKING:
-    from checkback.reconcile.records.records import Records
+    from checkback.reconcile.records.segment_records import Records
 
 
 class Known(IntEnum):

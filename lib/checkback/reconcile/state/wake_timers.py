@@ -13,7 +13,7 @@ from checkback.reconcile.state.state_codec import AT_ONCE, NO_TIMER
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from checkback.reconcile.records.records import Records
+    from checkback.reconcile.records.segment_records import Records
 
 Key = tuple[int, int]
 _FIELDS = ("queue_id", "segment", "wake", "batch_time")

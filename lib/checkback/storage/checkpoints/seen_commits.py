@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 from pydantic import TypeAdapter, ValidationError
 
 from checkback.errors import StateError, StorageError
+from checkback.storage.failure_scope import reading
 from checkback.storage.files import filesystem, table_files
 from checkback.storage.files.object_store import concurrently
 from checkback.storage.files.table_files import commit_file, versions
 from checkback.storage.log.delta_errors import commit_unreadable
-from checkback.storage.own_failure import reading
 from checkback.storage.schemas import properties_of
 
 if TYPE_CHECKING:

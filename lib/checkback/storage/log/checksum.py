@@ -17,12 +17,12 @@ from functools import partial
 from typing import Any
 
 from checkback.errors import StorageError
+from checkback.storage.failure_scope import reading
 from checkback.storage.files import table_files
 from checkback.storage.files.object_store import concurrently, is_registered
 from checkback.storage.files.table_files import LOG
 from checkback.storage.log.commit_reader import read_commit
 from checkback.storage.log.compatibility import allows_files
-from checkback.storage.own_failure import reading
 
 _log = logging.getLogger(__name__)
 

@@ -14,12 +14,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
+from checkback.storage.failure_scope import reading
 from checkback.storage.files import table_files
 from checkback.storage.files.object_store import concurrently
 from checkback.storage.files.table_files import COMMIT, LOG, commit_file, versions
 from checkback.storage.log.delta_errors import commit_unreadable, unreadable
 from checkback.storage.log.torn_commits import refuse_torn
-from checkback.storage.own_failure import reading
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -23,6 +23,7 @@ from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from checkback.errors import StorageError
+from checkback.storage.failure_scope import reading
 from checkback.storage.files import table_files
 from checkback.storage.files.fsync import LogFlush
 from checkback.storage.files.lease import boot_time
@@ -37,7 +38,6 @@ from checkback.storage.log.log_tail import LogTail
 from checkback.storage.log.optimistic_transaction import OptimisticTransaction, alters, fenced, update
 from checkback.storage.log.snapshot_files import DataFile, SnapshotFiles, data_files, open_listed, open_table
 from checkback.storage.log.torn_commits import last_checkpoint, recover_log, refuse_torn
-from checkback.storage.own_failure import reading
 from checkback.storage.schemas import FORMAT_PROPERTY, SOURCES, TOPIC_PREFIX, properties_of
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 
 from checkback.errors import StorageError
+from checkback.storage.failure_scope import reading
 from checkback.storage.files import table_files
 from checkback.storage.files.object_store import concurrently, is_registered
 from checkback.storage.files.table_files import LOG, commit_file
@@ -25,7 +26,6 @@ from checkback.storage.log.commit_reader import actions_of_kind, parse_action
 from checkback.storage.log.delta_errors import unreadable
 from checkback.storage.log.log_store import commit_mark, write_commit
 from checkback.storage.log.torn_commits import ACTIONS, last_checkpoint
-from checkback.storage.own_failure import reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

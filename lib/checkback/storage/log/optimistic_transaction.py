@@ -18,6 +18,7 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from checkback.errors import FencedError, StorageError
+from checkback.storage.failure_scope import reading
 from checkback.storage.files import table_files
 from checkback.storage.files.object_store import is_registered
 from checkback.storage.log.commit_reader import read_actions, read_commit, removed_by
@@ -26,7 +27,6 @@ from checkback.storage.log.delta_errors import DELTA_ERRORS, storage_error, unre
 from checkback.storage.log.log_store import COMMIT_ID
 from checkback.storage.log.snapshot_files import newest
 from checkback.storage.log.torn_commits import ACTIONS
-from checkback.storage.own_failure import reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

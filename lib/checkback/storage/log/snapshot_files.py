@@ -13,12 +13,12 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from checkback.errors import StorageError
+from checkback.storage.failure_scope import reading
 from checkback.storage.files import table_files
 from checkback.storage.files.object_store import is_registered, options_of
 from checkback.storage.files.table_files import commit_file, versions
 from checkback.storage.log import compatibility
 from checkback.storage.log.delta_errors import unreadable
-from checkback.storage.own_failure import reading
 from checkback.storage.timestamps import python_times
 
 if TYPE_CHECKING:

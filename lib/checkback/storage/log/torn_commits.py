@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 
 from checkback.errors import StorageError
+from checkback.storage.failure_scope import is_damage
 from checkback.storage.files import table_files
 from checkback.storage.files.fsync import BEHIND, flush_folder
 from checkback.storage.files.object_store import is_registered
 from checkback.storage.files.table_files import COMMIT, LOG, commit_file
-from checkback.storage.own_failure import is_damage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,8 +12,8 @@ from pyarrow.acero import Declaration, ProjectNodeOptions, TableSourceNodeOption
 from pyarrow.dataset import ParquetFileFormat
 from pyarrow.fs import LocalFileSystem
 
+from checkback.storage.failure_scope import reading
 from checkback.storage.files import table_files
-from checkback.storage.own_failure import reading
 from checkback.storage.schemas import arrow_schema, in_schema
 from checkback.storage.valid_texts import python_values
 

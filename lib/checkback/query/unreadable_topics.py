@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from checkback.errors import SettingsError
 from checkback.query.engines.question import Question
-from checkback.storage.own_failure import own_failure
+from checkback.storage.failure_scope import own_failure
 from checkback.storage.schemas import TOPIC_PREFIX
 
 if TYPE_CHECKING:

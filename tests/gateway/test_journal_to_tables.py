@@ -16,9 +16,9 @@ from checkback.errors import FencedError, StorageError
 from checkback.gateway.appender import Appender, claim
 from checkback.gateway.health import HealthState
 from checkback.gateway.journal.files import LARGE
-from checkback.gateway.journal.flusher import Flusher, FlushLoop
 from checkback.gateway.journal.group_commit import COMMIT_ROWS
 from checkback.gateway.journal.journal import Journal
+from checkback.gateway.journal.journal_to_tables import Flusher, FlushLoop
 from checkback.gateway.journal.record import Kind, half_record, op_record
 from checkback.gateway.metrics import Metrics
 from checkback.messages.half import Half

@@ -12,12 +12,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from checkback.reconcile.records.actions import actions_on, actions_on_pending, actions_on_scheduled
-from checkback.reconcile.records.records import NOT_STATED, SCHEDULED, Action, Reason, find, first_of_each, only, sort
+from checkback.reconcile.records.segment_records import (
+    NOT_STATED,
+    SCHEDULED,
+    Action,
+    Reason,
+    find,
+    first_of_each,
+    only,
+    sort,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from checkback.reconcile.records.records import Records
+    from checkback.reconcile.records.segment_records import Records
 
 
 def commit(scheduled: Records, rows: Records, source: int | NDArray[Any], now: int, actions: list[Records]) -> Records:

@@ -17,7 +17,7 @@ from checkback.reconcile.checkpoint_owner import NAME, committed, last_owner
 from checkback.reconcile.publish.batch_row import TABLE
 from checkback.storage.checkpoints.checkpoint import read_checkpoint
 from checkback.storage.dataframes import union
-from checkback.storage.own_failure import own_failure
+from checkback.storage.failure_scope import own_failure
 from checkback.storage.schemas import BATCH_TIMES
 from checkback.storage.table_scan import read_table, read_topics
 

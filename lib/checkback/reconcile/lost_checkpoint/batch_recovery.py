@@ -18,12 +18,12 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from checkback.errors import StateError
+from checkback.reconcile.lost_checkpoint.interrupted_batch import with_unconcluded
 from checkback.reconcile.publish import published_notes, unpublished
 from checkback.reconcile.publish.batch_row import TABLE as BATCHES
 from checkback.reconcile.publish.topic_tables import TopicTables
-from checkback.reconcile.records.records import LONGEST_DELAY
-from checkback.reconcile.recovery.interrupted_batch import with_unconcluded
-from checkback.storage.own_failure import own_failure
+from checkback.reconcile.records.segment_records import LONGEST_DELAY
+from checkback.storage.failure_scope import own_failure
 from checkback.storage.schemas import TOPIC_PREFIX
 from checkback.storage.spark_schemas import DECISIONS, DELIVERIES, DISCARDED, TOPIC, UNPUBLISHED
 from checkback.storage.table_scan import read_table, read_topics
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from checkback.reconcile.recovery.interrupted_batch import InterruptedBatch
+    from checkback.reconcile.lost_checkpoint.interrupted_batch import InterruptedBatch
     from checkback.storage.tables import Tables
 
 KEY = ["queue_id", "queue_offset"]

@@ -12,7 +12,7 @@ import pytest
 
 from checkback.commands.reconcile import _nothing_to_do
 from checkback.query.status.progress import progress
-from checkback.reconcile.start import scheduled_run
+from checkback.reconcile.start import idle_run
 from checkback.settings import Settings
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.parquet.parquet_files import FileWriter
@@ -39,7 +39,7 @@ class Drained:
         for query in SOURCES:
             self.batch(query, 7)
             (self.root / "_checkpoints" / query / "metadata").write_text(json.dumps({"id": _QUERY}))
-        scheduled_run.write_note(self.tables, self.settings, _TIMERS, None, _NOW)
+        idle_run.write_note(self.tables, self.settings, _TIMERS, None, _NOW)
 
     def batch(self, query: str, number: int, done: bool = True, time: int = 1) -> None:
         """A batch that has read what there is."""
@@ -65,7 +65,7 @@ class Drained:
 
     def nothing_to_do(self, now: int = _NOW) -> bool:
         """As another process sees it."""
-        return scheduled_run.nothing_to_do(Tables.of(self.settings.storage), self.settings, now)
+        return idle_run.nothing_to_do(Tables.of(self.settings.storage), self.settings, now)
 
 
 @pytest.fixture
@@ -81,13 +81,13 @@ def test_nothing_is_to_be_done_until_the_first_timer_is_due(drained: Drained) ->
 
 def test_run_starts_when_the_clock_was_set_back(drained: Drained) -> None:
     """A message may wait for its topic's table, which is tried again at each start, and a minute later at most."""
-    scheduled_run.write_note(drained.tables, drained.settings, (), _DUE, _NOW)
+    idle_run.write_note(drained.tables, drained.settings, (), _DUE, _NOW)
     assert drained.nothing_to_do(_NOW)
     assert not drained.nothing_to_do(_NOW - 1)
 
 
 def test_without_a_timer_nothing_is_ever_due(drained: Drained) -> None:
-    scheduled_run.write_note(drained.tables, drained.settings, (), None, _NOW)
+    idle_run.write_note(drained.tables, drained.settings, (), None, _NOW)
     assert drained.nothing_to_do(2**62)
 
 
@@ -99,7 +99,7 @@ def test_the_last_runs_are_known_those_without_work_too(drained: Drained) -> Non
         found = progress(None, place, at)
         return None if found is None or found.schedule is None else found.schedule.runs
 
-    scheduled_run.note_run(drained.tables, _NOW + 60)
+    idle_run.note_run(drained.tables, _NOW + 60)
     assert drained.nothing_to_do(_NOW + 60)
     assert runs() == (_NOW, _NOW + 60)
     assert runs(_NOW + 59) == (_NOW,)
@@ -109,17 +109,17 @@ def test_the_last_runs_are_known_those_without_work_too(drained: Drained) -> Non
     drained.batch("reconcile", 8)
     assert runs() is None
     for number in range(20):
-        scheduled_run.write_note(drained.tables, drained.settings, _TIMERS, None, _NOW + 100 + number)
+        idle_run.write_note(drained.tables, drained.settings, _TIMERS, None, _NOW + 100 + number)
     assert runs() == tuple(range(_NOW + 110, _NOW + 120))
-    (drained.root / "_checkpoints" / scheduled_run.FILE).unlink()
-    scheduled_run.note_run(drained.tables, _NOW + 300)
+    (drained.root / "_checkpoints" / idle_run.FILE).unlink()
+    idle_run.note_run(drained.tables, _NOW + 300)
     assert runs() is None
 
 
 def test_command_with_nothing_to_do_is_a_run(drained: Drained) -> None:
-    scheduled_run.write_note(drained.tables, drained.settings, (), None, _NOW)
+    idle_run.write_note(drained.tables, drained.settings, (), None, _NOW)
     assert _nothing_to_do(drained.settings)
-    note = scheduled_run.read_note(drained.tables.checkpoint("reconcile"))
+    note = idle_run.read_note(drained.tables.checkpoint("reconcile"))
     assert note is not None
     assert len(note.runs) == 3
 
@@ -139,11 +139,11 @@ def _batch_of(query: str, done: bool = False) -> Callable[[Drained], None]:
 
 
 def _lost_note(drained: Drained) -> None:
-    (drained.root / "_checkpoints" / scheduled_run.FILE).unlink()
+    (drained.root / "_checkpoints" / idle_run.FILE).unlink()
 
 
 def _half_written_note(drained: Drained) -> None:
-    note = drained.root / "_checkpoints" / scheduled_run.FILE
+    note = drained.root / "_checkpoints" / idle_run.FILE
     note.write_text(note.read_text()[:-5])
 
 
@@ -203,19 +203,19 @@ def test_whatever_has_changed_is_something_to_do(drained: Drained, change: str) 
 
 def test_timers_are_noted_for_the_batch_that_left_them(drained: Drained, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the next run need not read the state: what else it has seen, they are its own batch's to change."""
-    assert scheduled_run.noted_timers(drained.tables) == _TIMERS
+    assert idle_run.noted_timers(drained.tables) == _TIMERS
     _other_settings(drained)
     drained.land("half")
-    assert scheduled_run.noted_timers(drained.tables) == _TIMERS
-    monkeypatch.setattr(scheduled_run, "_TIMERS", 1)
-    scheduled_run.write_note(drained.tables, drained.settings, _TIMERS, None, _NOW)
-    assert scheduled_run.noted_timers(drained.tables) is None
+    assert idle_run.noted_timers(drained.tables) == _TIMERS
+    monkeypatch.setattr(idle_run, "_TIMERS", 1)
+    idle_run.write_note(drained.tables, drained.settings, _TIMERS, None, _NOW)
+    assert idle_run.noted_timers(drained.tables) is None
     assert not drained.nothing_to_do(_DUE)
 
 
 def test_before_the_first_batch_there_are_no_timers(tmp_path: Path) -> None:
     storage = Settings.model_validate({"storage": {"root": str(tmp_path)}}).storage
-    assert scheduled_run.noted_timers(Tables.of(storage)) == ()
+    assert idle_run.noted_timers(Tables.of(storage)) == ()
 
 
 def _same_number(drained: Drained) -> None:
@@ -236,17 +236,17 @@ def _undone(drained: Drained) -> None:
 )
 def test_timers_of_another_batch_are_not_its_own(drained: Drained, change: Callable[[Drained], None]) -> None:
     change(drained)
-    assert scheduled_run.noted_timers(drained.tables) is None
+    assert idle_run.noted_timers(drained.tables) is None
     assert not drained.nothing_to_do()
 
 
 def test_a_stopped_batch_leaves_no_timers(drained: Drained) -> None:
     """They are those of the batch before."""
     drained.batch("reconcile", 8, done=False)
-    scheduled_run.write_note(drained.tables, drained.settings, _TIMERS, None, _NOW)
-    assert scheduled_run.noted_timers(drained.tables) is None
+    idle_run.write_note(drained.tables, drained.settings, _TIMERS, None, _NOW)
+    assert idle_run.noted_timers(drained.tables) is None
     drained.batch("reconcile", 8)
-    assert scheduled_run.noted_timers(drained.tables) is None
+    assert idle_run.noted_timers(drained.tables) is None
 
 
 def test_a_version_that_brought_no_rows_is_nothing_to_do(drained: Drained) -> None:
@@ -258,19 +258,19 @@ def test_a_version_that_brought_no_rows_is_nothing_to_do(drained: Drained) -> No
 def test_check_query_is_not_started_for_nothing(drained: Drained) -> None:
     """What the other query has still to do is not its concern; its own last batch is, if it broke off."""
     drained.land("half")
-    assert scheduled_run.nothing_to_check(drained.tables)
+    assert idle_run.nothing_to_check(drained.tables)
     drained.batch("check", 8, done=False)
-    assert not scheduled_run.nothing_to_check(drained.tables)
+    assert not idle_run.nothing_to_check(drained.tables)
     drained.batch("check", 8)
-    assert scheduled_run.nothing_to_check(drained.tables)
+    assert idle_run.nothing_to_check(drained.tables)
     (drained.root / "_checkpoints/check/offsets/8").write_text("v1\nnonsense")
-    assert not scheduled_run.nothing_to_check(drained.tables)
+    assert not idle_run.nothing_to_check(drained.tables)
 
 
 def test_a_check_query_that_never_ran_has_nothing_to_do_as_long_as_nothing_was_asked(drained: Drained) -> None:
     (drained.root / "_checkpoints/check/metadata").unlink()
     assert drained.nothing_to_do()
-    assert scheduled_run.nothing_to_check(drained.tables)
+    assert idle_run.nothing_to_check(drained.tables)
     drained.land("check_requests")
     assert not drained.nothing_to_do()
-    assert not scheduled_run.nothing_to_check(drained.tables)
+    assert not idle_run.nothing_to_check(drained.tables)
