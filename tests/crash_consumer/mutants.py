@@ -67,7 +67,7 @@ FAULTS: dict[str, Fault] = {
         "",
     ),
     "a position is kept by a transaction of its own": Fault(
-        "transactional_calls.py",
+        "listener_calls.py",
         "                self._keep(connection, queue, state)\n"
         "                self._succeed(queue, connection, outcome_of(self._listener, argument, connection))\n",
         "                reason = outcome_of(self._listener, argument, connection)\n"

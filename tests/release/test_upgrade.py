@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -43,7 +42,7 @@ def test_lake_of_a_release_goes_on(archive: Path, tmp_path: Path) -> None:
     assert Counter(row["transaction_id"] for row in published) == Counter(before + after)
     assert all(bytes(row["body"]) == f"body of {row['transaction_id']}".encode() for row in published)
     assert lake.consume(len(after) + 1) == sorted([CHECKED[0], *after])
-    assert json.loads(lake.run("audit", "-o", "json"))["violations"] == 0
-    assert json.loads(lake.run("tx", "list", "-o", "json")) == []
+    lake.run("audit")
+    assert lake.run("tx", "list", "-o", "json") == ""
     lake.run("maintain")
     assert len(records_of(lake.root, f"topics/{TOPIC}")) == len(published)
