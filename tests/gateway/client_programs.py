@@ -72,7 +72,7 @@ func main() {
 	several.Messages = []client.HalfMessage{message}
 	messages := must(to.SendMessagesWithResponse(background, several)).JSON200.Results
 	op := client.Op{
-		QueueId: stored.QueueId, HalfOffset: stored.QueueOffset, TransactionId: "order-4711", ProducerGroup: "orders",
+		QueueId: stored.QueueId, QueueOffset: stored.QueueOffset, TransactionId: "order-4711", ProducerGroup: "orders",
 		State: client.OpStateCOMMIT,
 	}
 	undo := op
@@ -102,7 +102,7 @@ class Use {
   }
 
   static Op op(Stored half, Op.StateEnum state) {
-    return new Op().queueId(half.getQueueId()).halfOffset(half.getQueueOffset()).transactionId("order-4711")
+    return new Op().queueId(half.getQueueId()).queueOffset(half.getQueueOffset()).transactionId("order-4711")
         .producerGroup("orders").state(state);
   }
 
