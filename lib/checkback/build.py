@@ -1,4 +1,4 @@
-"""The commit that this copy of Checkback was built from: every build may have the same version."""
+"""Commit from which this copy of Checkback was built: builds may have the same version."""
 
 from __future__ import annotations
 

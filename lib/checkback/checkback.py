@@ -1,4 +1,4 @@
-"""Checkback: the tables, opened for questions from scripts and notebooks (docs/inspect.md).
+"""Queries on the tables for scripts and notebooks (docs/inspect.md).
 
     from checkback import Checkback
 

@@ -1,4 +1,4 @@
-"""The way in: runs a command, turns what goes wrong into one line on stderr and an exit code.
+"""Entry point: runs a command, and turns an error into one line on stderr and an exit code.
 
 Exit codes: 0 success, 1 runtime failure, 2 wrong usage or settings, 130 Ctrl-C. The commands are in ``commands``; this
 module imports the standard library only, so that a missing package is also reported in one line.

@@ -1,4 +1,4 @@
-"""Errors: every one says what, where and what to do; the CLI prints it as one line.
+"""Errors: each says what, where and what to do; the CLI prints it as one line.
 
 Exit codes: 0 success, 1 runtime failure, 2 wrong usage or settings.
 """

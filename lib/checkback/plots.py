@@ -1,4 +1,4 @@
-"""Figures and tables for notebooks, of what `Checkback` returns; needs matplotlib (``checkback[notebook]``)."""
+"""Plots and tables for notebooks from the results of `Checkback`; needs matplotlib (``checkback[notebook]``)."""
 
 from checkback.query.plots import ages, decisions, incident, latency, outcomes, pending
 from checkback.query.shown_rows import busiest, table

@@ -1,4 +1,4 @@
-"""URLs: what one must be to be posted to, and how it is shown."""
+"""URLs: which are valid for a POST, and how they are shown."""
 
 from __future__ import annotations
 

@@ -24,20 +24,20 @@ columns are nullable; the [protocol](protocol.md) guarantees which ones are set.
 A transaction is identified by (queue_id, queue_offset) of its half message. Join on these two, not on transaction_id,
 which a producer may reuse.
 
-Each check of a transaction has a number, from 1 on. `check_times`, RocketMQ's name, is this number in `check_requests`
-and `check_answers`. In `decisions` and `discarded` it is how many checks counted ([protocol.md](protocol.md), rules 6
-and 9). A check that does not count leaves its number to the next: how many were requested is the number of rows.
+The checks of a transaction are numbered from 1. `check_times`, RocketMQ's name, is this number in `check_requests` and
+`check_answers`; the number of a check that does not count is used again ([protocol.md](protocol.md), rules 6 and 9), so
+count rows to find how many checks were requested. In `decisions` and `discarded` it is how many checks counted.
 
 ## Who may change what
 
-**Rows.** Checkback appends rows and never updates them; neither should you. Tables with `delta.appendOnly` reject
-UPDATE and DELETE, but not RESTORE: if it removes rows of `half` or `op`, `reconcile` and `land` stop
-([faults.md](faults.md)). For the other tables each section says what deleting rows does. In local folders delete with
+**Rows.** Checkback appends rows and never updates them; neither should you. Append-only tables (`delta.appendOnly`)
+reject UPDATE and DELETE, but not RESTORE: if it removes rows of `half` or `op`, `reconcile` and `land` stop
+([faults.md](faults.md)). The sections of the other tables say what deleting rows does. In local folders delete with
 delta-rs (`DeltaTable(path).delete("...")`), or while nothing else runs.
 
 **Columns.** You may add nullable columns without a default, constraint or expression. Checkback leaves them null. A
 stream that reads the table stops once and resumes when restarted; `maintain` no longer compacts the table. Keep names,
-types and nullability of Checkback's columns, and `delta.dataSkippingStatsColumns`.
+types and nullability of Checkback's columns, and `delta.dataSkippingStatsColumns` ("Statistics" below).
 
 **Table features.** Clustering, partitions, change data feed, row tracking, column mapping, deletion vectors,
 constraints, and columns of type VARIANT or TIMESTAMP_NTZ have a cost:
@@ -49,8 +49,8 @@ constraints, and columns of type VARIANT or TIMESTAMP_NTZ have a cost:
 To undo it, set the property to `false`, drop the constraint, or use `ALTER TABLE ... DROP FEATURE`. Then files can be
 appended again; the protocol version stays raised. Clustering cannot be undone.
 
-**Format.** `checkback.format` is the table's format. A release refuses a table of another format or without one. A copy
-made with `CREATE TABLE ... AS SELECT` lacks the property: set it with `ALTER TABLE ... SET TBLPROPERTIES`.
+**Format.** A release refuses a table whose property `checkback.format` is missing or differs. `CREATE TABLE ... AS
+SELECT` does not copy it: set it with `ALTER TABLE ... SET TBLPROPERTIES`.
 
 Compaction, vacuum and log cleanup: [runbook.md](runbook.md#maintenance). All tables have
 `delta.checkpointInterval` = `20` and `checkback.format` = `1`.
@@ -67,111 +67,101 @@ class _About(NamedTuple):
     row: str
     written: str
     read: str
-    deleted: str
+    deleted: str = ""  #: what deleting rows does; empty = Delta rejects it
 
 
-_APPEND_ONLY = "Delta rejects it."
 ABOUT = {
     "half": _About(
-        "a half message, as it landed. Of two rows with the same offset the first counts, the other is in `rejected`.",
+        "a half message, as it landed. Of two rows with the same offset the first counts; the other is in `rejected`.",
         "`land`, `gateway`, `tx resume`",
-        "`reconcile` (a stream, and to publish), `land`, `gateway`, checks with a body, `rebuild`, all inspection",
-        _APPEND_ONLY,
+        "`reconcile` (a stream, and to publish), `land`, `gateway`, checks with a body, `rebuild`, inspection",
     ),
     "op": _About(
-        "an op, as it landed: from a producer, from a producer's answer to a check, or from an operator. A row COUNTED "
-        "is no op: it says that the check whose number its remark has counts.",
+        "an op, as it landed: from a producer, a producer's answer to a check, or an operator. A COUNTED row is no op: "
+        "it records that a check counts.",
         "`land`, `gateway`, `reconcile` (answers to checks), `tx resolve`",
-        "`reconcile` (a stream), `gateway`, `rebuild`, all inspection",
-        _APPEND_ONLY,
+        "`reconcile` (a stream), `gateway`, `rebuild`, inspection",
     ),
     _TOPIC: _About(
-        "a committed message of the real topic, exactly once. The table is created with the topic's first message. If "
-        "it cannot be created or written, its messages wait in [`unpublished`](#unpublished).",
-        "`reconcile`, `rebuild` (for an interrupted batch)",
+        "a committed message of the topic, exactly once. The table is created with its first message. If it cannot be "
+        "created or written, messages wait in [`unpublished`](#unpublished).",
+        "`reconcile`, `rebuild` (interrupted batch)",
         "consumers, `audit`, `tx describe`, `rebuild`",
-        "The audit reports `commit_not_published`, and a `rebuild` requires `--leave-out` or `--publish-again`, "
-        "because their decision is COMMIT ([runbook.md](runbook.md#rebuild)). For a shorter retention, copy the "
-        "messages into a table of your own.",
+        "the audit reports `commit_not_published`, and a `rebuild` requires `--leave-out` or `--publish-again` "
+        "([runbook.md](runbook.md#rebuild)). For a shorter retention, copy the messages into a table of your own.",
     ),
     "decisions": _About(
-        "the outcome of a transaction. Without a row it is pending. A scheduled message that was cancelled has two: "
-        "COMMIT, and later CANCEL.",
-        "`reconcile`, `rebuild` (for an interrupted batch)",
-        "`gateway`, the check query, `rebuild`, `tx resolve`, `tx resume`, all inspection",
-        _APPEND_ONLY,
+        "the outcome of a transaction. Without a row it is pending. A cancelled message has two: COMMIT, then CANCEL.",
+        "`reconcile`, `rebuild` (interrupted batch)",
+        "`gateway`, the check query, `rebuild`, `tx resolve`, `tx resume`, inspection",
     ),
     "deliveries": _About(
-        "a scheduled message that was published. A COMMIT with `deliver_at` and without such a row or a CANCEL is "
-        "still scheduled.",
-        "`reconcile`, `rebuild` (for an interrupted batch)",
-        "`rebuild`, `tx cancel`, all inspection",
-        _APPEND_ONLY,
+        "a scheduled message that was published. A COMMIT with `deliver_at`, without such a row or a CANCEL, is still "
+        "scheduled.",
+        "`reconcile`, `rebuild` (interrupted batch)",
+        "`rebuild`, `tx cancel`, inspection",
     ),
     "discarded": _About(
         "a discarded or cancelled message, complete with its body.",
-        "`reconcile`, `rebuild` (for an interrupted batch)",
+        "`reconcile`, `rebuild` (interrupted batch)",
         "`tx resume`, `audit`, `tx describe`, `rebuild`",
-        "The audit reports `discard_not_kept`, the message can no longer be resumed, and a `rebuild` "
-        "requires `--leave-out` or `--publish-again`.",
+        "the audit reports `discard_not_kept`, the message can no longer be resumed, and a `rebuild` requires "
+        "`--leave-out` or `--publish-again`.",
     ),
     "check_requests": _About(
         "a check that came due.",
         "`reconcile`",
-        "the check query (a stream), `gateway`, `rebuild`, `tx resolve`, all inspection",
-        "The check query stops with an error: Delta's streaming source rejects deletes. A `rebuild` recounts the "
-        "checks from the remaining rows.",
+        "the check query (a stream), `gateway`, `rebuild`, `tx resolve`, inspection",
+        "the check query stops with an error, because Delta's streaming source rejects deletes. A `rebuild` counts the "
+        "remaining rows.",
     ),
     "check_answers": _About(
-        "the outcome of a check, including failures.",
+        "the [outcome](checks.md#what-is-recorded) of a check, including failures.",
         "the check query (in `reconcile`)",
         "the check query, `tx list`, `status`, `tx describe`, notebooks",
-        "Old rows (`answered_at`) may be deleted; `tx describe` then shows less.",
+        "`tx describe` shows less. Old rows (`answered_at`) may be deleted.",
     ),
     "rejected": _About(
         "a rejected input, and the reason.",
         "`land`, `reconcile`, `rebuild` (half messages that no batch has read)",
-        "`land` (for a replayed batch), `gateway`, `tx resolve`, `rebuild`, all inspection",
-        "Delete rows once reviewed, except ops (source op, file null) of transactions that are not decided or have "
-        "not landed: without its row such an op seems to decide, so the gateway does not store the next one and "
-        "`tx resolve` is refused. The audit warns (`op_not_rejected`, `half_not_rejected`), and a `rebuild` rejects "
-        "them again.",
+        "`land` (replayed batch), `gateway`, `tx resolve`, `rebuild`, inspection",
+        "reviewed rows may be deleted, except ops (source op, file null) of transactions that are not decided or have "
+        "not landed. Without its row such an op seems to decide: the gateway does not store the next op, and `tx "
+        "resolve` is refused. The audit warns (`op_not_rejected`, `half_not_rejected`), and a `rebuild` rejects them "
+        "again.",
     ),
     "operations": _About(
         "an operator action ([runbook.md](runbook.md#resolve-resume-cancel)).",
         "`tx resolve`, `tx cancel`, `tx resume`, `group` (changes)",
         "`tx resolve`, `tx resume`, `tx describe`",
-        _APPEND_ONLY,
     ),
     "unpublished": _About(
-        "a committed message that could not be written to its topic table, and why. When a retry succeeds, the message "
-        "is in the topic table with the retry's batch_id, and this table's log notes it; the row stays "
+        "a committed message that could not be written to its topic table, and why. A retry that succeeds publishes it "
+        "with the retry's batch_id; the row stays, and this table's log records the retry "
         "([runbook.md](runbook.md#checkbackunpublished)).",
         "`reconcile`, `rebuild`",
         "`reconcile`, `rebuild`, `status`, `audit`, `tx describe`",
-        "Published rows may be deleted once the batch that published them is complete. Deleting others loses messages "
+        "published rows may be deleted once the batch that published them is complete. Deleting others loses messages "
         "(`commit_not_published`) until a `rebuild`.",
     ),
     "batches": _About(
-        "a completed batch of `reconcile`, committed last: if the row exists, so do all other rows of the batch. They "
+        "a completed batch of `reconcile`, committed last: if the row exists, so do all other rows of the batch, which "
         "carry its batch_id and batch_time.",
         "`reconcile`, `rebuild`",
         "consumers, `audit`, `as_of` and `snapshot`, `rebuild`",
-        _APPEND_ONLY,
     ),
     "dead_letters": _About(
         "a message that a consumer group could not consume ([consumer.md](consumer.md)), and why.",
         "consumers",
         "`group reconsume`, `group describe`",
-        "They can no longer be consumed again.",
+        "they can no longer be reconsumed.",
     ),
     _GROUP: _About(
-        "a member of a consumer group, a topic that it subscribes, a queue with its position, or a message that is to "
-        "be consumed again ([consumer.md](consumer.md#groups)). Each commit replaces all rows; the history is kept for "
-        "an hour.",
+        "a member of a consumer group, a subscription, a queue with its position, or a message to be consumed again "
+        "([consumer.md](consumer.md#groups)). Each commit replaces all rows; the history is kept for an hour.",
         "consumers, `group` (changes)",
         "consumers, `group list`, `status`",
-        "The group forgets what they say. Without its rows QUEUE a topic is new to the group. Stop the group first.",
+        "the group forgets what they say. Without its QUEUE rows a topic is new to the group. Stop the group first.",
     ),
     "ticks": _About(
         "a request for a batch of `reconcile`: timers fire only in a batch, and a batch needs new data.",
@@ -204,9 +194,14 @@ def _section(name: str) -> Iterator[str]:
     yield ""
     yield table(("column", "type", ""), _columns(name))
     yield ""
-    own = {key: value for key, value in properties_of(name).items() if _COMMON.get(key) != value}
-    kept = ", ".join(f"`{key}` = `{value}`" for key, value in own.items())
-    yield prose(" ".join([*([f"Properties: {kept}."] if kept else []), f"If rows are deleted: {about.deleted}"]))
+    properties = {key: value for key, value in properties_of(name).items() if _COMMON.get(key) != value}
+    statistics = properties.pop("delta.dataSkippingStatsColumns", "").replace(",", ", ")
+    append_only = properties.pop("delta.appendOnly", None) is not None
+    assert append_only == (not about.deleted)
+    told = [f"Property `{key}` = `{value}`." for key, value in properties.items()]
+    told += [f"Statistics: {statistics}."] if statistics else []
+    told += ["Append-only."] if append_only else [f"If rows are deleted: {about.deleted}"]
+    yield prose(" ".join(told))
     yield ""
 
 

@@ -129,6 +129,14 @@ def test_producer_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert names["barrier"].check(stored) is LocalTransactionState.COMMIT
 
 
+def test_questions_of_the_readme(tmp_path: Path) -> None:
+    Lakehouse(tmp_path, datetime.now(timezone.utc)).half(12, "transfer-7")
+    block = _python("README.md", "The demonstration")
+    cb = _run(block, {}, **{'"data/bank/data"': repr(str(tmp_path))})["cb"]
+    assert cb.pending().to_pandas()["transaction_id"].to_list() == ["transfer-7"]
+    assert cb.lineage("transfer-7").num_rows == 1
+
+
 class _Book(dict[str, str]):
     """What docs/rocketmq.md calls `orders`."""
 
@@ -291,6 +299,7 @@ def test_every_python_block_is_run() -> None:
     """Here, with Spark (test_spark.py), or in other tests: a new one needs a test."""
     here = {
         ("README.md", "A producer"),
+        ("README.md", "The demonstration"),
         ("docs/rocketmq.md", "Moving a producer"),
         ("docs/consumer.md", "Filters"),
     }

@@ -1,1 +1,1 @@
-"""Runs the queries `reconcile` and `check` as one Spark application; rebuild; what `make install` prefetches."""
+"""Runs the queries `reconcile` and `check` in one Spark application; rebuild; prefetch of `make install`."""

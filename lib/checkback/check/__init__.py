@@ -1,1 +1,1 @@
-"""Check-backs over HTTP: requests from `check_requests`, answers into `check_answers` and `op`."""
+"""Checks over HTTP: reads `check_requests`, writes `check_answers` and `op`."""

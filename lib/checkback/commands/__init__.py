@@ -1,7 +1,7 @@
-"""The commands and their options, by noun and verb.
+"""Commands and their options, by noun and verb.
 
-A command's module is imported when the command is run: all of them would take a third of a quick answer's time. Spark
-is imported by those that need it, when they run: help and settings work without Java.
+A command's module is imported when the command runs: importing all would take a third of a short command's time.
+Modules import Spark only when they run, so help and settings work without Java.
 """
 
 from __future__ import annotations

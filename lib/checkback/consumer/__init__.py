@@ -1,7 +1,7 @@
-"""The consumer's side: push consumers in groups, retries, dead letters, without Spark; topics for Spark.
+"""Push consumers with groups, retries and dead letters, without Spark; readers of topics for Spark.
 
-See docs/consumer.md. Names are those of RocketMQ's DefaultMQPushConsumer. Imported lazily: each name brings only what
-it needs, and only `read`, `read_stream` and `create_views` bring Spark.
+See docs/consumer.md. Names are those of RocketMQ's DefaultMQPushConsumer. They are imported lazily; only `read`,
+`read_stream` and `create_views` import Spark.
 """
 
 from __future__ import annotations

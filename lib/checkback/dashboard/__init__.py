@@ -1,1 +1,1 @@
-"""The dashboard: what the tables say and what an operator may do, as pages in a browser (docs/inspect.md)."""
+"""Dashboard in a browser: pages about the tables, and operator actions (docs/inspect.md)."""

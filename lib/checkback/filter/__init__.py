@@ -1,4 +1,4 @@
-"""Message filters with RocketMQ's meaning: tags and SQL92, for one message, Spark and Arrow (docs/consumer.md)."""
+"""RocketMQ's message filters: tags and SQL92, for one message, Spark and Arrow (docs/consumer.md)."""
 
 from checkback.errors import SelectorError
 from checkback.filter.message_selector import MessageSelector

@@ -1,5 +1,6 @@
-"""The gateway: half messages and ops from producers over HTTP. No JVM, no Spark session.
+"""HTTP gateway for half messages and ops. It needs no JVM and no Spark session.
 
-``deduplication`` knows what came before, without I/O or a clock; ``journal`` flushes to disk what is acknowledged;
-``appender`` writes `half` and `op`; ``service`` wires all; ``http`` is the HTTP layer, ``server`` the command.
+``deduplication`` finds repeated half messages, without I/O or a clock; ``journal`` flushes acknowledged records to
+disk; ``appender`` writes `half` and `op`; ``service`` connects them; ``http`` is the HTTP layer; ``server`` is the
+command.
 """

@@ -1,1 +1,1 @@
-"""Half and op messages from files and Kafka into `half` and `op`."""
+"""Lands half messages and ops from files and Kafka in `half` and `op`."""

@@ -1,1 +1,1 @@
-"""Maintenance: small files become large ones, and what nobody needs any more goes."""
+"""Maintenance: compacts small files, and removes old files and log entries."""

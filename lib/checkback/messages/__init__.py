@@ -1,4 +1,4 @@
-"""Half and op messages as producers send them, checked before anything keeps them.
+"""Formats and validation of half messages and ops.
 
 The limits are RocketMQ's: TopicValidator and Validators (names), MessageDecoder and MessageStoreConfig (sizes),
 TransactionalMessageServiceImpl and TransactionalMessageUtil (immunity, batched ops). No Spark, no clock: every way in

@@ -1,1 +1,1 @@
-"""What a running application tells: log events and Prometheus metrics. Nothing here may fail a batch."""
+"""Log events and Prometheus metrics of a running application. Nothing here may fail a batch."""

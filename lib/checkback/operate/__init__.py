@@ -1,1 +1,1 @@
-"""Operator actions: a pending transaction resolved by hand, a discarded message resumed."""
+"""Operator actions: resolve a pending transaction, cancel a scheduled message, resume a discarded one."""

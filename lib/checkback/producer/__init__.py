@@ -1,8 +1,8 @@
-"""The producer's side: send a half message, run the local transaction, end it, and answer when asked.
+"""Producer SDK: half message, local transaction, op, check endpoint.
 
-RocketMQ's TransactionMQProducer and TransactionListener, over HTTP. Nothing here imports Spark, pandas, Arrow or Delta;
-``CheckServer`` needs uvicorn (``checkback[producer]``), ``Barrier`` and ``idempotent`` SQLAlchemy
-(``checkback[barrier]``), each only when used.
+The counterpart of RocketMQ's TransactionMQProducer and TransactionListener, over HTTP. Nothing here imports Spark,
+pandas, Arrow or Delta. ``CheckServer`` needs uvicorn (``checkback[producer]``), ``Barrier`` and ``idempotent`` need
+SQLAlchemy (``checkback[barrier]``), each only when used.
 """
 
 from __future__ import annotations

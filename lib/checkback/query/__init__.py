@@ -1,1 +1,1 @@
-"""What the tables say: answers.Answers on DuckDB or Spark, frames.Frames as Spark DataFrames (docs/inspect.md)."""
+"""Queries on the tables: answers.Answers on DuckDB or Spark, frames.Frames as Spark DataFrames (docs/inspect.md)."""

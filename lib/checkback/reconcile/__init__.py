@@ -1,1 +1,1 @@
-"""The protocol: `segment` decides; a stateful query runs it; batches publish what it decided."""
+"""The protocol: `segment` decides, a stateful query runs it, batches publish the decisions."""

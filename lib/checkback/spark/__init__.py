@@ -1,1 +1,1 @@
-"""The Spark session: JVM, JARs, settings, Spark Connect, graceful shutdown."""
+"""Spark session: JVM, JARs, settings, Spark Connect, graceful shutdown."""

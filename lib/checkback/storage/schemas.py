@@ -48,13 +48,13 @@ def _column(name: str, kind: pa.DataType, comment: str) -> Column:
 
 
 _QUEUE_ID = _column("queue_id", _INT, "half queue")
-_QUEUE_OFFSET = _column("queue_offset", _LONG, "offset in the half queue; (queue_id, queue_offset) is the transaction")
-_TRANSACTION_ID = _column("transaction_id", _STRING, "the producer's name of the transaction")
+_QUEUE_OFFSET = _column("queue_offset", _LONG, "offset in the half queue; with queue_id it identifies the transaction")
+_TRANSACTION_ID = _column("transaction_id", _STRING, "id that the producer gave the transaction")
 _GROUP = _column("producer_group", _STRING, "group that sent the half message and answers its checks")
-_REAL_TOPIC = _column("real_topic", _STRING, "topic the message is meant for")
-_CHECK_TIMES = _column("check_times", _INT, "number of the check: how many count with this one")
-_BORN = _column("born_timestamp", _TIME, "when the producer made it, by its own clock")
-_BATCH_ID = _column("batch_id", _LONG, "batch of the query that wrote the row")
+_REAL_TOPIC = _column("real_topic", _STRING, "topic of the message")
+_CHECK_TIMES = _column("check_times", _INT, "number of the check")
+_BORN = _column("born_timestamp", _TIME, "creation time, by the producer's clock")
+_BATCH_ID = _column("batch_id", _LONG, "batch that wrote the row")
 
 HALF: Columns = (
     _QUEUE_ID,
@@ -65,40 +65,40 @@ HALF: Columns = (
     _column("real_queue_id", _INT, "queue of the real topic"),
     _column("tags", _STRING, "RocketMQ's TAGS"),
     _column("keys", _STRING, "RocketMQ's KEYS"),
-    _column("properties", _PROPERTIES, "the message's other properties"),
-    _column("body", _BINARY, "the message"),
+    _column("properties", _PROPERTIES, "other properties"),
+    _column("body", _BINARY, "body of the message"),
     _BORN,
     _column("store_timestamp", _TIME, "when it landed"),
     _column("check_immunity_s", _INT, "seconds without checks after birth; null = transaction.timeout"),
     _column("delay_ms", _LONG, "ms from COMMIT to delivery; null = none"),
     _column("deliver_at", _TIME, "earliest time of delivery; null = none"),
-    _column("committed", _BOOLEAN, "true: without a transaction, committed as it lands; null = an op decides"),
+    _column("committed", _BOOLEAN, "true = message without a transaction; null = an op decides"),
 )
 OP: Columns = (
     _QUEUE_ID,
-    _column("queue_offset", _LONG, "queue_offset of the half message it ends"),
-    _column("transaction_id", _STRING, "must be the half's; null = not stated (batched form)"),
-    _column("producer_group", _STRING, "must be the half's"),
+    _column("queue_offset", _LONG, "queue_offset of the half message"),
+    _column("transaction_id", _STRING, "that of the half message; null = not stated (batched form)"),
+    _column("producer_group", _STRING, "that of the half message"),
     _column(
         "state",
         _STRING,
-        "COMMIT or ROLLBACK; of source check also COUNTED, which is no op; of source operator also CANCEL",
+        "COMMIT or ROLLBACK; from source check also COUNTED, which is no op; from source operator also CANCEL",
     ),
     _column("source", _STRING, "producer, check or operator"),
-    _column("remark", _STRING, "free text"),
+    _column("remark", _STRING, "free text; of COUNTED `check N`"),
     _BORN,
     _column("store_timestamp", _TIME, "when it landed"),
 )
 TOPIC: Columns = (
     _column("half_queue_id", _INT, "queue_id of the half message"),
     _column("half_queue_offset", _LONG, "queue_offset of the half message"),
-    _column("queue_id", _INT, "the half's real_queue_id"),
+    _column("queue_id", _INT, "real_queue_id of the half message"),
     _TRANSACTION_ID,
     _GROUP,
     *HALF[6:10],
     _BORN,
     _column("half_store_timestamp", _TIME, "when the half message landed"),
-    _column("published_at", _TIME, "time of the batch that published it; a delayed message at its delivery"),
+    _column("published_at", _TIME, "time of the batch that published it"),
     _BATCH_ID,
 )
 DECISIONS: Columns = (
@@ -107,23 +107,23 @@ DECISIONS: Columns = (
     _TRANSACTION_ID,
     _GROUP,
     _REAL_TOPIC,
-    _column("state", _STRING, "COMMIT, ROLLBACK or DISCARD; CANCEL: cancelled after its COMMIT"),
-    _column("source", _STRING, "whose op decided: producer, check, operator; checkback = no op came"),
+    _column("state", _STRING, "COMMIT, ROLLBACK or DISCARD; CANCEL = cancelled after its COMMIT"),
+    _column("source", _STRING, "source of the op that decided: producer, check, operator; checkback = no op came"),
     _column("reason", _STRING, "CHECK_MAX or EXPIRED for a DISCARD, else null"),
-    _column("check_times", _INT, "checks that counted before the decision: see docs/protocol.md, rule 6"),
+    _column("check_times", _INT, "checks that counted before the decision"),
     _column("decided_at", _TIME, "time of the batch that decided"),
     _BATCH_ID,
-    _column("deliver_at", _TIME, "of a COMMIT: when the message is scheduled for; null = it was published at once"),
+    _column("deliver_at", _TIME, "of a COMMIT: scheduled time; null = published at once"),
 )
 DELIVERIES: Columns = (
     *DECISIONS[:5],
-    _column("deliver_at", _TIME, "when it was scheduled for"),
+    _column("deliver_at", _TIME, "scheduled time"),
     _column("delivered_at", _TIME, "time of the batch that published it"),
     _BATCH_ID,
 )
 DISCARDED: Columns = (
     *HALF,
-    _column("check_times", _INT, "checks that counted before the discard: see docs/protocol.md, rule 6"),
+    _column("check_times", _INT, "checks that counted before the discard"),
     _column("reason", _STRING, "CHECK_MAX, EXPIRED or CANCELLED"),
     _column("discarded_at", _TIME, "time of the batch that discarded it"),
     _BATCH_ID,
@@ -136,52 +136,52 @@ CHECK_REQUESTS: Columns = (
     _REAL_TOPIC,
     _CHECK_TIMES,
     _BORN,
-    _column("requested_at", _TIME, "time of the batch that asks"),
+    _column("requested_at", _TIME, "time of the batch that requested it"),
     _BATCH_ID,
 )
 CHECK_ANSWERS: Columns = (
     *CHECK_REQUESTS[:6],
     _column("endpoint", _STRING, "endpoint that answered, or the last one tried; null = the group has none"),
-    _column("outcome", _STRING, "COMMIT, ROLLBACK, UNKNOWN, NO_ANSWER; SKIPPED: overtaken or out of time"),
-    _column("error", _STRING, "why there is no answer, or why it is UNKNOWN, if it says so"),
+    _column("outcome", _STRING, "COMMIT, ROLLBACK, UNKNOWN, NO_ANSWER or SKIPPED"),
+    _column("error", _STRING, "why there is no answer; of UNKNOWN the reason in the answer, if any"),
     _column("latency_ms", _INT, "from the first try to the outcome"),
     _column("answered_at", _TIME, "when the outcome was known"),
     _column(
         "failed_tries",
         pa.list_(pa.field("element", pa.struct([("endpoint", _STRING), ("error", _STRING)]), nullable=False)),
-        "endpoints tried in vain before `endpoint`",
+        "endpoints that failed before `endpoint`",
     ),
     _column("batch_id", _LONG, "batch of the check query"),
-    _column("delivered", _BOOLEAN, "at least one endpoint got the request; null = yes"),
+    _column("delivered", _BOOLEAN, "at least one endpoint received the request; null = yes"),
 )
 REJECTED: Columns = (
-    _column("source", _STRING, "half or op: what it was meant to be"),
-    _column("raw", _STRING, "the input, or its first 8 MiB; null = a file's fault, or lines only counted"),
-    _column("reason", _STRING, "why it could not be taken"),
-    _column("file", _STRING, "file it came from; null = from the tables"),
-    _column("rejected_at", _TIME, "when"),
+    _column("source", _STRING, "kind of input: half or op"),
+    _column("raw", _STRING, "the input, or its first 8 MiB; null = an error of a file, or lines only counted"),
+    _column("reason", _STRING, "why it was rejected"),
+    _column("file", _STRING, "source file; null = from the tables"),
+    _column("rejected_at", _TIME, "when it was rejected"),
 )
 OPERATIONS: Columns = (
-    _column("at", _TIME, "when the op or half message that it made landed; of a dead letter: when it was resumed"),
+    _column("at", _TIME, "when the op or half message landed; of a dead letter: when it was resumed"),
     _column(
         "action",
         _STRING,
-        "RESOLVE_COMMIT, RESOLVE_ROLLBACK, CANCEL, RESUME, RESUME_DEAD_LETTER; of a topic of a consumer group, without "
-        "a transaction: RESET_POSITION, REMOVE_TOPIC, REMOVE_GROUP",
+        "RESOLVE_COMMIT, RESOLVE_ROLLBACK, CANCEL, RESUME, RESUME_DEAD_LETTER; without a transaction: RESET_POSITION, "
+        "REMOVE_TOPIC, REMOVE_GROUP of a consumer group",
     ),
-    _column("actor", _STRING, "who did it, as --actor says"),
-    _column("reason", _STRING, "why, as --reason says; of a dead letter or a consumer group after its name"),
+    _column("actor", _STRING, "value of --actor"),
+    _column("reason", _STRING, "value of --reason; of a dead letter or a consumer group after its name"),
     *DECISIONS[:5],
     _column("new_queue_id", _INT, "half queue of the resumed message; null = not a RESUME"),
-    _column("new_queue_offset", _LONG, "its offset there; null = not a RESUME"),
-    _column("checkback_version", _STRING, "version of Checkback that wrote the row"),
+    _column("new_queue_offset", _LONG, "its offset there"),
+    _column("checkback_version", _STRING, "release that wrote the row"),
 )
 UNPUBLISHED: Columns = (
     *TOPIC[:-2],
     _REAL_TOPIC,
-    _column("reason", _STRING, "why its topic's table did not take it, in one line"),
-    _column("application", _STRING, "query id of the checkpoint that ran the batch, or the rebuild that found it"),
-    _column("unpublished_at", _TIME, "time of the batch that decided it and could not publish it"),
+    _column("reason", _STRING, "why its topic's table could not be written, in one line"),
+    _column("application", _STRING, "query id of the checkpoint that ran the batch, or of the rebuild that found it"),
+    _column("unpublished_at", _TIME, "time of the batch that decided it"),
     _BATCH_ID,
 )
 DEAD_LETTERS: Columns = (
@@ -189,31 +189,31 @@ DEAD_LETTERS: Columns = (
     _column("topic", _STRING, "topic of the message"),
     *TOPIC,
     _column("reconsume_times", _INT, "retries before the message was given up"),
-    _column("reason", _STRING, "error of the last try: its type, and where it was raised"),
+    _column("reason", _STRING, "type and place of the last error"),
     _column("dead_at", _TIME, "when the message was given up"),
 )
 CONSUMER_GROUP: Columns = (
     _column(
         "kind",
         _STRING,
-        "MEMBER, SUBSCRIPTION (of a member to a topic), QUEUE, RETRY, DEAD_LETTER, or RESUMED: a dead letter that an "
-        "operator has had consumed again, until `operations` has it",
+        "MEMBER, SUBSCRIPTION (of a member to a topic), QUEUE, RETRY, DEAD_LETTER, or RESUMED (a resumed dead letter, "
+        "until `operations` records it)",
     ),
-    _column("member", _STRING, "name of the member; of a queue: the member that owns it, null = none"),
+    _column("member", _STRING, "name of the member; of a queue: its owner, null = none"),
     _column("topic", _STRING, "topic of the queue or message"),
-    _column("selector", _STRING, "of a subscription: which messages, as TAG a || b or SQL92 a > 5; null = all"),
+    _column("selector", _STRING, "of a subscription: TAG a || b or SQL92 a > 5; null = all messages"),
     _column("queue_id", _INT, "consume queue: real_queue_id modulo 64"),
-    _column("consumed", pa.map_(_STRING, _LONG), "of a queue, by application: the last batch consumed whole"),
-    _column("consumed_times", pa.map_(_STRING, _TIME), "likewise: latest time of its batches consumed whole"),
+    _column("consumed", pa.map_(_STRING, _LONG), "of a queue, by application: last batch consumed completely"),
+    _column("consumed_times", pa.map_(_STRING, _TIME), "likewise: latest time of these batches"),
     _column("application", _STRING, "application of batch_id"),
-    _column("batch_id", _LONG, "of a queue: the batch consumed in part, null = none; of a retry: the message's"),
+    _column("batch_id", _LONG, "of a queue: batch consumed in part, null = none; of a retry: batch of its message"),
     _column("batch_time", _TIME, "time of batch_id"),
-    _column("half_queue_id", _INT, "of a queue: that of the last message consumed in batch_id; of a retry: its own"),
+    _column("half_queue_id", _INT, "of a queue: of the last message consumed in batch_id; of a retry: of its message"),
     _column("half_queue_offset", _LONG, "likewise"),
-    _column("reconsume_times", _INT, "of a retry: which one it is, from 1"),
-    _column("due_at", _TIME, "of a retry: when it is due; of a dead letter, also a resumed one: when it was given up"),
-    _column("held_since", _TIME, "of a retry: when it began to hold up its queue, in order; null = it does not"),
-    _column("reason", _STRING, "of a retry: error of the last try, or who has resumed it; of a member: its last error"),
+    _column("reconsume_times", _INT, "of a retry: its number, from 1"),
+    _column("due_at", _TIME, "of a retry: when it is due; of a dead letter: when it was given up"),
+    _column("held_since", _TIME, "of a retry: since when it blocks its queue, in order; null = it does not"),
+    _column("reason", _STRING, "of a retry: last error, or who resumed it; of a member: its last error"),
     _column(
         "counter",
         _LONG,
@@ -223,10 +223,10 @@ CONSUMER_GROUP: Columns = (
     _column(
         "kept_by",
         _STRING,
-        "of a queue: `state_id` of the row of SqlPositions that its position is from; "
-        "of a member: SqlPositions, null = it keeps positions here",
+        "of a queue: `state_id` of the SqlPositions row with its position; "
+        "of a member: SqlPositions, null = its positions are stored here",
     ),
-    _column("reset_id", _STRING, "of a queue: of the position that an operator has set, until its owner has kept it"),
+    _column("reset_id", _STRING, "of a queue: id of a position set by an operator, until the owner has stored it"),
     _column("session_timeout_ms", _LONG, "of a member: its consumer.session_timeout"),
     _column("settled_at", _TIME, "of a queue: batch time up to which all is consumed; of a member: when it joined"),
 )
@@ -235,45 +235,45 @@ BATCHES: Columns = (
     _column(
         "application",
         _STRING,
-        "query id of the checkpoint that ran the batch; a rebuild begins another; null = not known",
+        "query id of the checkpoint that ran the batch; a rebuild begins another; null = unknown",
     ),
     _BATCH_ID,
-    _column("batch_time", _TIME, "time of the batch: that of its decisions, checks and messages"),
-    _column("finished_at", _TIME, "when all of its other tables were committed"),
-    _column("checkback_version", _STRING, "release that decided it; null = not known"),
-    _column("timeout_ms", _LONG, "transaction.timeout that it was decided with; null = not known, so all rules"),
+    _column("batch_time", _TIME, "time of the batch, and of its decisions, checks and messages"),
+    _column("finished_at", _TIME, "when its other tables were committed"),
+    _column("checkback_version", _STRING, "release that decided it; null = unknown"),
+    _column("timeout_ms", _LONG, "transaction.timeout of the batch; null = unknown, as are all rules"),
     _column("check_interval_ms", _LONG, "transaction.check_interval"),
     _column("check_max", _INT, "transaction.check_max"),
     _column("max_age_ms", _LONG, "transaction.max_age"),
     _column("check_jitter_ms", _LONG, "transaction.check_jitter"),
     _column("count_undelivered", _BOOLEAN, "transaction.count_undelivered"),
-    _column("committed", _LONG, "decisions COMMIT; null = not known, so all counts"),
+    _column("committed", _LONG, "decisions COMMIT; null = unknown, as are all counts"),
     _column("rolled_back", _LONG, "decisions ROLLBACK"),
     _column("discarded", _LONG, "decisions DISCARD"),
-    _column("scheduled", _LONG, "of the decisions COMMIT those whose message is published later"),
-    _column("delivered", _LONG, "scheduled messages that were published; null = none"),
+    _column("scheduled", _LONG, "COMMIT decisions whose message is published later"),
+    _column("delivered", _LONG, "scheduled messages published; null = none"),
     _column("cancelled", _LONG, "decisions CANCEL; null = none"),
     _column("checks", _LONG, "rows of check_requests"),
-    _column("rejected", _LONG, "half messages and ops that were not taken"),
-    _column("unpublished", _LONG, "committed messages that their topic's table did not take"),
+    _column("rejected", _LONG, "rejected half messages and ops"),
+    _column("unpublished", _LONG, "committed messages whose topic's table could not be written"),
     _column(
         "table_versions",
         pa.map_(_STRING, pa.field("value", _LONG, nullable=False)),
-        "Delta version of each table that the batch wrote; -1: a topic's table that failed, and may have rows of it",
+        "Delta version of each table that the batch wrote; -1 = a topic's table that failed; it may have some rows",
     ),
     _column(
         "read_ranges",
         pa.map_(_STRING, pa.field("value", READ_RANGE, nullable=False)),
-        "by source, half and op, what it read: the files after file from_index of Delta version from_version, up to "
-        "file to_index of to_version; index -1 = none of the version; null, or without the source = not known",
+        "what it read, by source (half, op): the files after file from_index of Delta version from_version, up to file "
+        "to_index of to_version; index -1 = none of the version; null, or no source = unknown",
     ),
     _column(
         "restored_at",
         pa.map_(_STRING, pa.field("value", _LONG, nullable=False)),
-        "of a rebuild's first batch: by source the first Delta version that it did not restore; null = no rebuild",
+        "of a rebuild's first batch, by source: the first Delta version that it did not restore; null = no rebuild",
     ),
 )
-TICKS: Columns = (_column("tick_at", _TIME, "when a batch was asked for; wakes the timers"),)
+TICKS: Columns = (_column("tick_at", _TIME, "when a batch was requested"),)
 
 SCHEMAS: Mapping[str, Columns] = {
     "half": HALF,

@@ -1,1 +1,1 @@
-"""What if: the recorded transactions decided again under other rules, in virtual time (docs/inspect.md)."""
+"""What-if: decides the recorded transactions again under other rules, in virtual time (docs/inspect.md)."""

@@ -1,1 +1,1 @@
-"""Consumer groups: members, positions, lag, and the table that keeps them."""
+"""Consumer groups: members, positions, lag, and their table."""

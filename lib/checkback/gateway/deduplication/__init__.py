@@ -1,1 +1,1 @@
-"""Which half messages are known: the cache, and lookups in the tables."""
+"""Known half messages: the cache, and lookups in the tables."""

@@ -1,1 +1,1 @@
-"""HTTP: the protocol, the routes and their description, and what a request may be."""
+"""HTTP layer: the protocol, the routes and their description, limits of a request."""

@@ -1,1 +1,1 @@
-"""The journal: what is acknowledged is flushed to disk here, until it is in the tables."""
+"""The journal: acknowledged records, flushed to disk, until they are in the tables."""

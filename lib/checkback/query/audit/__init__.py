@@ -1,1 +1,1 @@
-"""The audit: whether the tables keep the promises of the protocol (docs/inspect.md)."""
+"""The audit: verifies the promises of the protocol against the tables (docs/inspect.md)."""

@@ -1,1 +1,1 @@
-"""What evaluates a question: DuckDB in this process, or Spark."""
+"""Engines that evaluate a query: DuckDB in this process, or Spark."""

@@ -1,1 +1,1 @@
-"""`checkback status`: whether reconcile is at work, and which groups are stuck."""
+"""`checkback status`: the state of reconcile, and groups that are stuck."""

@@ -1,1 +1,1 @@
-"""At which versions the tables are read: now, as of a time, as of a batch."""
+"""Table versions to read: now, as of a time, as of a batch."""

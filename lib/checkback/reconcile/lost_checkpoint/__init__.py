@@ -1,1 +1,1 @@
-"""An interrupted batch without its checkpoint: found and completed."""
+"""Finds and completes an interrupted batch without its checkpoint."""

@@ -1,1 +1,1 @@
-"""Publishing a batch: its rows, in all tables."""
+"""Publishes a batch: writes its rows to all tables."""

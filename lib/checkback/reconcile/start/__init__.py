@@ -1,1 +1,1 @@
-"""Whether a start is refused, and whether it has anything to do."""
+"""Preconditions of a start, and whether there is anything to do."""

@@ -1,1 +1,1 @@
-"""The state of segments: stored, restored, and its timers."""
+"""State of segments: storage, restoration, timers."""

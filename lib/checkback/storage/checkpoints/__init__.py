@@ -1,1 +1,1 @@
-"""The checkpoints of streaming queries, and whether they belong to the tables."""
+"""Checkpoints of streaming queries, and whether they belong to the tables."""

@@ -1,1 +1,1 @@
-"""Files: local folders, object stores, HDFS; flushed, copied, leased."""
+"""Files in local folders, object stores and HDFS: flush, copy, lease."""

@@ -1,1 +1,1 @@
-"""The log of a Delta table: read, followed, committed to."""
+"""Log of a Delta table: read, follow, commit."""
