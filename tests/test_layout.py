@@ -27,7 +27,7 @@ LIGHT = [
     "query.status.diagnosis",
     "messages.half",
     "messages.op",
-    "storage.own_failure",
+    "storage.failure_scope",
     "reconcile.segment",
     "spark.session",
     "settings.model",
