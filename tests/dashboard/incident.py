@@ -149,7 +149,7 @@ def build(root: Path) -> datetime:
 
 def _consumers(tables: Tables, now: datetime) -> None:
     """The group ledger, which has given up one message and failed with it."""
-    member = Member("ledger-1", 3, ms(now), frozenset({"payments"}), POISON)
+    member = Member("ledger-1", 3, ms(now), frozenset({"payments"}), POISON, session_timeout_ms=1_000)
     queues = {MessageQueue("payments", number): QueueState(Position()) for number in range(QUEUES)}
     state = rebalance.take(GroupState({member.name: member}, queues), member.name)
     poisoned = MessageQueue("payments", 3)
