@@ -6,7 +6,6 @@ group has read half of a topic, and a gateway was killed with messages in its jo
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
@@ -177,12 +176,10 @@ def main() -> None:
     make(_WRITTEN / "data")
     target = archived(__version__)
     target.parent.mkdir(exist_ok=True)
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w:gz") as tar:
+    with tarfile.open(target, "w:gz") as tar:
         tar.add(_WRITTEN / "data", "data", filter=_without_owner)
-    target.write_bytes(content.getvalue())
     shutil.rmtree(_WRITTEN)
-    print(f"{target}: {len(content.getvalue())} bytes")
+    print(f"{target}: {target.stat().st_size} bytes")
 
 
 def _without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:

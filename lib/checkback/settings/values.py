@@ -6,8 +6,9 @@ A value is a YAML or JSON value, or text. Errors never show a possible secret.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, SecretStr, StrictInt
@@ -17,8 +18,9 @@ from checkback.messages.durations import LONGEST, format_duration, parse_duratio
 from checkback.messages.limits import INT_MAX
 from checkback.messages.names import is_group
 
+T = TypeVar("T")
+
 ENV_REFERENCE = "env:"
-#: Spark's and the tables' integers are no larger
 #: Keys of a producer group that are only allowed in the environment.
 SECRETS = ("secret", "token")
 #: Options (of Kafka, of an object store) whose values are only allowed in the environment.
@@ -43,18 +45,23 @@ def refuse(what: str, fix: str) -> NoReturn:
     raise PydanticCustomError("setting", "{what}; {fix}", {"what": what, "fix": fix})
 
 
+def _parsed(value: object, parse: Callable[[str], T], kind: str, examples: str) -> T:
+    """A whole number with a unit, as `parse` reads it, which raises ValueError."""
+    fix = f"write a whole number and its unit: {examples}"
+    if not isinstance(value, str):
+        refuse(f"is not a {kind}" if value is None else f"{value!r} is a {kind} without a unit", fix)
+    try:
+        return parse(value)
+    except ValueError as error:
+        refuse(str(error), fix)
+
+
 def _duration(value: object) -> timedelta:
     if isinstance(value, timedelta):
         if value % timedelta(milliseconds=1) or value > LONGEST:
             refuse("is not a whole number of milliseconds up to 100 years", "round it")
         return value
-    fix = "write a whole number and its unit: 500ms, 6s, 1m, 72h or 2d"
-    if not isinstance(value, str):
-        refuse("is not a duration" if value is None else f"{value!r} is a duration without a unit", fix)
-    try:
-        return parse_duration(value)
-    except ValueError as error:
-        refuse(str(error), fix)
+    return _parsed(value, parse_duration, "duration", "500ms, 6s, 1m, 72h or 2d")
 
 
 def parse_size(text: str) -> int:
@@ -72,13 +79,7 @@ def format_size(size: int) -> str:
 
 
 def _size(value: object) -> int:
-    fix = "write a whole number and its unit: 512B, 32KiB, 16MiB, 1GiB or 1TiB"
-    if not isinstance(value, str):
-        refuse("is not a size" if value is None else f"{value!r} is a size without a unit", fix)
-    try:
-        return parse_size(value)
-    except ValueError as error:
-        refuse(str(error), fix)
+    return _parsed(value, parse_size, "size", "512B, 32KiB, 16MiB, 1GiB or 1TiB")
 
 
 def _not_negative(duration: timedelta) -> timedelta:
