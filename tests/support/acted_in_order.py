@@ -17,10 +17,9 @@ from checkback.query.engines.duckdb_engine import DuckDBEngine
 from checkback.query.engines.question import Question
 from checkback.query.versions.batches import UNKNOWN
 from checkback.query.versions.table_versions import FixedTables
-from checkback.query.versions.whole_batches import OF_BATCH
 from checkback.storage.tables import Tables
 from support import batch_order as order
-from support.batch_reads import BatchReads
+from support.batch_reads import BatchReads, batches_sql
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -42,9 +41,7 @@ _NUMBERS = {
     "op_from_version": "read_ranges['op']['from_version']",
     "op_from_index": "read_ranges['op']['from_index']",
 }
-_BATCHES = f"""
-SELECT {OF_BATCH} AS application, {", ".join(f"CAST({sql} AS BIGINT) AS {name}" for name, sql in _NUMBERS.items())}
-FROM {{batches}} WHERE batch_id IS NOT NULL AND batch_time IS NOT NULL"""
+_BATCHES = batches_sql(_NUMBERS)
 
 #: Decisions against an op, and checks, that came later than that op. Of checks the last one before the decision.
 _PASSED_OVER = f"""

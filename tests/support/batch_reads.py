@@ -31,9 +31,17 @@ _NUMBERS = {
     "restoring": "CASE WHEN restored_at IS NOT NULL THEN 1 ELSE 0 END",
     **{f"{name}_{end}": f"read_ranges['{name}']['{end}']" for name in ("half", "op") for end in _ENDS},
 }
-_SQL = f"""
-SELECT {OF_BATCH} AS application, {", ".join(f"CAST({sql} AS BIGINT) AS {name}" for name, sql in _NUMBERS.items())}
+
+
+def batches_sql(numbers: Mapping[str, str]) -> str:
+    """SQL of the completed batches: ``application``, and as BIGINT the ``numbers``, each by its expression."""
+    columns = ", ".join(f"CAST({sql} AS BIGINT) AS {name}" for name, sql in numbers.items())
+    return f"""
+SELECT {OF_BATCH} AS application, {columns}
 FROM {{batches}} WHERE batch_id IS NOT NULL AND batch_time IS NOT NULL"""
+
+
+_SQL = batches_sql(_NUMBERS)
 
 
 @dataclass(frozen=True)
