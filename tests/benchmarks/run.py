@@ -13,7 +13,8 @@ import tempfile
 from importlib import import_module
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+# the tests, and the examples whose S3 server they share
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
 from checkback.errors import CheckbackError
 
