@@ -14,7 +14,8 @@ from importlib import import_module
 from pathlib import Path
 
 # the tests, and the examples whose S3 server they share
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
+sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from checkback.errors import CheckbackError
 
