@@ -21,7 +21,7 @@ _BASE = Path(__file__).parents[2] / "conf" / "base.yml"
 _SECTION = re.compile(r"(\w+):.*")
 _KEY = re.compile(r"  (\w+): *(.*?)(?:\s+#\s*(.*))?")
 _FIXED = "fixed once a checkpoint exists"
-_DURATIONS = {"0s": ", 0s or more", "1ms": ""}
+_DURATIONS = {"0s": " ≥ 0s", "1ms": ""}
 _TRIED = ("0s", "1ms", "1s", "1m", "1h", "1d")
 
 _HEAD = """# Settings
@@ -116,7 +116,7 @@ def _rows(section: str, model: type[BaseModel], said: Mapping[str, tuple[str, st
 
 def _kind(schema: Mapping[str, Any], model: type[BaseModel], name: str) -> str:
     if "anyOf" in schema:
-        return next(_kind(one, model, name) for one in schema["anyOf"] if one.get("type") != "null") + ", or null"
+        return next(_kind(one, model, name) for one in schema["anyOf"] if one.get("type") != "null") + " or null"
     if "enum" in schema:
         return ", ".join(schema["enum"][:-1]) + " or " + str(schema["enum"][-1])
     if schema["type"] == "array":
@@ -136,13 +136,13 @@ def _plain_kind(schema: Mapping[str, Any]) -> str:
         most = None
     if least is not None and most is not None:
         return f"{_KINDS[schema['type']]}, {least} to {most}"
-    return _KINDS[schema["type"]] + ("" if least is None else f", {least} or more")
+    return _KINDS[schema["type"]] + ("" if least is None else f" ≥ {least}")
 
 
 _KINDS = {
-    "integer": "whole number",
+    "integer": "integer",
     "number": "number",
-    "boolean": "true or false",
+    "boolean": "boolean",
     "string": "text",
     "object": "map",
 }
@@ -158,5 +158,5 @@ def _shortest(model: type[BaseModel], name: str) -> str:
             alone.model_validate({"value": text})
         except ValidationError:
             continue
-        return _DURATIONS.get(text, f", at least {text}")
+        return _DURATIONS.get(text, f" ≥ {text}")
     raise AssertionError(f"{name} takes none of {_TRIED}")

@@ -1,4 +1,4 @@
-"""docs/tables.md: every table, from lib/checkback/storage/schemas.py, with its writers and readers."""
+"""docs/tables.md: every table, from lib/checkback/storage/schemas.py, with its writers."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _HEAD = """# Tables
 
 <!-- Made by `make docs` from lib/checkback/storage/schemas.py: change that. -->
 
-Delta tables, in folders below `storage.root` or in a catalog ([deploy.md](deploy.md)). Times are TIMESTAMPs in UTC. All
-columns are nullable; the [protocol](protocol.md) guarantees which ones are set. `DESCRIBE TABLE` shows the comments.
+Delta tables, in folders below `storage.root` or in a catalog ([deploy.md](deploy.md)). Times are in UTC. All columns are
+nullable. `DESCRIBE TABLE` shows the comments.
 
 A transaction is identified by (queue_id, queue_offset) of its half message. Join on these two, not on transaction_id,
 which a producer may reuse.
 
 The checks of a transaction are numbered from 1. `check_times`, RocketMQ's name, is this number in `check_requests` and
-`check_answers`; the number of a check that does not count is used again ([protocol.md](protocol.md), rules 6 and 9), so
-count rows to find how many checks were requested. In `decisions` and `discarded` it is how many checks counted.
+`check_answers`; the number of a check that does not count is used again ([checks.md](checks.md#undelivered-checks)). In
+`decisions` and `discarded` it is how many checks counted.
 
 ## Who may change what
 
 **Rows.** Checkback appends rows and never updates them; neither should you. Append-only tables (`delta.appendOnly`)
 reject UPDATE and DELETE, but not RESTORE: if it removes rows of `half` or `op`, `reconcile` and `land` stop
-([faults.md](faults.md)). The sections of the other tables say what deleting rows does. In local folders delete with
-delta-rs (`DeltaTable(path).delete("...")`), or while nothing else runs.
+([faults.md](faults.md#backups)). The sections of the other tables say what deleting rows does. In local folders delete
+with delta-rs (`DeltaTable(path).delete("...")`), or while nothing else runs.
 
 **Columns.** You may add nullable columns without a default, constraint or expression. Checkback leaves them null. A
 stream that reads the table stops once and resumes when restarted; `maintain` no longer compacts the table. Keep names,
@@ -55,8 +55,8 @@ SELECT` does not copy it: set it with `ALTER TABLE ... SET TBLPROPERTIES`.
 Compaction, vacuum and log cleanup: [runbook.md](runbook.md#maintenance). All tables have
 `delta.checkpointInterval` = `20` and `checkback.format` = `1`.
 
-| table | written by | read by |
-|---|---|---|
+| table | written by |
+|---|---|
 """
 _COMMON = {"delta.checkpointInterval": "20", "checkback.format": "1"}
 
@@ -66,7 +66,6 @@ class _About(NamedTuple):
 
     row: str
     written: str
-    read: str
     deleted: str = ""  #: what deleting rows does; empty = Delta rejects it
 
 
@@ -74,57 +73,48 @@ ABOUT = {
     "half": _About(
         "a half message, as it landed. Of two rows with the same offset the first counts; the other is in `rejected`.",
         "`land`, `gateway`, `tx resume`",
-        "`reconcile` (a stream, and to publish), `land`, `gateway`, checks with a body, `rebuild`, inspection",
     ),
     "op": _About(
         "an op, as it landed: from a producer, a producer's answer to a check, or an operator. A COUNTED row is no op: "
         "it records that a check counts.",
         "`land`, `gateway`, `reconcile` (answers to checks), `tx resolve`",
-        "`reconcile` (a stream), `gateway`, `rebuild`, inspection",
     ),
     _TOPIC: _About(
         "a committed message of the topic, exactly once. The table is created with its first message. If it cannot be "
         "created or written, messages wait in [`unpublished`](#unpublished).",
         "`reconcile`, `rebuild` (interrupted batch)",
-        "consumers, `audit`, `tx describe`, `rebuild`",
         "the audit reports `commit_not_published`, and a `rebuild` requires `--leave-out` or `--publish-again` "
         "([runbook.md](runbook.md#rebuild)). For a shorter retention, copy the messages into a table of your own.",
     ),
     "decisions": _About(
         "the outcome of a transaction. Without a row it is pending. A cancelled message has two: COMMIT, then CANCEL.",
         "`reconcile`, `rebuild` (interrupted batch)",
-        "`gateway`, the check query, `rebuild`, `tx resolve`, `tx resume`, inspection",
     ),
     "deliveries": _About(
         "a scheduled message that was published. A COMMIT with `deliver_at`, without such a row or a CANCEL, is still "
         "scheduled.",
         "`reconcile`, `rebuild` (interrupted batch)",
-        "`rebuild`, `tx cancel`, inspection",
     ),
     "discarded": _About(
         "a discarded or cancelled message, complete with its body.",
         "`reconcile`, `rebuild` (interrupted batch)",
-        "`tx resume`, `audit`, `tx describe`, `rebuild`",
         "the audit reports `discard_not_kept`, the message can no longer be resumed, and a `rebuild` requires "
         "`--leave-out` or `--publish-again`.",
     ),
     "check_requests": _About(
         "a check that came due.",
         "`reconcile`",
-        "the check query (a stream), `gateway`, `rebuild`, `tx resolve`, inspection",
         "the check query stops with an error, because Delta's streaming source rejects deletes. A `rebuild` counts the "
         "remaining rows.",
     ),
     "check_answers": _About(
         "the [outcome](checks.md#what-is-recorded) of a check, including failures.",
         "the check query (in `reconcile`)",
-        "the check query, `tx list`, `status`, `tx describe`, notebooks",
         "`tx describe` shows less. Old rows (`answered_at`) may be deleted.",
     ),
     "rejected": _About(
         "a rejected input, and the reason.",
         "`land`, `reconcile`, `rebuild` (half messages that no batch has read)",
-        "`land` (replayed batch), `gateway`, `tx resolve`, `rebuild`, inspection",
         "reviewed rows may be deleted, except ops (source op, file null) of transactions that are not decided or have "
         "not landed. Without its row such an op seems to decide: the gateway does not store the next op, and `tx "
         "resolve` is refused. The audit warns (`op_not_rejected`, `half_not_rejected`), and a `rebuild` rejects them "
@@ -133,14 +123,12 @@ ABOUT = {
     "operations": _About(
         "an operator action ([runbook.md](runbook.md#resolve-resume-cancel)).",
         "`tx resolve`, `tx cancel`, `tx resume`, `group` (changes)",
-        "`tx resolve`, `tx resume`, `tx describe`",
     ),
     "unpublished": _About(
         "a committed message that could not be written to its topic table, and why. A retry that succeeds publishes it "
         "with the retry's batch_id; the row stays, and this table's log records the retry "
         "([runbook.md](runbook.md#checkbackunpublished)).",
         "`reconcile`, `rebuild`",
-        "`reconcile`, `rebuild`, `status`, `audit`, `tx describe`",
         "published rows may be deleted once the batch that published them is complete. Deleting others loses messages "
         "(`commit_not_published`) until a `rebuild`.",
     ),
@@ -148,26 +136,22 @@ ABOUT = {
         "a completed batch of `reconcile`, committed last: if the row exists, so do all other rows of the batch, which "
         "carry its batch_id and batch_time.",
         "`reconcile`, `rebuild`",
-        "consumers, `audit`, `as_of` and `snapshot`, `rebuild`",
     ),
     "dead_letters": _About(
         "a message that a consumer group could not consume ([consumer.md](consumer.md)), and why.",
         "consumers",
-        "`group reconsume`, `group describe`",
         "they can no longer be reconsumed.",
     ),
     _GROUP: _About(
         "a member of a consumer group, a subscription, a queue with its position, or a message to be consumed again "
         "([consumer.md](consumer.md#groups)). Each commit replaces all rows; the history is kept for an hour.",
         "consumers, `group` (changes)",
-        "consumers, `group list`, `status`",
         "the group forgets what they say. Without its QUEUE rows a topic is new to the group. Stop the group first.",
     ),
     "ticks": _About(
         "a request for a batch of `reconcile`: timers fire only in a batch, and a batch needs new data.",
         "`reconcile`, `rebuild`",
-        "`reconcile` (a stream)",
-        "`reconcile` stops with an error, as for `check_requests`. A row is 8 bytes: leave them.",
+        "`reconcile` stops with an error, as for `check_requests`.",
     ),
 }
 
@@ -175,9 +159,7 @@ ABOUT = {
 def page() -> str:
     """The page. Raises KeyError if a table has no description here."""
     names = ["half", "op", _TOPIC, *(name for name in SCHEMAS if name not in ("half", "op")), _GROUP]
-    index = table(
-        ("", "", ""), [(f"[`{name}`](#{_anchor(name)})", ABOUT[name].written, ABOUT[name].read) for name in names]
-    )
+    index = table(("", ""), [(f"[`{name}`](#{_anchor(name)})", ABOUT[name].written) for name in names])
     rows = "\n".join(index.splitlines()[2:])
     return "\n".join([_HEAD + rows, "", *(line for name in names for line in _section(name))])
 
@@ -214,6 +196,9 @@ def _columns(name: str) -> Iterator[tuple[str, str, str]]:
     }
     for home, keys in groupby(told, lambda key: homes[key]):
         names = [*keys]
+        if home is not None and len(names) == len(schema_of(home).fields):
+            yield f"all of [`{home}`](#{_anchor(home)})", "", ""
+            continue
         if home is not None and len(names) > 1:
             yield ", ".join(f"`{key}`" for key in names), "", f"as in [`{home}`](#{_anchor(home)})"
             continue
