@@ -18,8 +18,8 @@ _HEAD = """# Tables
 
 <!-- Made by `make docs` from lib/checkback/storage/schemas.py: change that. -->
 
-Delta tables, in folders below `storage.root` or in a catalog ([deploy.md](deploy.md)). Times are in UTC. All columns are
-nullable. `DESCRIBE TABLE` shows the comments.
+Delta tables, in folders below `storage.root` or in a catalog ([deploy.md](deploy.md)). Times are in UTC. All columns
+are nullable. `DESCRIBE TABLE` shows the comments.
 
 A transaction is identified by (queue_id, queue_offset) of its half message. Join on these two, not on transaction_id,
 which a producer may reuse.
