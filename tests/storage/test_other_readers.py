@@ -37,6 +37,9 @@ _VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.timestamp("us", "UTC"): st.sampled_from([datetime(2026, 1, 1, 0, 0, 0, us, timezone.utc) for us in (0, 1, 999)]),
 }
 
+#: what DuckDB is asked of a column, and of one of its values
+_SQL = ("IS NULL", "IS NOT NULL", "= ?")
+
 
 def _rows(name: str) -> st.SearchStrategy[pa.Table]:
     """Some rows of a table with values of which some repeat, often with nulls; maps and lists are null."""
@@ -68,23 +71,24 @@ def _assert_found(place: str) -> None:
     database.register("rows", dataset)
     for field in rows.schema:
         column, values = rows.column(field.name), pc.field(field.name)
-        wanted: list[tuple[pc.Expression, str, list[Any]]] = [(values.is_null(), "IS NULL", [])]
-        wanted.append((values.is_valid(), "IS NOT NULL", []))
-        for value in pc.unique(column.drop_null()) if field.type in _VALUES else ():
-            one = [value.as_py()]
-            wanted += [(values == value, "= ?", one), (values.isin([value]), "IN (?)", one)]
-            wanted += [(values <= value, "<= ?", one), (values >= value, ">= ?", one)]
-        for condition, sql, parameters in wanted:
-            count = rows.filter(condition).num_rows
-            assert dataset.count_rows(filter=condition) == count, (field.name, condition)
-            read = f'SELECT count(*) FROM rows WHERE "{field.name}" {sql}'  # noqa: S608
-            assert database.execute(read, parameters).fetchall() == [(count,)], (field.name, condition)
+        unique = pc.unique(column.drop_null() if field.type in _VALUES else pa.array([]))
+        conditions = [values.is_null(), values.is_valid(), *(values == value for value in unique)]
+        # Statistics that hide a row from these hide it from equality, too: one value tells whether a reader has them.
+        for value in unique[:1]:
+            conditions += [values.isin([value]), values <= value, values >= value]
+        counts = [rows.filter(condition).num_rows for condition in conditions]
+        assert [dataset.count_rows(filter=condition) for condition in conditions] == counts, field.name
+        one = unique[:1].to_pylist()
+        sql = [f'(SELECT count(*) FROM rows WHERE "{field.name}" {asked})' for asked in _SQL[: 2 + len(one)]]  # noqa: S608
+        found = database.execute(f"SELECT {', '.join(sql)}", one)
+        assert found.fetchall() == [tuple(counts[: len(sql)])], field.name
         if pa.types.is_string(field.type) and column.drop_null():
             text = column.drop_null()[0].as_py()
             by_name = table.to_pyarrow_table(columns=[field.name], filters=[(field.name, "=", text)])
             assert by_name.num_rows == rows.filter(values == text).num_rows, field.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TABLES)
 @settings(fewer(30), phases=[Phase.generate])
 @given(data=st.data())

@@ -59,16 +59,17 @@ def _written(root: str, name: str, rows: pa.Table) -> str:
     return f"{root}/{name}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", [*SCHEMAS, "topics/t", "consumer_groups/g"])
 def test_rows_are_found_by_each_column(tmp_path: Path, name: str, kind: str) -> None:
-    """By equality and among several values, in a file of two row groups, with all columns and with one."""
+    """By equality and among several values of each type, in a file of two row groups, with all columns and with one."""
     rows = _rows(name)
     place = _written(str(tmp_path), name, rows)
     rewrite(place, kind)
     (file,) = DeltaLog(name, place).data_files()
     tries = [pc.scalar(True)]
-    for field in rows.schema:
+    for field in {field.type: field for field in rows.schema}.values():
         if field.type in _VALUES:
             one, two = (pa.scalar(value, field.type) for value in _VALUES[field.type])
             column = pc.field(field.name)
