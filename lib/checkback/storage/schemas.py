@@ -272,6 +272,13 @@ BATCHES: Columns = (
         pa.map_(_STRING, pa.field("value", _LONG, nullable=False)),
         "of a rebuild's first batch, by source: the first Delta version that it did not restore; null = no rebuild",
     ),
+    _column(
+        "first_batch_id",
+        _LONG,
+        "first batch of a run of batches that retention has made one row, up to batch_id; null = the row is one batch. "
+        "batch_time and finished_at are those of its last batch, counts are sums",
+    ),
+    _column("first_batch_time", _TIME, "batch_time of that first batch"),
 )
 TICKS: Columns = (_column("tick_at", _TIME, "when a batch was requested"),)
 
@@ -316,7 +323,7 @@ STATISTICS: Mapping[str, tuple[str, ...]] = {
     "operations": ("queue_id", "queue_offset", "at"),
     "unpublished": ("half_queue_id", "half_queue_offset", "unpublished_at", "batch_id"),
     "dead_letters": ("half_queue_id", "half_queue_offset", "dead_at"),
-    "batches": ("batch_id", "batch_time"),
+    "batches": ("application", "batch_id", "batch_time"),
     TOPIC_PREFIX: ("half_queue_id", "half_queue_offset", "published_at"),
 }
 #: Table property with the format of Checkback's tables, and that of this release. Another one is refused (`DeltaLog`).
