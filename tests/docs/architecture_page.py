@@ -26,7 +26,7 @@ def _picture() -> str:
     needed = {room: {below for below in found if not _implied(edges, room, below)} for room, found in edges.items()}
     lines = ["```mermaid", "flowchart TD"]
     lines += [f'    {room}["<b>{room}</b><br/>{_about(room)}"]' for room in sorted(edges)]
-    lines += [f"    {room} --> {below}" for room, found in sorted(needed.items()) for below in sorted(found)]
+    lines += [f"    {room} --> {' & '.join(sorted(found))}" for room, found in sorted(needed.items()) if found]
     return "\n".join([*lines, "```"])
 
 

@@ -28,8 +28,8 @@ _HEAD = """# Settings
 
 <!-- Made by `make docs` from lib/checkback/settings/model.py and conf/base.yml: change those. -->
 
-Layers, each overriding the one before: the defaults, `conf/base.yml` in the working folder, the file of `--config`, the
-environment, `--set`. Maps merge, lists replace. `checkback config show` shows each value and its layer.
+Layers, each overriding the one before: the defaults, `conf/base.yml` in the working folder, `--config`, the environment,
+`--set`. Maps merge, lists replace. `checkback config show` shows each value and its layer.
 
 ```sh
 checkback config show --config conf/base.yml --set transaction.timeout=2s
@@ -41,9 +41,8 @@ Values are YAML, without its tags, dates, octal and base-60 numbers: `010` and `
 number with a unit: `500ms`, `6s`, `1m`, `72h`, `2d`. So is a size: `512B`, `32KiB`, `16MiB`, `1GiB`, `1TiB`. `null`
 means not set. An unknown key or an invalid value ends the command with one line and exit code 2.
 
-*Fixed* settings belong to the checkpoint. `reconcile` and `land` refuse another value. `checkback rebuild` creates a
-checkpoint with the new one ([runbook.md](runbook.md#rebuild)); `kafka.queue_base` stays as it is for a
-topic that [has landed](landing.md#kafka).
+*Fixed* settings belong to the checkpoint: `reconcile` and `land` refuse another value. A
+[rebuild](runbook.md#rebuild) makes a checkpoint with the new one, except of `kafka.queue_base`.
 """
 _PRODUCERS = """Each key of `producers` is a producer group (letters, digits, `_`, `-`) with these settings:
 
@@ -60,8 +59,7 @@ need none. To create them:
 export ORDERS_SECRET="whsec_$(openssl rand -base64 32)" ORDERS_TOKEN="$(openssl rand -hex 32)"
 ```"""
 _SPARK = """Spark's configuration properties, e.g. `spark.executor.memory: 4g`. `config show` masks values that may be
-secrets; these are not on the command line of the Spark that a command starts, either. On a cluster,
-`conf/spark-s3.conf` has what tables in S3 need ([deploy.md](deploy.md#on-a-cluster))."""
+secrets."""
 
 
 def page() -> str:
@@ -103,7 +101,7 @@ def read_lines(base: str) -> dict[str, tuple[str, str]]:
 
 
 def _table(section: str, model: type[BaseModel], said: Mapping[str, tuple[str, str]]) -> str:
-    return table(("setting", "default", "kind", ""), _rows(section, model, said))
+    return table(("default", "kind", ""), _rows(section, model, said))
 
 
 def _rows(section: str, model: type[BaseModel], said: Mapping[str, tuple[str, str]]) -> Iterator[tuple[str, ...]]:
@@ -111,7 +109,7 @@ def _rows(section: str, model: type[BaseModel], said: Mapping[str, tuple[str, st
     for key, name in names(model).items():
         value, text = said[f"{section}.{key}"]
         text = text.replace(_FIXED, "*fixed*").replace("<", "&lt;")
-        yield f"`{key}`", f"`{value}`", _kind(kinds[key], model, name), text
+        yield f"`{key}: {value}`", _kind(kinds[key], model, name), text
 
 
 def _kind(schema: Mapping[str, Any], model: type[BaseModel], name: str) -> str:

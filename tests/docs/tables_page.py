@@ -21,8 +21,7 @@ _HEAD = """# Tables
 Delta tables, in folders below `storage.root` or in a catalog ([deploy.md](deploy.md)). Times are in UTC. All columns
 are nullable. `DESCRIBE TABLE` shows the comments.
 
-A transaction is identified by (queue_id, queue_offset) of its half message. Join on these two, not on transaction_id,
-which a producer may reuse.
+Join on (queue_id, queue_offset), which identify a transaction, not on transaction_id, which a producer may reuse.
 
 The checks of a transaction are numbered from 1. `check_times`, RocketMQ's name, is this number in `check_requests` and
 `check_answers`; the number of a check that does not count is used again ([checks.md](checks.md#undelivered-checks)). In
@@ -44,16 +43,13 @@ constraints, and columns of type VARIANT or TIMESTAMP_NTZ have a cost:
 
 - `reconcile` and `land` write that table with Spark, which in a local folder is safe only while nothing else commits.
 - The gateway ends with an error that names the table.
-- Readers without Spark, such as `checkback topic consume` and push consumers, may refuse it.
+- Readers without Spark, such as push consumers, may refuse it.
 
-To undo it, set the property to `false`, drop the constraint, or use `ALTER TABLE ... DROP FEATURE`. Then files can be
-appended again; the protocol version stays raised. Clustering cannot be undone.
+To undo it, set the property to `false`, drop the constraint, or use `ALTER TABLE ... DROP FEATURE`. Clustering cannot be
+undone.
 
-**Format.** A release refuses a table whose property `checkback.format` is missing or differs. `CREATE TABLE ... AS
-SELECT` does not copy it: set it with `ALTER TABLE ... SET TBLPROPERTIES`.
-
-Compaction, vacuum and log cleanup: [runbook.md](runbook.md#maintenance). All tables have
-`delta.checkpointInterval` = `20` and `checkback.format` = `1`.
+**Properties.** All tables have `delta.checkpointInterval` = `20` and `checkback.format` = `1`. A release refuses a table
+of another format, or without one: `CREATE TABLE ... AS SELECT` does not copy the property.
 
 | table | written by |
 |---|---|
@@ -104,8 +100,7 @@ ABOUT = {
     "check_requests": _About(
         "a check that came due.",
         "`reconcile`",
-        "the check query stops with an error, because Delta's streaming source rejects deletes. A `rebuild` counts the "
-        "remaining rows.",
+        "the check query stops with an error. A `rebuild` counts the remaining rows.",
     ),
     "check_answers": _About(
         "the [outcome](checks.md#what-is-recorded) of a check, including failures.",
@@ -116,9 +111,8 @@ ABOUT = {
         "a rejected input, and the reason.",
         "`land`, `reconcile`, `rebuild` (half messages that no batch has read)",
         "reviewed rows may be deleted, except ops (source op, file null) of transactions that are not decided or have "
-        "not landed. Without its row such an op seems to decide: the gateway does not store the next op, and `tx "
-        "resolve` is refused. The audit warns (`op_not_rejected`, `half_not_rejected`), and a `rebuild` rejects them "
-        "again.",
+        "not landed: such an op would seem to decide. The audit warns (`op_not_rejected`, `half_not_rejected`), and a "
+        "`rebuild` rejects them again.",
     ),
     "operations": _About(
         "an operator action ([runbook.md](runbook.md#resolve-resume-cancel)).",
@@ -174,7 +168,7 @@ def _section(name: str) -> Iterator[str]:
     yield ""
     yield prose(f"One row is {about.row}")
     yield ""
-    yield table(("column", "type", ""), _columns(name))
+    yield table(("column", ""), _columns(name))
     yield ""
     properties = {key: value for key, value in properties_of(name).items() if _COMMON.get(key) != value}
     statistics = properties.pop("delta.dataSkippingStatsColumns", "").replace(",", ", ")
@@ -187,7 +181,7 @@ def _section(name: str) -> Iterator[str]:
     yield ""
 
 
-def _columns(name: str) -> Iterator[tuple[str, str, str]]:
+def _columns(name: str) -> Iterator[tuple[str, str]]:
     """A row for each column; neighbours that stand in `half` or the topics with the same words are one row."""
     told = {field.name: field for field in schema_of(name).fields}
     bases = [base for base in ("half", _TOPIC) if base != name and (base, name) != (_TOPIC, "half")]
@@ -197,10 +191,10 @@ def _columns(name: str) -> Iterator[tuple[str, str, str]]:
     for home, keys in groupby(told, lambda key: homes[key]):
         names = [*keys]
         if home is not None and len(names) == len(schema_of(home).fields):
-            yield f"all of [`{home}`](#{_anchor(home)})", "", ""
+            yield f"all of [`{home}`](#{_anchor(home)})", ""
             continue
         if home is not None and len(names) > 1:
-            yield ", ".join(f"`{key}`" for key in names), "", f"as in [`{home}`](#{_anchor(home)})"
+            yield ", ".join(f"`{key}`" for key in names), f"as in [`{home}`](#{_anchor(home)})"
             continue
         for key in names:
-            yield f"`{key}`", f"`{told[key].dataType.simpleString()}`", (told[key].metadata or {})["comment"]
+            yield f"`{key} {told[key].dataType.simpleString()}`", (told[key].metadata or {})["comment"]

@@ -77,15 +77,11 @@ HALF: Columns = (
 OP: Columns = (
     _QUEUE_ID,
     _column("queue_offset", _LONG, "queue_offset of the half message"),
-    _column("transaction_id", _STRING, "that of the half message; null = not stated (batched form)"),
-    _column("producer_group", _STRING, "that of the half message"),
-    _column(
-        "state",
-        _STRING,
-        "COMMIT or ROLLBACK; from source check also COUNTED, which is no op; from source operator also CANCEL",
-    ),
+    _column("transaction_id", _STRING, "transaction_id of the half message; null = omitted (batched form)"),
+    _column("producer_group", _STRING, "producer_group of the half message"),
+    _column("state", _STRING, "COMMIT, ROLLBACK, CANCEL (by an operator), or COUNTED (no op: a check that counts)"),
     _column("source", _STRING, "producer, check or operator"),
-    _column("remark", _STRING, "free text; of COUNTED `check N`"),
+    _column("remark", _STRING, "free text; `check N` if COUNTED"),
     _BORN,
     _column("store_timestamp", _TIME, "when it landed"),
 )
@@ -108,12 +104,12 @@ DECISIONS: Columns = (
     _GROUP,
     _REAL_TOPIC,
     _column("state", _STRING, "COMMIT, ROLLBACK or DISCARD; CANCEL = cancelled after its COMMIT"),
-    _column("source", _STRING, "source of the op that decided: producer, check, operator; checkback = no op came"),
+    _column("source", _STRING, "source of the deciding op: producer, check, operator; checkback = no op"),
     _column("reason", _STRING, "CHECK_MAX or EXPIRED for a DISCARD, else null"),
     _column("check_times", _INT, "checks that counted before the decision"),
     _column("decided_at", _TIME, "time of the batch that decided"),
     _BATCH_ID,
-    _column("deliver_at", _TIME, "of a COMMIT: scheduled time; null = published at once"),
+    _column("deliver_at", _TIME, "scheduled time of a COMMIT; null = published at once"),
 )
 DELIVERIES: Columns = (
     *DECISIONS[:5],
@@ -141,10 +137,10 @@ CHECK_REQUESTS: Columns = (
 )
 CHECK_ANSWERS: Columns = (
     *CHECK_REQUESTS[:6],
-    _column("endpoint", _STRING, "endpoint that answered, or the last one tried; null = the group has none"),
+    _column("endpoint", _STRING, "endpoint that answered, or the last attempted one; null = the group has none"),
     _column("outcome", _STRING, "COMMIT, ROLLBACK, UNKNOWN, NO_ANSWER or SKIPPED"),
-    _column("error", _STRING, "why there is no answer; of UNKNOWN the reason in the answer, if any"),
-    _column("latency_ms", _INT, "from the first try to the outcome"),
+    _column("error", _STRING, "why there is no answer; for UNKNOWN the reason in the answer, if any"),
+    _column("latency_ms", _INT, "milliseconds from the first attempt to the outcome"),
     _column("answered_at", _TIME, "when the outcome was known"),
     _column(
         "failed_tries",
@@ -156,21 +152,21 @@ CHECK_ANSWERS: Columns = (
 )
 REJECTED: Columns = (
     _column("source", _STRING, "kind of input: half or op"),
-    _column("raw", _STRING, "the input, or its first 8 MiB; null = an error of a file, or lines only counted"),
+    _column("raw", _STRING, "the input, at most its first 8 MiB; null = a file's error, or a count of lines"),
     _column("reason", _STRING, "why it was rejected"),
     _column("file", _STRING, "source file; null = from the tables"),
     _column("rejected_at", _TIME, "when it was rejected"),
 )
 OPERATIONS: Columns = (
-    _column("at", _TIME, "when the op or half message landed; of a dead letter: when it was resumed"),
+    _column("at", _TIME, "when the op or half message landed, or the dead letter was resumed"),
     _column(
         "action",
         _STRING,
-        "RESOLVE_COMMIT, RESOLVE_ROLLBACK, CANCEL, RESUME, RESUME_DEAD_LETTER; without a transaction: RESET_POSITION, "
-        "REMOVE_TOPIC, REMOVE_GROUP of a consumer group",
+        "RESOLVE_COMMIT, RESOLVE_ROLLBACK, CANCEL, RESUME, RESUME_DEAD_LETTER; for a consumer group RESET_POSITION, "
+        "REMOVE_TOPIC, REMOVE_GROUP",
     ),
     _column("actor", _STRING, "value of --actor"),
-    _column("reason", _STRING, "value of --reason; of a dead letter or a consumer group after its name"),
+    _column("reason", _STRING, "value of --reason; for dead letters and consumer groups after the group's name"),
     *DECISIONS[:5],
     _column("new_queue_id", _INT, "half queue of the resumed message; null = not a RESUME"),
     _column("new_queue_offset", _LONG, "its offset there"),
@@ -179,7 +175,7 @@ OPERATIONS: Columns = (
 UNPUBLISHED: Columns = (
     *TOPIC[:-2],
     _REAL_TOPIC,
-    _column("reason", _STRING, "why its topic's table could not be written, in one line"),
+    _column("reason", _STRING, "why its topic's table could not be written"),
     _column("application", _STRING, "query id of the checkpoint that ran the batch, or of the rebuild that found it"),
     _column("unpublished_at", _TIME, "time of the batch that decided it"),
     _BATCH_ID,
@@ -189,7 +185,7 @@ DEAD_LETTERS: Columns = (
     _column("topic", _STRING, "topic of the message"),
     *TOPIC,
     _column("reconsume_times", _INT, "retries before the message was given up"),
-    _column("reason", _STRING, "type and place of the last error"),
+    _column("reason", _STRING, "type and line of the last error"),
     _column("dead_at", _TIME, "when the message was given up"),
 )
 CONSUMER_GROUP: Columns = (
@@ -199,43 +195,38 @@ CONSUMER_GROUP: Columns = (
         "MEMBER, SUBSCRIPTION (of a member to a topic), QUEUE, RETRY, DEAD_LETTER, or RESUMED (a resumed dead letter, "
         "until `operations` records it)",
     ),
-    _column("member", _STRING, "name of the member; of a queue: its owner, null = none"),
+    _column("member", _STRING, "name of the member; QUEUE: its owner, null = none"),
     _column("topic", _STRING, "topic of the queue or message"),
-    _column("selector", _STRING, "of a subscription: TAG a || b or SQL92 a > 5; null = all messages"),
+    _column("selector", _STRING, "SUBSCRIPTION: TAG a || b or SQL92 a > 5; null = all messages"),
     _column("queue_id", _INT, "consume queue: real_queue_id modulo 64"),
-    _column("consumed", pa.map_(_STRING, _LONG), "of a queue, by application: last batch consumed completely"),
-    _column("consumed_times", pa.map_(_STRING, _TIME), "likewise: latest time of these batches"),
+    _column("consumed", pa.map_(_STRING, _LONG), "QUEUE: last completely consumed batch, by application"),
+    _column("consumed_times", pa.map_(_STRING, _TIME), "QUEUE: latest time of these batches"),
     _column("application", _STRING, "application of batch_id"),
-    _column("batch_id", _LONG, "of a queue: batch consumed in part, null = none; of a retry: batch of its message"),
+    _column("batch_id", _LONG, "QUEUE: partly consumed batch, null = none; RETRY: batch of the message"),
     _column("batch_time", _TIME, "time of batch_id"),
-    _column("half_queue_id", _INT, "of a queue: of the last message consumed in batch_id; of a retry: of its message"),
+    _column("half_queue_id", _INT, "QUEUE: last message consumed in batch_id; RETRY: the message"),
     _column("half_queue_offset", _LONG, "likewise"),
-    _column("reconsume_times", _INT, "of a retry: its number, from 1"),
-    _column("due_at", _TIME, "of a retry: when it is due; of a dead letter: when it was given up"),
-    _column("held_since", _TIME, "of a retry: since when it blocks its queue, in order; null = it does not"),
-    _column("reason", _STRING, "of a retry: last error, or who resumed it; of a member: its last error"),
-    _column(
-        "counter",
-        _LONG,
-        "of a member: heartbeats; of a queue: how often its owner changed; of a dead letter: its number",
-    ),
-    _column("dead_letters", _LONG, "of a queue: messages given up so far"),
+    _column("reconsume_times", _INT, "RETRY: its number, from 1"),
+    _column("due_at", _TIME, "RETRY: when it is due; DEAD_LETTER: when it was given up"),
+    _column("held_since", _TIME, "RETRY: since when it blocks its queue, in order; null = it does not"),
+    _column("reason", _STRING, "RETRY: last error, or who resumed it; MEMBER: last error"),
+    _column("counter", _LONG, "MEMBER: heartbeats; QUEUE: changes of its owner; DEAD_LETTER: its number"),
+    _column("dead_letters", _LONG, "QUEUE: messages given up so far"),
     _column(
         "kept_by",
         _STRING,
-        "of a queue: `state_id` of the SqlPositions row with its position; "
-        "of a member: SqlPositions, null = its positions are stored here",
+        "QUEUE: `state_id` of its SqlPositions row; MEMBER: SqlPositions; null = positions are stored here",
     ),
-    _column("reset_id", _STRING, "of a queue: id of a position set by an operator, until the owner has stored it"),
-    _column("session_timeout_ms", _LONG, "of a member: its consumer.session_timeout"),
-    _column("settled_at", _TIME, "of a queue: batch time up to which all is consumed; of a member: when it joined"),
+    _column("reset_id", _STRING, "QUEUE: id of a position set by an operator, until the owner has stored it"),
+    _column("session_timeout_ms", _LONG, "MEMBER: its consumer.session_timeout"),
+    _column("settled_at", _TIME, "QUEUE: batch time up to which all is consumed; MEMBER: when it joined"),
 )
 READ_RANGE = pa.struct([(name, _LONG) for name in ("from_version", "from_index", "to_version", "to_index")])
 BATCHES: Columns = (
     _column(
         "application",
         _STRING,
-        "query id of the checkpoint that ran the batch; a rebuild begins another; null = unknown",
+        "query id of the checkpoint that ran the batch; changes with a rebuild; null = unknown",
     ),
     _BATCH_ID,
     _column("batch_time", _TIME, "time of the batch, and of its decisions, checks and messages"),
@@ -259,18 +250,18 @@ BATCHES: Columns = (
     _column(
         "table_versions",
         pa.map_(_STRING, pa.field("value", _LONG, nullable=False)),
-        "Delta version of each table that the batch wrote; -1 = a topic's table that failed; it may have some rows",
+        "Delta version of each table that the batch wrote; -1 = a topic's table that failed, maybe with some rows",
     ),
     _column(
         "read_ranges",
         pa.map_(_STRING, pa.field("value", READ_RANGE, nullable=False)),
-        "what it read, by source (half, op): the files after file from_index of Delta version from_version, up to file "
-        "to_index of to_version; index -1 = none of the version; null, or no source = unknown",
+        "files read, by source (half, op): after file from_index of Delta version from_version, up to file to_index of "
+        "to_version; index -1 = none of the version; null = unknown",
     ),
     _column(
         "restored_at",
         pa.map_(_STRING, pa.field("value", _LONG, nullable=False)),
-        "of a rebuild's first batch, by source: the first Delta version that it did not restore; null = no rebuild",
+        "first batch of a rebuild: by source, the first Delta version that it did not restore",
     ),
     _column(
         "first_batch_id",
