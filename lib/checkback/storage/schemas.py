@@ -266,10 +266,10 @@ BATCHES: Columns = (
     _column(
         "first_batch_id",
         _LONG,
-        "first batch of a run of batches that retention has made one row, up to batch_id; null = the row is one batch. "
-        "batch_time and finished_at are those of its last batch, counts are sums",
+        "first of the consecutive batches that retention merged into this row; null = one batch. Times are of the last "
+        "batch, counts are sums",
     ),
-    _column("first_batch_time", _TIME, "batch_time of that first batch"),
+    _column("first_batch_time", _TIME, "batch_time of first_batch_id"),
 )
 TICKS: Columns = (_column("tick_at", _TIME, "when a batch was requested"),)
 
