@@ -45,11 +45,11 @@ constraints, and columns of type VARIANT or TIMESTAMP_NTZ have a cost:
 - The gateway ends with an error that names the table.
 - Readers without Spark, such as push consumers, may refuse it.
 
-To undo it, set the property to `false`, drop the constraint, or use `ALTER TABLE ... DROP FEATURE`. Clustering cannot be
-undone.
+To undo it, set the property to `false`, drop the constraint, or use `ALTER TABLE ... DROP FEATURE`. Clustering cannot
+be undone.
 
-**Properties.** All tables have `delta.checkpointInterval` = `20` and `checkback.format` = `1`. A release refuses a table
-of another format, or without one: `CREATE TABLE ... AS SELECT` does not copy the property.
+**Properties.** All tables have `delta.checkpointInterval` = `20` and `checkback.format` = `1`. A release refuses a
+table of another format, or without one: `CREATE TABLE ... AS SELECT` does not copy the property.
 
 | table | written by |
 |---|---|
