@@ -28,8 +28,8 @@ _HEAD = """# Settings
 
 <!-- Made by `make docs` from lib/checkback/settings/model.py and conf/base.yml: change those. -->
 
-Layers, each overriding the one before: the defaults, `conf/base.yml` in the working folder, `--config`, the environment,
-`--set`. Maps merge, lists replace. `checkback config show` shows each value and its layer.
+Layers, each overriding the one before: the defaults, `conf/base.yml` in the working folder, `--config`, the
+environment, `--set`. Maps merge, lists replace. `checkback config show` shows each value and its layer.
 
 ```sh
 checkback config show --config conf/base.yml --set transaction.timeout=2s
