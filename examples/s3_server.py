@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, cast
 
 import requests
-from moto.moto_server.werkzeug_app import create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 if TYPE_CHECKING:
@@ -57,6 +56,8 @@ class _OneByOne:
 
 
 def _server(port: int) -> BaseWSGIServer:
+    from moto.moto_server.werkzeug_app import create_backend_app  # takes longer than all else that tests need of this
+
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     # Not moto's dispatcher, which guesses the service, and looks for 180 folders, at each request.
     application = _OneByOne(create_backend_app("s3"))

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from checkback.consumer.consume_from_where import StartFrom
 
+pytestmark = pytest.mark.slow
 FAST: dict[str, Any] = {
     "session_timeout": timedelta(seconds=2.0),
     "commit_interval": timedelta(seconds=0.05),

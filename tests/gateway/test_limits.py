@@ -6,9 +6,9 @@ import base64
 import json
 import socket
 from contextlib import ExitStack
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import jsonschema  # type: ignore[import-untyped]
 import pytest
 import requests
 from hypothesis import HealthCheck, given, settings
@@ -308,8 +308,12 @@ def test_no_bytes_make_the_gateway_fail(gateway: Gateway, content: bytes) -> Non
     assert gateway.get("/v1/transactions/x", producer_group=text).status_code in (404, 422)
 
 
-_STRICT = jsonschema.Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
-_Validator = jsonschema.validators.extend(jsonschema.Draft202012Validator, type_checker=_STRICT)
+@cache
+def _validator() -> Any:
+    import jsonschema  # type: ignore[import-untyped]  # it compiles its grammars: more than a second
+
+    strict = jsonschema.Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
+    return jsonschema.validators.extend(jsonschema.Draft202012Validator, type_checker=strict)
 
 
 def described(name: str, content: object) -> bool:
@@ -317,7 +321,7 @@ def described(name: str, content: object) -> bool:
     schema = document(tokens=False) | {"$ref": f"#/components/schemas/{name}"}
     texts = content.values() if isinstance(content, dict) else ()
     ends = any(isinstance(text, str) and text.endswith("\n") for text in texts)
-    return not ends and bool(_Validator(schema).is_valid(content))
+    return not ends and bool(_validator()(schema).is_valid(content))
 
 
 @given(HALF)

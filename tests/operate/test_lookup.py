@@ -111,6 +111,7 @@ def test_several_half_messages_are_not_guessed_among(lake: Lakehouse, monkeypatc
     assert lake.resolve("COMMIT", Asked("tx", place=Place(0, 20))).operation.place == Place(0, 20)
 
 
+@pytest.mark.slow
 def test_message_that_was_resumed_very_often(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its place names one, whichever it is; an older one was resumed already, by the next."""
     monkeypatch.setattr("checkback.operate.lookup.MOST", 3)

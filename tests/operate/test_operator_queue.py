@@ -61,6 +61,7 @@ def test_what_was_resumed_into_the_queue_before_and_not_recorded(lake: Lakehouse
     assert not resumable(lake.store(), QUEUE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turn", range(12))
 @pytest.mark.parametrize("everything", [False, True])
 def test_operators_with_different_queues_resume_a_message_once(lake: Lakehouse, turn: int, everything: bool) -> None:

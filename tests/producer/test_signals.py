@@ -62,6 +62,7 @@ class _Interrupt:
         return self._line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("does", ["sends", "flushes", "closes", "raises"])
 @pytest.mark.parametrize("first", [True, False])
 def test_signal_at_each_line(gateway: StubGateway, does: str, first: bool) -> None:

@@ -12,7 +12,6 @@ import pytest
 from pyspark.sql import functions as F
 
 from checkback.errors import SettingsError
-from checkback.query import plots
 from checkback.query.answers import Answers, records
 from checkback.query.frames import Frames
 from checkback.settings import Settings
@@ -91,7 +90,10 @@ def test_outages_are_the_runs_of_checks_in_vain(spark: SparkSession, tmp_path: P
     assert not [row for row in said if row["said"] in ("not tried: breaker", "too late")]
 
 
+@pytest.mark.slow
 def test_without_rows_figures_say_so(tmp_path: Path) -> None:
+    from checkback.query import plots
+
     table(tmp_path, "half")
     answers = Answers(_settings(tmp_path))
     none = answers.worst_outage()

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.slow
 NOW = DONE + timedelta(seconds=5)
 _A, _B = "http://127.0.0.1:1/a", "http://127.0.0.1:1/b"
 _WHY = "10 tries in a row failed"

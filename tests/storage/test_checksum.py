@@ -37,6 +37,7 @@ def _log(root: Path) -> DeltaLog:
     return DeltaLog("ticks", str(root / "ticks"))
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(["append", "replace", "mark", "lost"]), min_size=1, max_size=8))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_checksum_says_what_the_table_holds(tmp_path_factory: pytest.TempPathFactory, steps: list[str]) -> None:
