@@ -1,4 +1,4 @@
-"""Caller's threads while a member stops, pauses, or gives queues back: what it has begun is finished if it can be."""
+"""The listener's threads while a member stops, pauses, or gives queues back: begun work is finished if possible."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from checkback.consumer.group.group_state import GroupState, MessageQueue, Queue
 from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.group.membership import Membership
 from checkback.consumer.listener_calls import Listening
-from checkback.consumer.listener_threads import Caller
+from checkback.consumer.listener_threads import ListenerThreads
 from checkback.consumer.options import ConsumerOptions
 from checkback.consumer.position import Position
 from checkback.consumer.process_queue import ProcessQueue, Run
@@ -106,8 +106,11 @@ def test_a_member_that_stops_and_could_not_beat(lake: Published, late: float, th
         heard.append(message.half_queue_offset)
         return ConsumeResult.SUCCESS
 
-    caller, coordinator = Caller(hand, Listening(listener, None), one, OPTIONS), coordinator_of(lake, hand, one)
-    threads = running(caller.run, caller.run)
+    listener_threads, coordinator = (
+        ListenerThreads(hand, Listening(listener, None), one, OPTIONS),
+        coordinator_of(lake, hand, one),
+    )
+    threads = running(listener_threads.run, listener_threads.run)
     with hand.changed:
         assert hand.changed.wait_for(lambda: queue.at_rest and len(heard) == 2, PATIENCE_S)
     if then == "it was taken for dead":
@@ -169,8 +172,8 @@ def test_a_call_that_returns_after_the_member_has_left_is_the_last(lake: Publish
         heard.append(message.half_queue_offset)
         return ConsumeResult.SUCCESS
 
-    caller = Caller(hand, Listening(listener, None), one, OPTIONS)
-    threads = running(caller.run, caller.run)
+    listener_threads = ListenerThreads(hand, Listening(listener, None), one, OPTIONS)
+    threads = running(listener_threads.run, listener_threads.run)
     with hand.changed:
         assert hand.changed.wait_for(lambda: heard == [2], PATIENCE_S)
     hand.stopping.set()
@@ -197,13 +200,13 @@ def test_a_paused_member_that_stops_calls_the_listener_no_more(lake: Published) 
         heard.append(message.half_queue_offset)
         return ConsumeResult.SUCCESS
 
-    caller = Caller(hand, Listening(listener, None), one, OPTIONS)
+    listener_threads = ListenerThreads(hand, Listening(listener, None), one, OPTIONS)
     hand.paused = True
     hand.stopping.set()
-    assert not caller.goes_on(first)  # one whose call is over goes on with none
+    assert not listener_threads.goes_on(first)  # one whose call is over goes on with none
     queue.put_back(first)
     assert queue.must_finish(first)
-    caller.run()
+    listener_threads.run()
     coordinator_of(lake, hand, one).leave()
     assert heard == []
     assert one.state.queues[QUEUE].position == Position()
@@ -243,7 +246,7 @@ def test_a_paused_member_gives_a_queue_back(lake: Published, stops: bool) -> Non
         hand.paused = False
         if stops:
             hand.stopping.set()
-            Caller(hand, Listening(listener, None), one, OPTIONS).run()
+            ListenerThreads(hand, Listening(listener, None), one, OPTIONS).run()
         else:
             assert queue.take(2, 0) is None
 

@@ -10,7 +10,7 @@ from checkback.consumer.group.group_state import MessageQueue, QueueState
 from checkback.consumer.position import MessageKey, Position
 from checkback.consumer.process_queue import ProcessQueue
 from checkback.consumer.process_queues import ProcessQueues
-from checkback.consumer.reader_thread import Reader
+from checkback.consumer.reader_thread import ReaderThread
 from checkback.consumer.retry_or_dead_letter import Retry
 from checkback.consumer.topic_reader import TopicReader
 
@@ -77,7 +77,7 @@ def test_reading_goes_on_after_what_is_no_exception(lake: Published) -> None:
     retry = Retry(MessageKey(batches.batches[0].key, 0, 0), 1, 0, "")
     hand.queues = {mine: ProcessQueue.of(mine, QueueState(consumed, (retry,)), False, 1)}
     topic.done = hand.stopping.set
-    reader = threading.Thread(target=Reader(hand, batches, {"pay": topic}, 0.01).run)
+    reader = threading.Thread(target=ReaderThread(hand, batches, {"pay": topic}, 0.01).run)
     reader.start()
     reader.join(20)
     stopped = hand.stopping.is_set()
@@ -106,7 +106,7 @@ def test_a_queue_given_back_before_a_run_keeps_its_position_before_what_it_drops
         hand.stopping.set()
 
     topic.meanwhile = [publish, give_back]
-    Reader(hand, batches, {"pay": topic}, 0.0).run()
+    ReaderThread(hand, batches, {"pay": topic}, 0.0).run()
     with hand.changed:
         hand.queues[mine].advance()
     assert hand.queues[mine].state(None).position == Position()

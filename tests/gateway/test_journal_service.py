@@ -134,7 +134,7 @@ def test_file_that_is_gone_matters_only_to_what_is_not_in_the_tables(tmp_path: P
             await stored(service, f"t-{number}")
         if flushed:
             assert service._flushing is not None
-            await asyncio.to_thread(service._flushing._flusher.flush)
+            await asyncio.to_thread(service._flushing._to_tables.flush)
 
     run(started(tmp_path, sync=True, flush="1h"), many, kill=True)
     (tmp_path / "_journal/journal-1.bin").unlink()
@@ -236,7 +236,7 @@ def test_table_that_is_made_anew_under_it_ends_it(tmp_path: Path, name: str) -> 
             await asyncio.sleep(0)
 
     error = run(started(tmp_path, flush="1ms"), act)
-    told = f"{tmp_path}/{name}: the table was made anew meanwhile; put the one of before back, then start again"
+    told = f"{tmp_path}/{name}: the table was made anew meanwhile; restore the previous table, then start again"
     assert f"not in the tables yet: {told}" in str(error)
     assert not rows(tmp_path, name)
     assert not list((tmp_path / name).glob("*.parquet"))

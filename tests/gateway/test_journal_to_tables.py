@@ -18,7 +18,7 @@ from checkback.gateway.health import HealthState
 from checkback.gateway.journal.files import LARGE
 from checkback.gateway.journal.group_commit import COMMIT_ROWS
 from checkback.gateway.journal.journal import Journal
-from checkback.gateway.journal.journal_to_tables import Flusher, FlushLoop
+from checkback.gateway.journal.journal_to_tables import JournalToTables, JournalToTablesLoop
 from checkback.gateway.journal.record import Kind, half_record, op_record
 from checkback.gateway.metrics import Metrics
 from checkback.messages.half import Half
@@ -50,8 +50,8 @@ class _Gateway:
         self.journal = Journal(str(root / "_journal"), tables, 1 << 30, sync=False)
         self.half.use(self.journal.id)
         self.op.use(self.journal.id)
-        self.flusher = Flusher(self.journal, self.half, self.op, Metrics())
-        self.flusher.drain()
+        self.to_tables = JournalToTables(self.journal, self.half, self.op, Metrics())
+        self.to_tables.drain()
         claim(self.half, self.op)
 
     def flush(self, kill_at: str) -> None:
@@ -68,7 +68,7 @@ class _Gateway:
             table.append = killed  # type: ignore[method-assign]
             try:
                 if name == "op":
-                    self.flusher.flush()
+                    self.to_tables.flush()
             finally:
                 table.append = append  # type: ignore[method-assign]
 
@@ -134,7 +134,7 @@ def test_no_op_is_in_the_table_before_its_half_message(tmp_path: Path) -> None:
         gateway.flush("before op")
     assert (len(_rows(tmp_path, "half")), len(_rows(tmp_path, "op"))) == (1, 0)
     assert gateway.journal.rows == 2
-    gateway.flusher.flush()
+    gateway.to_tables.flush()
     assert len(_rows(tmp_path, "half")) == len(_rows(tmp_path, "op")) == 1
     assert gateway.journal.rows == 0
     gateway.journal.close()
@@ -154,14 +154,14 @@ def test_a_copy_of_the_journal_is_fenced(tmp_path: Path) -> None:
     copy = Journal(str(tmp_path / "copy"), (half.table_id(), op.table_id()), 1 << 30, sync=False)
     half.use(copy.id)
     op.use(copy.id)
-    flusher = Flusher(copy, half, op, Metrics())
-    assert flusher.drain() == 0
+    to_tables = JournalToTables(copy, half, op, Metrics())
+    assert to_tables.drain() == 0
     claim(half, op)
     copy.append([half_record([_half(1)], 0, 1)], 0)
-    flusher.flush()
+    to_tables.flush()
     first.journal.append([half_record([_half(2)], 0, 1)], 0)
     with pytest.raises(FencedError):
-        first.flusher.flush()
+        first.to_tables.flush()
     assert _rows(root, "half") == [(0, "t-0"), (1, "t-1")]
     copy.close()
     first.crash()
@@ -178,11 +178,11 @@ def test_a_commit_of_which_nobody_knows_is_found_out_by_the_next_flush(tmp_path:
     health = HealthState(lambda error: pytest.fail(str(error)))
     for _ in range(2):
         with pytest.raises(StorageError) as raised:
-            gateway.flusher.flush()
+            gateway.to_tables.flush()
         assert not health.flush_failed(raised.value)
     gateway.journal.append([half_record([_half(1)], 0, 1), op_record([(_op(1), None)])], 0)
     failing.mend(appender)
-    gateway.flusher.flush()
+    gateway.to_tables.flush()
     for name in ("half", "op"):
         assert _rows(tmp_path, name) == [(0, "t-0"), (1, "t-1")]
     assert gateway.journal.rows == 0
@@ -194,7 +194,7 @@ def test_a_record_that_cannot_be_read_is_told_in_one_line(tmp_path: Path) -> Non
     gateway.journal.append([half_record([_half(0)], 0, 0)], 0)
     gateway.journal._writer.execute("UPDATE record SET content = x'c1'")
     with pytest.raises(StorageError, match=r"a record of the journal cannot be read"):
-        gateway.flusher.flush()
+        gateway.to_tables.flush()
     assert [found.kind for found in gateway.journal.read(1, 1)] == [Kind.HALF]
     gateway.crash()
 
@@ -212,8 +212,8 @@ def test_what_is_enough_for_a_flush_does_not_wait_for_the_next(tmp_path: Path) -
             if not gateway.journal.rows:
                 done.set()
 
-        loop = FlushLoop(
-            gateway.flusher, gateway.journal, 3600, HealthState(lambda error: pytest.fail(str(error))), flushed
+        loop = JournalToTablesLoop(
+            gateway.to_tables, gateway.journal, 3600, HealthState(lambda error: pytest.fail(str(error))), flushed
         )
         running = asyncio.create_task(loop.run())
         await asyncio.wait_for(done.wait(), PATIENCE_S)
@@ -231,7 +231,7 @@ def test_an_empty_journal_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyP
     gateway.journal.append(
         [half_record([_half(0)], 0, 0), half_record([_half(1)._replace(body=b"x" * LARGE)], 0, 1)], 0
     )
-    gateway.flusher.flush()
+    gateway.to_tables.flush()
     small_disk(monkeypatch, tmp_path / "_journal")
     rooms: list[bool] = []
 
@@ -241,7 +241,7 @@ def test_an_empty_journal_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyP
             loop.close()
 
         health = HealthState(lambda error: pytest.fail(str(error)))
-        loop = FlushLoop(gateway.flusher, gateway.journal, 3600, health, flushed)
+        loop = JournalToTablesLoop(gateway.to_tables, gateway.journal, 3600, health, flushed)
         await asyncio.wait_for(loop.run(), PATIENCE_S)
 
     assert not gateway.journal.room()
@@ -256,20 +256,20 @@ def test_a_flush_that_failed_while_it_was_closed_is_followed_by_another(tmp_path
     gateway.journal.append([half_record([_half(0)], 0, 0)], 0)
     (tmp_path / "half").rename(tmp_path / "away")
     (tmp_path / "half").write_text("no folder")
-    flush = gateway.flusher.flush
+    flush = gateway.to_tables.flush
     health = HealthState(lambda error: pytest.fail(str(error)))
-    loop = FlushLoop(gateway.flusher, gateway.journal, 3600, health, lambda _: None)
+    loop = JournalToTablesLoop(gateway.to_tables, gateway.journal, 3600, health, lambda _: None)
 
     def closed_and_mended() -> list[Unflushed]:
         try:
             return flush()
         finally:
-            gateway.flusher.flush = flush  # type: ignore[method-assign]
+            gateway.to_tables.flush = flush  # type: ignore[method-assign]
             loop.close()
             (tmp_path / "half").unlink()
             (tmp_path / "away").rename(tmp_path / "half")
 
-    gateway.flusher.flush = closed_and_mended  # type: ignore[method-assign]
+    gateway.to_tables.flush = closed_and_mended  # type: ignore[method-assign]
     asyncio.run(asyncio.wait_for(loop.run(), PATIENCE_S))
     assert [number for number, _ in _rows(tmp_path, "half")] == [0]
     gateway.crash()

@@ -13,7 +13,7 @@ from checkback.errors import CheckbackError
 from checkback.landing.batch import Landing
 from checkback.landing.landing_queries import Landed
 from checkback.storage.checkpoints.checkpoint import plan_versions
-from checkback.storage.queue_owners import QueueOwner, Queues
+from checkback.storage.queue_owners import OwnedQueues, QueueOwner
 from landing.fixtures import Lakehouse, half, killed_before, op
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def test_of_two_that_land_at_once_one_takes_a_message(
 
     def come_late(landing: Landing, good: DataFrame, *given: Any) -> None:
         monkeypatch.undo()
-        queues = Queues(lake.tables, "half", QueueOwner.FILES, lake.settings.operator.queue)
+        queues = OwnedQueues(lake.tables, "half", QueueOwner.FILES, lake.settings.operator.queue)
         queues.refused([0])
         assert lake.tables.append(good, "half", "land/other/half", 0, fence=queues.fence())
         write(landing, good, *given)
@@ -176,7 +176,7 @@ def test_messages_that_another_lands_in_the_same_batch_are_not_repeated(
 
     def come_late(landing: Landing, lines: DataFrame, parsed: DataFrame, app: str, batch_id: int) -> None:
         monkeypatch.undo()
-        queues = Queues(lake.tables, "half", QueueOwner.FILES, lake.settings.operator.queue)
+        queues = OwnedQueues(lake.tables, "half", QueueOwner.FILES, lake.settings.operator.queue)
         queues.refused([0])
         plan = plan_versions(f"{app}/half", batch_id, landing._time)
         assert lake.tables.append(parsed, "half", f"{app}/half", batch_id, plan, None, queues.fence())
@@ -193,15 +193,15 @@ def test_messages_that_another_lands_in_the_same_batch_are_not_repeated(
 def test_gateway_that_claims_a_queue_during_a_batch_keeps_it(
     lake: Lakehouse, inbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look = Queues.refused
+    look = OwnedQueues.refused
 
-    def look_and_be_late(queues: Queues, wanted: Iterable[int]) -> dict[int, str]:
+    def look_and_be_late(queues: OwnedQueues, wanted: Iterable[int]) -> dict[int, str]:
         found = look(queues, wanted)
         monkeypatch.undo()
         lake.gateway(0)
         return found
 
-    monkeypatch.setattr(Queues, "refused", look_and_be_late)
+    monkeypatch.setattr(OwnedQueues, "refused", look_and_be_late)
     (inbox / "a.jsonl").write_text(f"{half(0)}\n{half(0, queue_id=1)}")
     assert lake.land(half=inbox) == Landed(half=1, rejected=1)
     assert lake.rows("half", "queue_id") == [(1,)]

@@ -17,8 +17,8 @@ from checkback.query.engines.duckdb_engine import DuckDBEngine
 from checkback.query.status.progress import Progress, RunSchedule
 from checkback.query.status.screen import Line, as_json, check_rows, group_rows, lines
 from checkback.query.status.status import (
+    CommittedNotPublished,
     ConsumerFacts,
-    Lost,
     ReconcileFacts,
     Status,
     TableFacts,
@@ -28,7 +28,7 @@ from checkback.query.undelivered_messages import UnpublishedTopic
 from checkback.query.versions.view import View
 from checkback.settings import Settings
 from checkback.storage.checkpoints.checkpoint import Batch
-from checkback.storage.log.commit_reader import Unread
+from checkback.storage.log.commit_reader import Backlog
 from checkback.storage.tables import Tables
 from checkback.storage.timestamps import iso, time_of
 from support.pending_columns import GROUP_COLUMNS
@@ -70,7 +70,7 @@ _STATUS = Status(
     reconcile=ReconcileFacts(
         "process 12 on host",
         Progress(_DONE, _DONE, _NOW - 3_500),
-        {"half": Unread(12, _NOW - 2_000), "op": Unread(0, None)},
+        {"half": Backlog(12, _NOW - 2_000), "op": Backlog(0, None)},
     ),
     facts=_LEDGER,
 )
@@ -226,7 +226,7 @@ def test_commits_that_came_after_another_decision_are_told_first(tmp_path: Path)
 
 def test_name_longer_than_its_column_is_apart_from_the_text() -> None:
     out = Console(file=StringIO(), width=200)
-    out.print(_screen(replace(_STATUS, facts=replace(_LEDGER, lost=Lost(1)))))
+    out.print(_screen(replace(_STATUS, facts=replace(_LEDGER, lost=CommittedNotPublished(1)))))
     assert isinstance(out.file, StringIO)
     told = out.file.getvalue().splitlines()
     assert told[0].startswith("committed, not published 1 in the last day")

@@ -14,7 +14,7 @@ import grpc  # type: ignore[import-untyped]
 import pytest
 from pyspark.sql.connect.client.retries import Retrying
 
-from checkback.spark.connect_retry import Patience
+from checkback.spark.connect_retry import ConnectRetryPolicy
 from crash.books import audit, count
 from crash.fates import GROUP, Lander, answers
 from crash.process import PATIENCE_S, TOO_SLOW
@@ -125,7 +125,7 @@ def _overrides(root: str, endpoints: Sequence[str]) -> list[str]:
 def test_call_is_repeated_for_half_a_minute_and_none_after_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    patience, slept = Patience(), list[float]()
+    patience, slept = ConnectRetryPolicy(), list[float]()
 
     def call() -> None:
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:

@@ -13,7 +13,14 @@ from checkback.gateway.service import GatewayService
 from checkback.messages.limits import LONG_MAX
 from checkback.settings import Settings
 from checkback.storage.log.delta_log import DeltaLog
-from checkback.storage.queue_owners import ANY_TOPIC, QueueOwner, Queues, log_of_half, operators_queues, refuse_foreign
+from checkback.storage.queue_owners import (
+    ANY_TOPIC,
+    OwnedQueues,
+    QueueOwner,
+    log_of_half,
+    operators_queues,
+    refuse_foreign,
+)
 from checkback.storage.tables import Tables
 from operate.fixtures import Lakehouse
 
@@ -34,7 +41,7 @@ def claimed(tables: Tables, *queues: int) -> None:
     claim(half, op)
 
 
-def committed(tables: Tables, queues: Queues, batch: int = 0) -> None:
+def committed(tables: Tables, queues: OwnedQueues, batch: int = 0) -> None:
     """A landing's commit, as Tables.append makes it."""
     expected, marks = queues.fence()
     tables.log("half").commit_after([], expected, {**marks, "land/q/half": batch})
@@ -43,7 +50,7 @@ def committed(tables: Tables, queues: Queues, batch: int = 0) -> None:
 def test_each_owner_is_told_and_refused(tables: Tables) -> None:
     claimed(tables, 0, 7)
     tables.log("half").commit_after([], {}, {"operator/9": 0, "operator/RESUME/0/1/g/t": 0, "kafka/1000": 5})
-    files = Queues(tables, "half", QueueOwner.FILES, NEVER).refused([0, 1, 7, 9, 1000, NEVER])
+    files = OwnedQueues(tables, "half", QueueOwner.FILES, NEVER).refused([0, 1, 7, 9, 1000, NEVER])
     assert {queue: reason.partition(" is ")[2].partition(",")[0] for queue, reason in files.items()} == {
         0: "the gateway's",
         7: "the gateway's",
@@ -51,14 +58,14 @@ def test_each_owner_is_told_and_refused(tables: Tables) -> None:
         1000: "of a topic of Kafka",
         NEVER: "the operator's",
     }
-    assert set(Queues(tables, "half", QueueOwner.KAFKA, NEVER).refused([0, 1000, 1001])) == {0}
+    assert set(OwnedQueues(tables, "half", QueueOwner.KAFKA, NEVER).refused([0, 1000, 1001])) == {0}
     assert operators_queues(DeltaLog("half", tables.location("half"))) == {9}
     # An op for a topic's half message may come by a file.
-    assert set(Queues(tables, "op", QueueOwner.FILES, NEVER).refused([0, 9, 1000])) == {0, 9}
+    assert set(OwnedQueues(tables, "op", QueueOwner.FILES, NEVER).refused([0, 9, 1000])) == {0, 9}
 
 
 def test_a_gateway_that_comes_first_fences_the_commit(tables: Tables) -> None:
-    queues = Queues(tables, "half", QueueOwner.FILES, NEVER)
+    queues = OwnedQueues(tables, "half", QueueOwner.FILES, NEVER)
     assert queues.refused([0, 1]) == {}
     claimed(tables, 0)
     with pytest.raises(FencedError):
@@ -70,7 +77,7 @@ def test_a_gateway_that_comes_first_fences_the_commit(tables: Tables) -> None:
 
 
 def test_a_gateway_that_comes_later_is_not_disturbed_by_what_landed(tables: Tables) -> None:
-    queues = Queues(tables, "half", QueueOwner.FILES, NEVER)
+    queues = OwnedQueues(tables, "half", QueueOwner.FILES, NEVER)
     for batch in range(3):
         assert queues.refused([0]) == {}
         committed(tables, queues, batch)
@@ -81,7 +88,7 @@ def test_a_gateway_that_comes_later_is_not_disturbed_by_what_landed(tables: Tabl
 @pytest.mark.parametrize("owner", [QueueOwner.FILES, QueueOwner.KAFKA])
 def test_of_two_that_land_on_a_queue_at_once_the_second_looks_again(tables: Tables, owner: QueueOwner) -> None:
     """Each has a checkpoint of its own: what the first has landed was not there when the second looked."""
-    first, second = (Queues(tables, "half", owner, NEVER, mark=12) for _ in range(2))
+    first, second = (OwnedQueues(tables, "half", owner, NEVER, mark=12) for _ in range(2))
     for batch in range(2):
         for queues in (first, second):
             assert queues.refused([1000]) == {}
@@ -94,7 +101,7 @@ def test_of_two_that_land_on_a_queue_at_once_the_second_looks_again(tables: Tabl
 
 
 def test_a_topic_keeps_its_queues(tables: Tables) -> None:
-    queues = Queues(tables, "half", QueueOwner.KAFKA, NEVER, mark=12)
+    queues = OwnedQueues(tables, "half", QueueOwner.KAFKA, NEVER, mark=12)
     assert queues.refused([1000, 1001]) == {}
     committed(tables, queues)
     log = log_of_half(tables)
@@ -102,12 +109,12 @@ def test_a_topic_keeps_its_queues(tables: Tables) -> None:
     refuse_foreign(log, [1000], QueueOwner.KAFKA, "kafka.queue_base")  # a broker that gives no ids
     with pytest.raises(SettingsError, match="half queue 1001 holds messages of another topic"):
         refuse_foreign(log, [1001], QueueOwner.KAFKA, "kafka.queue_base", mark=13)
-    assert set(Queues(tables, "half", QueueOwner.FILES, NEVER).refused([1000, 1002])) == {1000}
+    assert set(OwnedQueues(tables, "half", QueueOwner.FILES, NEVER).refused([1000, 1002])) == {1000}
 
 
 def test_a_topic_takes_no_queue_of_another_one(tables: Tables) -> None:
     """A partition was added to it: it is not looked at at the start only."""
-    mine, others = (Queues(tables, "half", QueueOwner.KAFKA, NEVER, mark) for mark in (12, 13))
+    mine, others = (OwnedQueues(tables, "half", QueueOwner.KAFKA, NEVER, mark) for mark in (12, 13))
     others.refused([1001])
     committed(tables, others)
     told = "queue_id: 1001 is of another topic of Kafka, whose messages come by no other door"
@@ -115,15 +122,18 @@ def test_a_topic_takes_no_queue_of_another_one(tables: Tables) -> None:
     committed(tables, mine)
     assert others.refused([1001]) == {}
     for mark in (12, ANY_TOPIC):
-        unknown = Queues(tables, "half", QueueOwner.KAFKA, NEVER, mark)
+        unknown = OwnedQueues(tables, "half", QueueOwner.KAFKA, NEVER, mark)
         unknown.refused([1000])
         committed(tables, unknown, 1)  # a broker that gives no ids does not make them forgotten
     assert tables.log("half").versions(["kafka/1000", "kafka/1001"]) == {"kafka/1000": 12, "kafka/1001": 13}
 
 
 def test_a_topic_that_comes_first_fences_the_commit(tables: Tables) -> None:
-    topic = Queues(tables, "half", QueueOwner.KAFKA, NEVER, mark=12)
-    late = [Queues(tables, "half", QueueOwner.KAFKA, NEVER, mark=13), Queues(tables, "half", QueueOwner.FILES, NEVER)]
+    topic = OwnedQueues(tables, "half", QueueOwner.KAFKA, NEVER, mark=12)
+    late = [
+        OwnedQueues(tables, "half", QueueOwner.KAFKA, NEVER, mark=13),
+        OwnedQueues(tables, "half", QueueOwner.FILES, NEVER),
+    ]
     for queues in (topic, *late):
         assert queues.refused([1000]) == {}
     committed(tables, topic)
@@ -167,6 +177,6 @@ def test_settings_that_give_a_queue_twice_are_refused(settings: dict[str, object
 
 def test_tables_that_spark_writes_know_the_operators_queue_only(tmp_path: Path) -> None:
     storage = {"root": str(tmp_path), "writer": "spark"}
-    queues = Queues(Tables.of(Settings.model_validate({"storage": storage}).storage), "half", QueueOwner.FILES, 9)
+    queues = OwnedQueues(Tables.of(Settings.model_validate({"storage": storage}).storage), "half", QueueOwner.FILES, 9)
     assert set(queues.refused([0, 9])) == {9}
     assert queues.fence()[1] == {}

@@ -13,7 +13,7 @@ from checkback.reconcile.state import partition_batch
 from checkback.what_if.comparison import compare, total
 from checkback.what_if.recorded_segment import Recorded
 from checkback.what_if.records import NEVER
-from checkback.what_if.replay import Answers, replayed
+from checkback.what_if.replay import SegmentAnswers, replayed
 from checkback.what_if.timeline import Cadence, Timeline
 from simulator.lives import SLOTS
 from simulator.reconcile import SIZE
@@ -98,7 +98,7 @@ def test_every_transaction_ends(changes: dict[str, int]) -> None:
         for (_, number), rows in history.segments.items():
             recorded = Recorded.of(rows, timeline)
             changed = timeline.under({"count_undelivered": True, **changes})
-            answers = Answers(recorded, timeline)
+            answers = SegmentAnswers(recorded, timeline)
             found = replayed(recorded, answers, number * SIZE, SIZE, changed, history.cadence)
             ended = recorded.outcomes["turn"] < NEVER
             assert (found["state"][ended] > 0).all(), f"history {seed}"

@@ -13,7 +13,7 @@ from checkback.reconcile.segment import Rules
 from checkback.what_if.comparison import Figures, compare
 from checkback.what_if.recorded_segment import Recorded
 from checkback.what_if.records import NEVER, RECORDED, Answered, Row, State
-from checkback.what_if.replay import Answers, replayed
+from checkback.what_if.replay import SegmentAnswers, replayed
 from checkback.what_if.timeline import Cadence, Timeline
 
 _RULES = Rules(timeout=6_000, check_interval=60_000, check_max=2, max_age=10**9)
@@ -48,7 +48,7 @@ def _timeline(*times: int, rules: Rules = _RULES) -> Timeline:
 def _under(timeline: Timeline, *rows: tuple[Any, ...], **changes: Any) -> Any:
     """The outcome of the one transaction under the changed rules; by those in force it is as recorded."""
     recorded = Recorded.of(np.array(list(rows), RECORDED), timeline)
-    cadence, answers = Cadence.of(timeline, recorded.needs), Answers(recorded, timeline)
+    cadence, answers = Cadence.of(timeline, recorded.needs), SegmentAnswers(recorded, timeline)
     first = replayed(recorded, answers, 0, _SIZE, timeline, cadence)
     same = ["state", "source", "reason", "checks", "turn"]
     assert first[same].tolist() == recorded.outcomes[same].tolist()

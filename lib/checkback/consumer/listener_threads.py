@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from checkback.consumer.process_queues import ProcessQueues
 
 
-class Caller:
-    """What each of these threads runs; it is told the outcome of each call (`listener_calls.Consuming`)."""
+class ListenerThreads:
+    """Takes messages and calls the listener, in each thread; receives the outcomes (`listener_calls.Consuming`)."""
 
     def __init__(
         self,

@@ -22,10 +22,10 @@ from checkback.consumer.dead_letters import DeadLetters
 from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.group.membership import Membership
 from checkback.consumer.listener_calls import Listening, TransactionalListening, one_listener, refuse_unfit
-from checkback.consumer.listener_threads import Caller
+from checkback.consumer.listener_threads import ListenerThreads
 from checkback.consumer.options import ConsumerOptions
 from checkback.consumer.process_queues import ProcessQueues, warn
-from checkback.consumer.reader_thread import Reader
+from checkback.consumer.reader_thread import ReaderThread
 from checkback.consumer.storage import consumer_tables, no_topic, refuse_no_tables
 from checkback.consumer.topic_reader import TopicReader
 from checkback.errors import SettingsError
@@ -179,14 +179,14 @@ class PushConsumer:
             table, self.member, self._selectors, options.session_timeout.total_seconds(), starts, **kind
         )
         poll_s = _POLL_STORE_S if is_registered(self._tables.root) else _POLL_S
-        reader = Reader(hand, batches, {topic: self._reader(topic, batches) for topic in self._selectors}, poll_s)
+        reader = ReaderThread(hand, batches, {topic: self._reader(topic, batches) for topic in self._selectors}, poll_s)
         unfiltered = {topic: TopicReader(self._tables, topic, batches) for topic in self._selectors}
         letters = DeadLetters(self._tables, self.group)
         coordinator = Coordinator(hand, member, letters, unfiltered, table.table_id, self._positions, options.levels_ms)
         member.join()
         coordinator.adopt()
-        caller = Caller(hand, listening, member, options)
-        targets = [("reader", reader.run), *((str(number), caller.run) for number in range(options.threads))]
+        listener_threads = ListenerThreads(hand, listening, member, options)
+        targets = [("reader", reader.run), *((str(number), listener_threads.run) for number in range(options.threads))]
         group = self._thread("group", coordinator.run, 2 * poll_s, options.commit_interval.total_seconds())
         self._threads = [group, *(self._thread(*target) for target in targets)]
         self._coordinator = coordinator  # from here on `close` ends it

@@ -36,7 +36,7 @@ _IS_CONSUMED = "nothing to do: later batches are consumed, and what was publishe
 _GONE = "the message is no longer in the topic's table"
 
 
-class Reader:
+class ReaderThread:
     """Reads ahead for all queues in hand. ``poll_s``: time between looks for new batches."""
 
     def __init__(

@@ -97,7 +97,7 @@ async def _serve(
     _release_memory()
     gc.freeze()
     gc.set_threshold(20_000, 20, 10)
-    # The loop never computes for long, the flusher does: Python's 5 ms for each time that it takes the GIL are many.
+    # The loop never computes for long, the journal's thread does: 5 ms (Python's default) are too long for the loop.
     sys.setswitchinterval(0.0005)
     server = _Server(_config(settings.gateway, create_app(service, metrics, settings.gateway)), service)
     by_signal.ends(server)

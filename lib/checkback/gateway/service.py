@@ -18,7 +18,7 @@ from checkback.gateway.deduplication.history import DeduplicationHistory
 from checkback.gateway.half_messages import HalfMessageWriter
 from checkback.gateway.health import HealthState, steady_ms
 from checkback.gateway.journal.group_commit import InLoop, JournalIntake, drive, to_journal, to_table
-from checkback.gateway.journal.journal_to_tables import Flusher, FlushLoop, behind_s
+from checkback.gateway.journal.journal_to_tables import JournalToTables, JournalToTablesLoop, behind_s
 from checkback.gateway.journal.recovery import open_journal, own_queues, recover, refuse_missing_tables
 from checkback.gateway.ops import OpWriter
 from checkback.gateway.ownership import first_app
@@ -74,8 +74,8 @@ class GatewayService:
         refuse_foreign(half.log, gateway.queues, QueueOwner.GATEWAY, "gateway.queues")
         self.journal = open_journal(settings, half, op)
         try:
-            flusher = None if self.journal is None else Flusher(self.journal, half, op, metrics)
-            self.recovered = recover(self.journal, flusher, history)
+            to_tables = None if self.journal is None else JournalToTables(self.journal, half, op, metrics)
+            self.recovered = recover(self.journal, to_tables, history)
             self.journal = own_queues(self.journal, settings, half, op, history, take_over)
             others = history.others(gateway.queues)
             # Claimed: from here on no other process assigns offsets, so what is read next cannot become stale.
@@ -101,10 +101,10 @@ class GatewayService:
         self._history = history
         self._metrics = metrics
         self._intake: JournalIntake | None = None
-        self._flushing: FlushLoop | None = None
-        if self.journal is not None and flusher is not None:
-            self._flushing = FlushLoop(
-                flusher, self.journal, gateway.flush.total_seconds(), self.health, self._on_flush
+        self._flushing: JournalToTablesLoop | None = None
+        if self.journal is not None and to_tables is not None:
+            self._flushing = JournalToTablesLoop(
+                to_tables, self.journal, gateway.flush.total_seconds(), self.health, self._on_flush
             )
             self._intake = JournalIntake(self.journal, self._flushing.hurry)
             journal = self.journal
@@ -162,7 +162,7 @@ class GatewayService:
             following.cancel()
             self._thread.shutdown(wait=False)
 
-    async def _run_with_journal(self, journal: Journal, flushing: FlushLoop) -> None:
+    async def _run_with_journal(self, journal: Journal, flushing: JournalToTablesLoop) -> None:
         queues: list[GroupCommit[Any]] = [self.halves.commits, self.ops.commits]
         flush = asyncio.create_task(flushing.run())
         commit = asyncio.create_task(drive("journal", queues, to_journal(journal), in_loop=InLoop()))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from checkback.storage.checkpoints.seen_commits import SeenCommits
     from checkback.storage.files.fsync import QueryFlush
-    from checkback.storage.queue_owners import Queues
+    from checkback.storage.queue_owners import OwnedQueues
     from checkback.storage.tables import Tables
 
 _log = logging.getLogger("checkback.land")
@@ -57,7 +57,7 @@ class Landing:
         tables: Tables,
         kind: Kind,
         reader: Reader,
-        queues: Queues,
+        queues: OwnedQueues,
         lines: Callable[[DataFrame], DataFrame | None],
         confirm: Callable[[], object],
         seen: SeenCommits,

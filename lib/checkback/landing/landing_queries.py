@@ -19,7 +19,7 @@ from checkback.storage.checkpoints.seen_commits import SeenCommits
 from checkback.storage.crash_recovery import torn_query
 from checkback.storage.files import filesystem
 from checkback.storage.files.paths import for_spark
-from checkback.storage.queue_owners import ANY_TOPIC, Queues
+from checkback.storage.queue_owners import ANY_TOPIC, OwnedQueues
 from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def run(
 
     landings = {
         kind: _landing(
-            tables, kind, inlet, Queues(tables, kind, owner, settings.operator.queue, mark), settings.delay.max
+            tables, kind, inlet, OwnedQueues(tables, kind, owner, settings.operator.queue, mark), settings.delay.max
         )
         for kind, inlet in inlets.items()
     }
@@ -156,7 +156,7 @@ def _refuse_misfit(spark: SparkSession, tables: Tables, kind: Kind, query: str) 
         raise StateError(what, tables.checkpoint(query), ANEW)
 
 
-def _landing(tables: Tables, kind: Kind, inlet: LandingStream, queues: Queues, max_delay: timedelta) -> Landing:
+def _landing(tables: Tables, kind: Kind, inlet: LandingStream, queues: OwnedQueues, max_delay: timedelta) -> Landing:
     flush, seen = tables.flush_of(inlet.query, "half"), SeenCommits(tables, inlet.query, ANEW)
     return Landing(tables, kind, inlet.reader, queues, inlet.lines, inlet.confirm, seen, flush, max_delay)
 

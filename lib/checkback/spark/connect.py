@@ -58,7 +58,7 @@ def connected(url: str) -> SparkSession:
     from pyspark.sql import SparkSession
     from pyspark.sql.connect.session import SparkSession as Session
 
-    from checkback.spark.connect_retry import Patience
+    from checkback.spark.connect_retry import ConnectRetryPolicy
 
     await_server(url)
     for lost in (Session._default_session, getattr(Session._active_session, "session", None)):
@@ -72,7 +72,7 @@ def connected(url: str) -> SparkSession:
             os.environ.pop(_MODE, None)
         raise
     client: Any = spark.client
-    client.set_retry_policies([Patience()])
+    client.set_retry_policies([ConnectRetryPolicy()])
     warnings.filterwarnings("ignore", "StreamingQueryListenerBus Handler thread")  # the call that fails says it
     return spark
 

@@ -8,7 +8,7 @@ from pyspark.sql.connect.client.retries import DefaultPolicy, RetryPolicyState
 _TRIES, _PAUSE_MS = 16, 2000
 
 
-class Patience(DefaultPolicy):
+class ConnectRetryPolicy(DefaultPolicy):
     """Once a call has been repeated in vain, no other call of the session is repeated: `stop` is one, too."""
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Patience(DefaultPolicy):
 
 
 class _Tries(RetryPolicyState):
-    def __init__(self, patience: Patience) -> None:
+    def __init__(self, patience: ConnectRetryPolicy) -> None:
         super().__init__(patience)
         self._patience = patience
 

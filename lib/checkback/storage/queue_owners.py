@@ -42,7 +42,7 @@ class QueueOwner(Enum):
         }[self]
 
 
-class Queues:
+class OwnedQueues:
     """The queues an owner lands in, checked before each write. ``operator``: the queue of operator.queue.
 
     ``mark``: the version that identifies a Kafka topic as the owner of its queues.

@@ -13,7 +13,7 @@ import numpy as np
 from checkback.reconcile.records.segment_records import Kind
 from checkback.what_if.recorded_segment import Recorded
 from checkback.what_if.records import OUTCOME, State
-from checkback.what_if.replay import Answers, replayed
+from checkback.what_if.replay import SegmentAnswers, replayed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -143,7 +143,7 @@ def compare(rows: Records, base: int, size: int, timeline: Timeline, changed: Ti
     counted. So is a message without a transaction, which is never pending, but not counted.
     """
     recorded = Recorded.of(rows, timeline)
-    answers = Answers(recorded, timeline)
+    answers = SegmentAnswers(recorded, timeline)
     again = replayed(recorded, answers, base, size, timeline, cadence)
     same_rules = changed.rules == timeline.rules
     found = again if same_rules else replayed(recorded, answers, base, size, changed, cadence)

@@ -44,7 +44,7 @@ class _Check:
     sent: bool = False
 
 
-class Answers:
+class SegmentAnswers:
     """The answers of one segment."""
 
     def __init__(self, recorded: Recorded, timeline: Timeline) -> None:
@@ -139,7 +139,9 @@ _STATES = {
 }
 
 
-def replayed(recorded: Recorded, answers: Answers, base: int, size: int, rules: Timeline, cadence: Cadence) -> Records:
+def replayed(
+    recorded: Recorded, answers: SegmentAnswers, base: int, size: int, rules: Timeline, cadence: Cadence
+) -> Records:
     """Replay a segment of ``size`` offsets from ``base`` by these ``rules``: OUTCOME records.
 
     After the last recorded batch it goes on for the transactions that are decided in the record. There are as many
@@ -152,7 +154,7 @@ class _Replay:
     """With ticks, and with the answers that are on their way instead of the recorded ones."""
 
     def __init__(
-        self, recorded: Recorded, answers: Answers, base: int, size: int, rules: Timeline, cadence: Cadence
+        self, recorded: Recorded, answers: SegmentAnswers, base: int, size: int, rules: Timeline, cadence: Cadence
     ) -> None:
         self._recorded = recorded
         self._rules = rules

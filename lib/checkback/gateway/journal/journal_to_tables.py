@@ -1,4 +1,4 @@
-"""Moves what the journal has to the tables, half messages first, exactly once by the journal's position."""
+"""Commits the journal's records to the tables, half messages first; exactly once, by the position in the journal."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _ROWS = 10 * COMMIT_ROWS
 _PAUSE_MAX_S = 10.0
 
 
-class Flusher:
-    """Flushes the journal to the tables. Its methods that block belong to one thread.
+class JournalToTables:
+    """Commits the journal's records to `half` and `op`. Its blocking methods belong to one thread.
 
     Step 1: read the journal's oldest records that are not in the tables.
     Step 2: commit their half messages to `half`, with the last record's position.
     Step 3: commit their ops to `op`, likewise: no op is in the table before its half message.
     Step 4: the journal may delete the records.
 
-    After a crash in between, the position in each table tells what it has.
+    After a crash in between, the position in each table shows which records it has.
     """
 
     def __init__(self, journal: Journal, half: Appender, op: Appender, metrics: Metrics) -> None:
@@ -74,7 +74,7 @@ class Flusher:
 
     @property
     def behind(self) -> bool:
-        """Has the journal at least half of what a flush takes, or of what it may have?"""
+        """True if the journal has at least half of a flush, or half of its maximum."""
         journal = self._journal
         return journal.rows >= _ROWS // 2 or journal.size >= COMMIT_BYTES // 2 or journal.half_full
 
@@ -86,22 +86,22 @@ class Flusher:
         return count
 
 
-class FlushLoop:
-    """Flushes every ``interval_s``, without a pause while it is behind, until closed, then all that is left.
+class JournalToTablesLoop:
+    """Commits the journal every ``interval_s``, without a pause while it lags; after `close` the remaining records.
 
     Belongs to one event loop.
     """
 
     def __init__(
         self,
-        flusher: Flusher,
+        to_tables: JournalToTables,
         journal: Journal,
         interval_s: float,
         health: HealthState,
         flushed: Callable[[Sequence[Unflushed]], None],
     ) -> None:
-        """``flushed`` is called with the records of each flush, and with none of each that failed."""
-        self._flusher = flusher
+        """``flushed`` is called with the records of each flush; with none if it failed."""
+        self._to_tables = to_tables
         self._journal = journal
         self._interval_s = interval_s
         self._health = health
@@ -121,11 +121,11 @@ class FlushLoop:
         with closing_thread("flush") as thread:
             while not self._closed or self._journal.rows:
                 began = loop.time()
-                # a flush that began before `close` may have failed by what is mended since: another follows
+                # a flush that began before `close` may have failed for a reason that is gone: another follows
                 last = self._closed
                 try:
                     due = self._journal.rows or not self._journal.room()
-                    records = await loop.run_in_executor(thread, self._flusher.flush) if due else []
+                    records = await loop.run_in_executor(thread, self._to_tables.flush) if due else []
                 except Exception as error:
                     self._failed = True
                     self._flushed(())
@@ -136,7 +136,7 @@ class FlushLoop:
                     self._failed = False
                     self._health.flushed()
                     self._flushed(records)
-                    pause = 0.0 if self._flusher.behind else self._interval_s
+                    pause = 0.0 if self._to_tables.behind else self._interval_s
                 if not self._closed:
                     self._hurried.clear()
                     with suppress(asyncio.TimeoutError):
@@ -155,9 +155,9 @@ class FlushLoop:
     def _left(self, error: Exception) -> CheckbackError:
         why = str(CheckbackError(error.what, error.where)) if isinstance(error, CheckbackError) else reason(error)
         what = f"{self._journal.rows} messages are acknowledged and in the journal, not in the tables yet: {why}"
-        fix = error.fix if isinstance(error, CheckbackError) and error.fix else "mend that"
-        if isinstance(error, ReplacedError):  # the journal belongs to the one before
-            fix = "put the one of before back"
+        fix = error.fix if isinstance(error, CheckbackError) and error.fix else "repair that"
+        if isinstance(error, ReplacedError):  # the journal belongs to the previous table
+            fix = "restore the previous table"
         return StorageError(what, self._journal.path, f"{fix}, then start again: the start commits them")
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from checkback.gateway.appender import Appender
     from checkback.gateway.deduplication.history import DeduplicationHistory
-    from checkback.gateway.journal.journal_to_tables import Flusher
+    from checkback.gateway.journal.journal_to_tables import JournalToTables
     from checkback.settings import Settings
 
 #: places that are looked up at a time
@@ -103,19 +103,19 @@ def _refuse_outdated(journal: Journal, versions: Mapping[str, int | None]) -> in
     return started
 
 
-def recover(journal: Journal | None, flusher: Flusher | None, history: DeduplicationHistory) -> int:
+def recover(journal: Journal | None, to_tables: JournalToTables | None, history: DeduplicationHistory) -> int:
     """Commit what the journal has and the tables have not; returns how many messages and ops that was.
 
     They land at the offsets that were acknowledged, also if another gateway owns the queues by now: it left them free.
 
-    Raises StorageError if there are other messages at these offsets, and what `Flusher.flush` raises.
+    Raises StorageError if there are other messages at these offsets, and what `JournalToTables.flush` raises.
     """
-    if journal is None or flusher is None or not journal.rows:
+    if journal is None or to_tables is None or not journal.rows:
         return 0
     places = [
         (record.queue_id, offset)
         for record in journal.unflushed()
-        if record.kind is Kind.HALF and not flusher.has(record)
+        if record.kind is Kind.HALF and not to_tables.has(record)
         for offset in range(record.first, record.first + record.rows)
     ]
     for start in range(0, len(places), _LOOKED_UP):
@@ -125,7 +125,7 @@ def recover(journal: Journal | None, flusher: Flusher | None, history: Deduplica
             what = f"{len(taken)} half messages of the journal cannot land: others are at their offsets"
             fix = f"the first is queue {queue_id}, offset {offset}: was half restored?"
             raise StorageError(what, journal.path, f"{fix}; move the journal away to start without them")
-    return flusher.drain()
+    return to_tables.drain()
 
 
 def _begin_start(journal: Journal, half: Appender) -> None:

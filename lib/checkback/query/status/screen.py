@@ -14,7 +14,7 @@ from checkback.storage.timestamps import iso, time_of
 if TYPE_CHECKING:
     from checkback.query.status.progress import RunSchedule
     from checkback.query.status.status import ConsumerFacts, Status, TableFacts
-    from checkback.storage.log.commit_reader import Unread
+    from checkback.storage.log.commit_reader import Backlog
 
 #: states of a decision
 STATES = ("COMMIT", "ROLLBACK", "DISCARD", "CANCEL")
@@ -283,10 +283,10 @@ def _schedule_json(schedule: RunSchedule) -> dict[str, Any]:
     return {"last_run": iso(schedule.last), "every_s": every, "next_by": iso(schedule.next_by)}
 
 
-def _unread_json(unread: Unread, now: int) -> dict[str, Any]:
-    since = unread.since
+def _unread_json(backlog: Backlog, now: int) -> dict[str, Any]:
+    since = backlog.since
     return {
-        "rows": unread.rows,
+        "rows": backlog.rows,
         "oldest": None if since is None else iso(since),
         "age_s": None if since is None else (now - since) / 1000,
     }

@@ -14,7 +14,7 @@ from checkback.query.time_series import outcomes_question
 from checkback.query.undelivered_messages import SCHEDULED, count_unpublished
 from checkback.storage.files.object_store import concurrently
 from checkback.storage.lock import lock_is_held
-from checkback.storage.log.commit_reader import CommitReader, Unread
+from checkback.storage.log.commit_reader import Backlog, CommitReader
 from checkback.storage.tables import Tables
 from checkback.storage.timestamps import ms_of, us_of
 from checkback.storage.valid_texts import CONSUMER_GROUP, CONSUMER_GROUP_END
@@ -54,11 +54,11 @@ class ReconcileFacts:
 
     owner: str | None = None
     progress: Progress | None = None
-    lag: Mapping[str, Unread] = field(default_factory=dict)
+    lag: Mapping[str, Backlog] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Lost:
+class CommittedNotPublished:
     """Transactions that committed in the last NEW, after they were decided otherwise: nothing is published.
 
     ``transactions``: the first of them: producer_group, transaction_id, queue_id, queue_offset, state (of the
@@ -86,7 +86,7 @@ class TableFacts:
     checks: tuple[tuple[str, str | None, str, int], ...] = ()
     unpublished: tuple[UnpublishedTopic, ...] = ()
     dead_letters: Mapping[str, int] = field(default_factory=dict)
-    lost: Lost = Lost()
+    lost: CommittedNotPublished = CommittedNotPublished()
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def _reconcile(tables: Tables, spark: SparkSession | None) -> ReconcileFacts:
     return ReconcileFacts(lock_is_held(tables), found, unread)
 
 
-def _unread(tables: Tables, name: str, done: Batch | None, spark: SparkSession | None) -> Unread | None:
+def _unread(tables: Tables, name: str, done: Batch | None, spark: SparkSession | None) -> Backlog | None:
     """What the last completed batch has not read of a source. From the table's log, without reading rows."""
     source = SOURCES.index(name)
     positions = () if done is None else done.positions
@@ -179,7 +179,7 @@ def _unread(tables: Tables, name: str, done: Batch | None, spark: SparkSession |
         )
         .first()
     )
-    return None if found is None else Unread(found["rows"], found["since"] if found["rows"] else None)
+    return None if found is None else Backlog(found["rows"], found["since"] if found["rows"] else None)
 
 
 _DECIDED = """
@@ -232,15 +232,15 @@ SELECT *, count(*) OVER () AS number FROM (
 
 
 def lost_question(now: datetime) -> Question:
-    """The question of `Lost`; each row has their number."""
+    """The question of `CommittedNotPublished`; each row has their number."""
     order = "committed_at, queue_id, queue_offset, transaction_id, state"
     return Question(_LOST, order, {"since": us_of(now - NEW)}).page(_NAMED)
 
 
-def _lost(view: View, now: datetime) -> Lost:
+def _lost(view: View, now: datetime) -> CommittedNotPublished:
     rows = _rows(view, lost_question(now))
     numbers = [row.pop("number") for row in rows]
-    return Lost(max(numbers, default=0), tuple(rows))
+    return CommittedNotPublished(max(numbers, default=0), tuple(rows))
 
 
 _DEAD_LETTERS = f"""

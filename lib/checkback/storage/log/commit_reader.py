@@ -32,7 +32,7 @@ _FEW, _NEAR = 8, 16
 
 
 @dataclass(frozen=True)
-class Unread:
+class Backlog:
     """A backlog: unread rows, and when the first of them landed (ms); None if there are none."""
 
     rows: int
@@ -76,7 +76,7 @@ class CommitReader:
                     return int(about.get("inCommitTimestamp", about["timestamp"]))
         return table_files.modified(commit_file(self.place, version))
 
-    def after(self, version: int, index: int = -1) -> Unread:
+    def after(self, version: int, index: int = -1) -> Backlog:
         """The rows added from ``version`` on, excluding that version's files up to ``index``.
 
         Rewritten files (dataChange false) and files without numRecords statistics are not counted.
@@ -87,7 +87,7 @@ class CommitReader:
                 since = self.made_at(number)
             with reading(self.place, unreadable):
                 total += sum(int(json.loads(file.get("stats") or "{}").get("numRecords", 0)) for file in brought)
-        return Unread(total, since)
+        return Backlog(total, since)
 
     def anything_after(self, version: int, index: int = -1) -> bool:
         """True if files of new rows were added from ``version`` on, excluding that version's files up to ``index``.

@@ -44,7 +44,7 @@ _REPAIR = "run `checkback maintain --repair`: it puts aside what is torn, and sa
 
 
 @dataclass(frozen=True)
-class Torn:
+class TornCommits:
     """``version``: the first one torn or missing; None = only a checkpoint of the log is torn.
 
     ``names``: the log files to move aside. ``flushed``: these versions were flushed to disk once. ``said``: what is
@@ -67,7 +67,7 @@ def refuse_torn(place: str, sync: bool = True) -> None:
         raise StorageError(torn.said, place, _REPAIR)
 
 
-def recover_log(place: str, force: bool = False) -> Torn | None:
+def recover_log(place: str, force: bool = False) -> TornCommits | None:
     """Move the torn files of a table's log aside and log a warning; None if nothing is torn.
 
     Safe with concurrent recoveries and writers. ``force``: also move versions that were flushed once, and check all
@@ -101,7 +101,7 @@ def last_checkpoint(place: str) -> int:
     return -1 if found is None else found
 
 
-def find_torn(place: str, checksums: bool = True) -> Torn | None:
+def find_torn(place: str, checksums: bool = True) -> TornCommits | None:
     """The torn files of the log of the table in a folder; None if there are none, or no table. Raises StorageError.
 
     ``checksums``: a checksum file proves that its version and all earlier ones were flushed. An object store has none:
@@ -118,7 +118,7 @@ def find_torn(place: str, checksums: bool = True) -> Torn | None:
         raise StorageError(f"the table's log cannot be read: {error.strerror}", place) from error
 
 
-def _find(place: str, believed: bool) -> Torn | None:
+def _find(place: str, believed: bool) -> TornCommits | None:
     log = os.path.join(place, LOG)
     names = os.listdir(log)
     commits, checksums, checkpoints = (_versions(kind, names) for kind in (COMMIT, _CHECKSUM, _CHECKPOINT))
@@ -140,9 +140,9 @@ def _find(place: str, believed: bool) -> Torn | None:
         flushed = any(version >= bad for version in checksums.values())
         there = f"{bad:020}.json" in commits
         how = "is empty or cut off, as a power cut leaves it" if there else "is missing below later ones"
-        return Torn(bad, tuple(sorted({*above, *torn})), flushed, f"version {bad} of the table's log {how}")
+        return TornCommits(bad, tuple(sorted({*above, *torn})), flushed, f"version {bad} of the table's log {how}")
     if torn:
-        return Torn(None, tuple(sorted(torn)), False, f"{torn[0]} of the table's log is empty or cut off")
+        return TornCommits(None, tuple(sorted(torn)), False, f"{torn[0]} of the table's log is empty or cut off")
     return None
 
 
