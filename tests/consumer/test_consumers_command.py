@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.cli import main
-from checkback.consumer.batch_listing import ListedBatch
+from checkback.consumer.batch_listing import BatchListing, ListedBatch
 from checkback.consumer.dead_letter_requests import Request, act, look, outcome
 from checkback.consumer.group.group_state import GroupState, MessageQueue, QueueState
 from checkback.consumer.group.group_table import GroupTable
@@ -375,7 +375,9 @@ _BATCHES = [
 def test_the_batch_of_a_dead_letter(batch_id: int, time: int, batch: int | None) -> None:
     one = Buried(MessageQueue("payments", 0), 0, 9, "tx", "orders", time, batch_id, 16, "x", START)
     expected = None if batch is None else MessageKey(_BATCHES[batch].key, 0, 9)
-    assert keys_of([one], _BATCHES) == [expected]
+    listed = BatchListing()
+    listed.extend(_BATCHES)
+    assert keys_of([one], listed) == [expected]
 
 
 @given(st.sets(st.integers(0, 5)), st.sets(st.integers(0, 5)))

@@ -44,7 +44,7 @@ def with_two_runs(lake: Published) -> ProcessQueue:
     log.refresh()
     topic, queue = TopicReader(lake.tables, "pay", log), ProcessQueue.of(QUEUE, QueueState(Position()), False, 1)
     for batches in (log.batches[:2], log.batches[2:]):
-        run = Run([batch.key for batch in batches])
+        run = Run(batches)
         queue.begin(run)
         for rows in topic.read(batches, {0: queue.fetched}):
             queue.add(rows)

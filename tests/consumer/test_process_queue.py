@@ -10,6 +10,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from checkback.consumer.batch_listing import ListedBatch
 from checkback.consumer.group.group_state import MessageQueue, QueueState
 from checkback.consumer.message_rows import MessageKeys, MessageRows
 from checkback.consumer.position import BatchKey, MessageKey, Position
@@ -101,7 +102,7 @@ def read_next(
     mine = batches[first : first + per_run]
     if not mine:
         return
-    run = Run(mine)
+    run = Run([ListedBatch(batch, batch.batch_time, None) for batch in mine])
     fetched = queue.fetched
     queue.begin(run)
     keys = [
@@ -119,7 +120,7 @@ def read_next(
 
 
 def test_what_has_something_consumed_behind_it_is_finished_before_it_is_given_back() -> None:
-    queue, run = process_queue(), Run([BatchKey("a", 0, 0)])
+    queue, run = process_queue(), Run([ListedBatch(BatchKey("a", 0, 0), 0, None)])
     queue.begin(run)
     queue.add(rows([(0, offset) for offset in range(6)]))
     queue.end(run)

@@ -34,9 +34,9 @@ def row(number: int, at: int = 0, application: str | None = "a", **more: Any) ->
     }
 
 
-def runs(rows: list[dict[str, Any]], **more: Any) -> list[dict[str, Any]]:
+def runs(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What `runs_of` makes of them."""
-    found: list[dict[str, Any]] = runs_of(pa.Table.from_pylist(rows, _SCHEMA), **more).to_pylist()
+    found: list[dict[str, Any]] = runs_of(pa.Table.from_pylist(rows, _SCHEMA)).to_pylist()
     return found
 
 
@@ -101,7 +101,6 @@ def test_run_is_not_too_large() -> None:
     assert ids(runs([row(0, committed=3 * half), row(1, 1), row(2, 2)])) == [(None, 0), (1, 2)]
     hours = [row(number, number * 43_200) for number in range(4)]
     assert ids(runs(hours)) == [(0, 2), (None, 3)]
-    assert ids(runs([row(number) for number in range(5)], most_batches=2)) == [(0, 1), (2, 3), (None, 4)]
 
 
 def test_another_applications_batch_between_keeps_batches_apart() -> None:

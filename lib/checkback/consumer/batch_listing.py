@@ -6,19 +6,42 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from checkback.consumer.position import BatchKey, Position, last_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
 
 
 class ListedBatch(NamedTuple):
-    """A batch, and the tables that it wrote; None = not known. ``versions``: theirs, until it is listed."""
+    """A batch, and the tables that it wrote; None = not known. ``versions``: theirs, until it is listed.
+
+    ``first``: None = it is one batch; of a run of consecutive ones (`batch_runs`) id and time of the first, while
+    ``key`` and ``finished_at`` are those of the last.
+    """
 
     key: BatchKey
     finished_at: int
     tables: frozenset[str] | None
     versions: tuple[tuple[str, int], ...] = ()
+    first: tuple[int, int] | None = None
+
+    @property
+    def first_id(self) -> int:
+        """The first batch."""
+        return self.key.batch_id if self.first is None else self.first[0]
+
+    @property
+    def first_time(self) -> int:
+        """The time of the first batch (ms)."""
+        return self.key.batch_time if self.first is None else self.first[1]
+
+    def of(self, batch_id: int, time: int) -> bool:
+        """True if a batch of this id and time (ms) is the batch, or, as far as is known, one of the run."""
+        return self.first_id <= batch_id <= self.key.batch_id and self.first_time <= time <= self.key.batch_time
 
 
 class BatchListing:
@@ -31,7 +54,9 @@ class BatchListing:
     ascending. Where a later batch names a smaller version, the table was made anew, or restored, before it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, floor: Position | None = None) -> None:
+        """``floor``: the batches that it has whole are left out, as far as that is worth it."""
+        self.floor = floor or Position()
         self.batches: list[ListedBatch] = []
         self.index: dict[BatchKey, int] = {}
         self.begins: list[int] = []
@@ -86,8 +111,27 @@ class BatchListing:
         return bisect_right(self.batches, batch_id, first, end, key=lambda batch: batch.key.batch_id)
 
     def index_of(self, key: BatchKey) -> int | None:
-        """The batch's index; None if it is not there."""
-        return self.index.get(key)
+        """Index of the batch, or of the run that it is in; None if it is not there."""
+        found = self.index.get(key)
+        return found if found is not None else self._find(key.batch_id, key.batch_time, key.application)
+
+    def key_of(self, batch_id: int, time: int) -> BatchKey | None:
+        """The batch of this id and time (ms); None if it is not there."""
+        at = self._find(batch_id, time)
+        return None if at is None else BatchKey(self.batches[at].key.application, batch_id, time)
+
+    def _find(self, batch_id: int, time: int, application: str | None = None) -> int | None:
+        """``application``: None = any. A batch of its own comes before a run."""
+        found = None
+        for name, first, end in self.runs():
+            at = self.end(batch_id - 1, first, end) if application in (None, name) else end
+            while at < end and self.batches[at].first_id <= batch_id:
+                if self.batches[at].of(batch_id, time):
+                    found = at
+                    if self.batches[at].first is None:
+                        return at
+                at += 1
+        return found
 
     def first_behind(self, table: str, version: int, created_at: int) -> tuple[int, int] | None:
         """Index of the first batch whose rows a table of this version may lack, and the version that has them.
@@ -109,7 +153,7 @@ class BatchListing:
                 at = min(end, index) - 1
                 last = last_of([BatchKey(application, self.batches[at].key.batch_id, self.latest[at])], last)
         latest = self.batches[index - 1].key.batch_time if index > 0 else None
-        return Position().after_batches(last.values(), latest)
+        return self.floor.after_batches(last.values(), latest)
 
     def lacks(self, position: Position) -> bool:
         """True if a batch that the position names is gone: the table was restored from a backup."""
@@ -121,9 +165,9 @@ class BatchListing:
             if name == application:
                 at = self.end(batch_id - 1, first, end)
                 if at < end:
-                    key = self.batches[at].key
-                    if key.batch_id == batch_id and key.batch_time <= until:
-                        return True
+                    batch = self.batches[at]
+                    if batch.first_id <= batch_id and batch.first_time <= until:
+                        return batch.first is not None or batch.key.batch_time <= until
         return False
 
     def first_since(self, time: int) -> int:
@@ -142,3 +186,10 @@ class BatchListing:
             if at < end:
                 return at
         return end
+
+
+def begins_of(batches: Sequence[ListedBatch]) -> NDArray[np.int64]:
+    """The index of each batch, or of the first one of each run, among all batches; last, their number."""
+    counts = [0, *(batch.key.batch_id - batch.first_id + 1 for batch in batches)]
+    found: NDArray[np.int64] = np.cumsum(np.array(counts, np.int64))
+    return found

@@ -12,10 +12,10 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from checkback.consumer.batch_listing import BatchListing, ListedBatch
-from checkback.consumer.position import BatchKey
+from checkback.consumer.position import BatchKey, Position
+from checkback.consumer.unread_batches import UnreadBatches, passed
 from checkback.errors import StorageError
 from checkback.storage.failure_scope import reading
 from checkback.storage.files import table_files
@@ -25,8 +25,8 @@ from checkback.storage.files.table_files import LOG, commit_file
 from checkback.storage.followed_log import FollowedLog
 from checkback.storage.log.commit_reader import actions_of_kind
 from checkback.storage.log.delta_errors import unreadable
-from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema, in_schema
-from checkback.storage.valid_texts import python_values
+from checkback.storage.schemas import TOPIC_PREFIX
+from checkback.storage.timestamps import time_of
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from checkback.storage.tables import Tables
 
 _TABLE = "batches"
-_COLUMNS = ("application", "batch_id", "batch_time", "finished_at", "table_versions")
-_SCHEMA = pa.schema([arrow_schema(_TABLE).field(column) for column in _COLUMNS])
+#: newest batches that stay by themselves: others become runs
+_ALONE = 4096
 #: Time after which a log in an object store is listed for new versions (s): the next one may have been cleaned up.
 _LIST_S = 60.0
 #: attempts at reading while VACUUM deletes the files that were listed
@@ -46,9 +46,10 @@ _ATTEMPTS = 5
 class BatchLog:
     """The batches in the order in which a consumer reads them.
 
-    The index of a batch stays the same until batches that were listed are gone, as after a restore: all are listed anew
-    then, and ``listing`` is the next number. Not thread-safe: `refresh` is called by one thread; what is there can be
-    read by others.
+    Those that are consumed already are left out, and old ones are made runs, so memory depends on what is unread. The
+    index of a batch stays the same until `refresh` reads the table anew. ``listing`` changes when batches that were
+    listed are gone, as after a restore. Not thread-safe: `refresh` is called by one thread; what is there can be read
+    by others.
     """
 
     def __init__(self, tables: Tables) -> None:
@@ -58,6 +59,8 @@ class BatchLog:
         self._version = -1
         self._listed = boot_time()
         self._changed_at = 0
+        #: number of batches after which the table is read anew: what is consumed by then is left out
+        self._most = _ALONE
         self.listed = BatchListing()
         self.listing = 0
 
@@ -67,19 +70,47 @@ class BatchLog:
         return self.listed.batches
 
     def __len__(self) -> int:
-        """Number of batches."""
+        """Number of batches and runs."""
         return len(self.batches)
+
+    @property
+    def is_full(self) -> bool:
+        """True if `refresh` reads the table anew: what is consumed by now is left out then."""
+        return len(self.batches) > self._most
+
+    def another(self) -> BatchLog:
+        """A log with all batches, of the same table. Raises StorageError."""
+        found = BatchLog(self._tables)
+        found.refresh()
+        return found
+
+    def apart(self, run: ListedBatch) -> list[ListedBatch]:
+        """The batches of a run in order, as far as the table has them apart. Raises StorageError."""
+        opened = self._log.open()
+        within = (run.first_time, run.key.batch_time)
+        first, last = map(time_of, within)
+        files = [] if opened is None else opened[0].data_files({"batch_time": (first, last)})
+        with reading(self.place):
+            rows = UnreadBatches(self.place, Position(), [(file.path, file.size) for file in files], within).read()
+        found = [batch for batch in _listed(rows) if batch.key.application == run.key.application]
+        return sorted(batch for batch in found if run.of(batch.key.batch_id, batch.key.batch_time))
 
     def open(self) -> None:
         """Open the log, as the first `refresh` does: in an object store by a dozen requests. Raises StorageError."""
         if self._version < 0:
             self._log.open()
 
-    def refresh(self) -> bool:
-        """Read the rows of new batches; True if there are any, or some are gone. Raises StorageError."""
-        before = self.listing, len(self.batches)
+    def refresh(self, floor: Position | None = None) -> bool:
+        """Read the rows of new batches; True if there are any, or some are gone. Raises StorageError.
+
+        ``floor``: what it has consumed need not be read; None = all batches are needed. Batches that an earlier call
+        has left out are read if they are needed now.
+        """
+        floor = floor or Position()
+        lower = not floor.covers(self.listed.floor)
+        before = self.listed, len(self.batches)
         try:
-            if self._version >= 0 and not self._is_new():
+            if self._version >= 0 and not lower and not self._is_new():
                 return False
         except OSError as error:
             raise StorageError(f"the table's log cannot be read: {error}", self.place) from error
@@ -88,15 +119,15 @@ class BatchLog:
         if opened is None:
             return False
         log, anew = opened
-        if anew or self._version < 0:
-            self._reread(log)
+        if anew or lower or self._version < 0 or self.is_full:
+            self._reread(log, floor)
         else:
-            self._follow(log)
+            self._follow(log, floor)
         self._log.seen()
         self._listed, self._changed_at = looked, changed_at
-        return (self.listing, len(self.batches)) > before
+        return (self.listed, len(self.batches)) != before
 
-    def _follow(self, log: DeltaLog) -> None:
+    def _follow(self, log: DeltaLog, floor: Position) -> None:
         newest = log.version()
         try:
             for version in range(self._version + 1, newest + 1):
@@ -106,10 +137,12 @@ class BatchLog:
                         for each in actions_of_kind(commit_file(self.place, version), "add")
                         if each.get("dataChange", True)
                     ]
-                self.listed.extend(self._rows([(f"{self.place}/{name}", size) for name, size in added]))
+                rows = UnreadBatches(self.place, floor, [(f"{self.place}/{name}", size) for name, size in added])
+                # A run is made of batches that are known.
+                self.listed.extend(batch for batch in _listed(rows.read()) if batch.first is None)
                 self._version = version
         except FileNotFoundError:  # cleaned up, or compacted
-            self._reread(log)
+            self._reread(log, floor)
 
     def _is_new(self) -> bool:
         """True if there may be new versions. One request, or two looks at the folder.
@@ -129,48 +162,42 @@ class BatchLog:
             return 0 if is_registered(self.place) else os.stat(f"{self.place}/{LOG}").st_mtime_ns
         return 0
 
-    def _reread(self, log: DeltaLog) -> None:
+    def _reread(self, log: DeltaLog, floor: Position) -> None:
         for _ in range(_ATTEMPTS):
             version = log.version()
             with suppress(FileNotFoundError):  # VACUUM deletes a file that was listed
-                found = self._rows([(file.path, file.size) for file in log.data_files()])
+                files = [file for file in log.data_files() if not passed(floor, file.spans, file.without_nulls)]
+                unread = UnreadBatches(self.place, floor, [(file.path, file.size) for file in files])
+                found = _listed(unread.read(_ALONE))
                 self._version = version
-                self._listed_anew(found)
+                self._listed_anew(found, floor)
                 return
         raise StorageError("a file of the table is missing", self.place, "restore it")
 
-    def _listed_anew(self, found: Sequence[ListedBatch]) -> None:
-        """All batches that there are now."""
-        there = {batch.key for batch in found}
-        if all(batch.key in there for batch in self.batches):
-            self.listed.extend(found)
-            return
-        listed = BatchListing()
+    def _listed_anew(self, found: Sequence[ListedBatch], floor: Position | None = None) -> None:
+        """All batches that there are now, apart from those that ``floor`` has."""
+        listed = BatchListing(floor)
         listed.extend(found)
+        known = self.batches
+        self._most = len(listed.batches) + _ALONE
         self.listed = listed  # no other thread sees a part of it
-        self.listing += 1
-
-    def _rows(self, files: Sequence[tuple[str, int]]) -> list[ListedBatch]:
-        """Those of files, paths and sizes in bytes."""
-        found: list[ListedBatch] = []
-        with reading(self.place, but=(FileNotFoundError,)):
-            for source in table_files.sources(files):
-                read = pq.read_table(source, columns=_SCHEMA.names, partitioning=None, coerce_int96_timestamp_unit="us")
-                found += _listed(python_values(in_schema(read, _SCHEMA)))
-        return found
+        if not all(listed.floor.has_batch(batch.key) or listed.index_of(batch.key) is not None for batch in known):
+            self.listing += 1
 
 
 def _listed(rows: pa.Table) -> list[ListedBatch]:
-    rows = rows.filter(pc.and_(pc.is_valid(rows.column("batch_id")), pc.is_valid(rows.column("batch_time"))))
     finished = pc.coalesce(rows.column("finished_at"), rows.column("batch_time"))
+    first_times = pc.coalesce(rows.column("first_batch_time"), rows.column("batch_time"))
     columns: list[Any] = [
         pc.fill_null(rows.column("application"), "").to_pylist(),
         rows.column("batch_id").to_pylist(),
         _ms(rows.column("batch_time")),
         _ms(finished),
         rows.column("table_versions").to_pylist(),
+        rows.column("first_batch_id").to_pylist(),
+        _ms(first_times),
     ]
-    same: dict[Hashable, Any] = {}  # there may be millions of batches, of few applications and few sets of tables
+    same: dict[Hashable, Any] = {}  # there may be many batches, of few applications and few sets of tables
 
     def shared(value: Hashable) -> Any:
         return same.setdefault(value, value)
@@ -181,8 +208,9 @@ def _listed(rows: pa.Table) -> list[ListedBatch]:
             done,
             shared(frozenset(dict(wrote))) if wrote else None,
             tuple((shared(name), version) for name, version in wrote or () if _of_topic(name, version)),
+            None if first_id is None else (first_id, first_time),
         )
-        for application, batch_id, time, done, wrote in zip(*columns, strict=True)
+        for application, batch_id, time, done, wrote, first_id, first_time in zip(*columns, strict=True)
     ]
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from checkback.consumer.position import Position
+from checkback.consumer.position import Position, last_of
 from checkback.errors import SettingsError
 from checkback.query.versions.as_of import parse_as_of
 from checkback.storage.timestamps import aware, ms_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
+    from checkback.consumer.batch_listing import ListedBatch
     from checkback.consumer.batch_log import BatchLog
 
 #: "first", "last", the time of a batch, or a batch id of the newest application
@@ -56,11 +57,36 @@ def start_position(log: BatchLog, start_from: StartFrom, name: str = "start_from
     if start_from == "first":
         return Position()
     if start_from == "last":
-        return log.listed.consumed_before(len(log))
+        listed = log.listed
+        return listed.consumed_before(len(listed.batches))
+    log = log.another()
+    batches, listed = log.batches, log.listed
     if isinstance(start_from, datetime):
-        return log.listed.consumed_before(log.listed.first_since(ms_of(start_from)))
-    newest = log.batches[-1].key.application if len(log) else ""
-    found = [at for at, each in enumerate(log.batches) if each.key[:2] == (newest, start_from)]
+        time = ms_of(start_from)
+        at = listed.first_since(time)
+        return _within(log, at, lambda batch: batch.key.batch_time < time)
+    newest = batches[-1].key.application if batches else ""
+    found = [
+        at
+        for at, each in enumerate(batches)
+        if each.key.application == newest and each.first_id <= start_from <= each.key.batch_id
+    ]
     if not found:
         raise SettingsError(f"there is no batch {start_from}", name, "see the table batches")
-    return log.listed.consumed_before(found[0])
+    position = _within(log, found[0], lambda batch: batch.key.batch_id < start_from)
+    run = batches[found[0]]
+    if run.first_id == start_from:
+        return position
+    return position.after_batches([run.key._replace(batch_id=start_from - 1)], None)
+
+
+def _within(log: BatchLog, at: int, before: Callable[[ListedBatch], bool]) -> Position:
+    """The position before the batch, or within the run, at an index: those ``before`` it are consumed.
+
+    A run that is one row of the table begins with its first batch.
+    """
+    position = log.listed.consumed_before(at)
+    if at == len(log) or log.batches[at].first is None:
+        return position
+    consumed = [batch.key for batch in log.apart(log.batches[at]) if before(batch)]
+    return position.after_batches(last_of(consumed).values(), consumed[-1].batch_time) if consumed else position

@@ -227,7 +227,7 @@ def dead_letters(
     buried = dead_letters_of(rows, {*recorded, *state.resumed})
     return [
         judge(one, key, state, recorded, resumed_by)
-        for one, key in zip(buried, keys_of(buried, log.batches), strict=True)
+        for one, key in zip(buried, keys_of(buried, log.listed), strict=True)
     ]
 
 

@@ -62,6 +62,13 @@ class Position:
             return True
         return self.part is not None and message.batch == self.part.batch and message[1:] <= self.part[1:]
 
+    def covers(self, batches_of: Position) -> bool:
+        """True if all batches that ``batches_of`` has whole are consumed whole."""
+        return all(
+            self.has_batch(BatchKey(application, last, batches_of.times[application]))
+            for application, last in batches_of.consumed.items()
+        )
+
     def after_batches(self, last: Iterable[BatchKey], settled_at: int | None) -> Position:
         """With more batches consumed whole; ``last``: by application their last id and their latest time."""
         consumed, times = dict(self.consumed), dict(self.times)
@@ -73,6 +80,17 @@ class Position:
         settled = [time for time in (self.settled_at, settled_at) if time is not None]
         found = Position(consumed, self.part, max(settled, default=None), times)
         return found if self.part is None or not found.has_batch(self.part.batch) else replace(found, part=None)
+
+
+def floor_of(positions: Iterable[Position], again: Iterable[MessageKey] = ()) -> Position:
+    """The batches that all of the positions have consumed whole, up to those of messages that come ``again``."""
+    known = list(positions)
+    shared = set(known[0].consumed).intersection(*(each.consumed for each in known[1:])) if known else set()
+    consumed = {name: min(each.consumed[name] for each in known) for name in shared}
+    for application, batch_id, _ in (message.batch for message in again):
+        if application in shared:
+            consumed[application] = min(consumed[application], batch_id - 1)
+    return Position(consumed, times={name: min(each.times[name] for each in known) for name in shared})
 
 
 def last_of(batches: Iterable[BatchKey], known: Mapping[str, BatchKey] = MappingProxyType({})) -> dict[str, BatchKey]:

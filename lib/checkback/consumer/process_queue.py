@@ -6,6 +6,7 @@ none is unfinished, so a crash repeats messages and loses none.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -14,36 +15,67 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from checkback.consumer.batch_listing import begins_of
 from checkback.consumer.group.group_state import QueueState
 from checkback.consumer.message import messages_of
 from checkback.consumer.message_rows import MessageKeys, MessageRows
-from checkback.consumer.position import MessageKey, Position, last_of
+from checkback.consumer.position import BatchKey, MessageKey, Position, last_of
 from checkback.consumer.retry_or_dead_letter import holding
+from checkback.storage.timestamps import ms_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from checkback.consumer.batch_listing import ListedBatch
     from checkback.consumer.group.group_state import MessageQueue
     from checkback.consumer.message import MessageExt
-    from checkback.consumer.position import BatchKey
     from checkback.consumer.retry_or_dead_letter import DeadLetter, Retry
 
 
 class Run:
-    """Consecutive batches that are read together."""
+    """Consecutive batches, and runs of several, that are read together. Batches are numbered as by `begins_of`."""
 
-    def __init__(self, batches: Sequence[BatchKey]) -> None:
-        self.batches = batches
+    def __init__(self, batches: Sequence[ListedBatch]) -> None:
+        self._batches = batches
+        self._begins: list[int] = begins_of(batches).tolist()
         self._before: tuple[int, dict[str, BatchKey]] = (0, {})
 
-    def after(self, base: Position, index: int) -> Position:
-        """The position after the batches before ``index``, of a queue that was at ``base`` before the run."""
+    def __len__(self) -> int:
+        """Number of batches."""
+        return self._begins[-1]
+
+    def key(self, index: int, rows: pa.Table, place: int) -> BatchKey:
+        """The batch with this index. ``rows``: one of its messages is at a place."""
+        batch = self._batches[self._place(index)]
+        if batch.first is None:
+            return batch.key
+        time = ms_of(rows.column("published_at")[place].as_py())
+        return BatchKey(batch.key.application, self._id(index), time)
+
+    def after(self, base: Position, index: int, time: int = 0) -> Position:
+        """The position after the batches before ``index``, of a queue that was at ``base`` before the run.
+
+        ``time``: of the batch with this index (ms).
+        """
+        place = self._place(index)
         known, last = self._before
-        if known > index:
+        if known > place:
             known, last = 0, {}
-        last = last_of(self.batches[known:index], last)
-        self._before = index, last
-        return base.after_batches(last.values(), self.batches[index - 1].batch_time if index else None)
+        last = last_of((batch.key for batch in self._batches[known:place]), last)
+        self._before = place, last
+        found = base.after_batches(last.values(), self._batches[place - 1].key.batch_time if place else None)
+        if index == self._begins[place]:
+            return found
+        # Times of a run do not decrease.
+        within = BatchKey(self._batches[place].key.application, self._id(index) - 1, time)
+        return found.after_batches([within], None)
+
+    def _place(self, index: int) -> int:
+        return bisect_right(self._begins, index) - 1
+
+    def _id(self, index: int) -> int:
+        place = self._place(index)
+        return self._batches[place].first_id + index - self._begins[place]
 
 
 @dataclass(eq=False)
@@ -73,14 +105,15 @@ class Slice:
         if self.retries is not None:
             return self.retries[place].message
         index, half_queue_id, half_queue_offset = self.rows.keys.at(place)
-        return MessageKey(self.run.batches[index], half_queue_id, half_queue_offset)
+        return MessageKey(self.run.key(index, self.rows.rows, place), half_queue_id, half_queue_offset)
 
     def after(self, done: int) -> Position:
         """The position when the first ``done`` messages of it and all before it are consumed."""
         if not done:
             return self.before
         message = self.key(done - 1)
-        return replace(self.run.after(self.base, self.rows.keys.at(done - 1)[0]), part=message)
+        index = self.rows.keys.at(done - 1)[0]
+        return replace(self.run.after(self.base, index, message.batch.batch_time), part=message)
 
     @property
     def _failed(self) -> Mapping[MessageKey, Retry]:
@@ -270,7 +303,7 @@ class ProcessQueue:
         """The run has no more messages."""
         if self._run is None or self._run[0] is not run:
             return
-        self.fetched = run.after(self._run[1], len(run.batches))
+        self.fetched = run.after(self._run[1], len(run))
         self._run = None
         self._settle()
 

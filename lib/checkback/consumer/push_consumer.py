@@ -24,6 +24,7 @@ from checkback.consumer.group.membership import Membership
 from checkback.consumer.listener_calls import Listening, TransactionalListening, one_listener, refuse_unfit
 from checkback.consumer.listener_threads import ListenerThreads
 from checkback.consumer.options import ConsumerOptions
+from checkback.consumer.position import floor_of
 from checkback.consumer.process_queues import ProcessQueues, warn
 from checkback.consumer.reader_thread import ReaderThread
 from checkback.consumer.storage import consumer_tables, no_topic, refuse_no_tables
@@ -36,10 +37,11 @@ from checkback.messages.names import is_consumer_group, is_group, is_topic, not_
 from checkback.storage.files.object_store import is_registered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from types import TracebackType
 
-    from checkback.consumer.group.group_state import MessageQueue
+    from checkback.consumer.group.group_state import GroupState, MessageQueue
+    from checkback.consumer.position import Position
     from checkback.consumer.retry_or_dead_letter import Retry
     from checkback.consumer.sql_positions import SqlPositions
     from checkback.settings import Settings
@@ -157,11 +159,12 @@ class PushConsumer:
                     *(self.group, most, options.threads, options.threads + LOADS),
                 )
             listening = TransactionalListening(self._listener, self._batch, self._positions, hand)
-        batches = BatchLog(self._tables)
-        if not batches.refresh():
-            warn("group %s: there is no batch yet at %s", self.group, self._tables.root)
         table = GroupTable(self._tables, self.group)
         known = sorted({queue.topic for queue in table.state.queues} & self._selectors.keys())
+        batches = BatchLog(self._tables)
+        batches.refresh(self._floor(table.state, known))
+        if not len(batches):
+            warn("group %s: there is no batch yet at %s", self.group, self._tables.root)
         if known and self._start_from is not None:
             warn(
                 "group %s: start_from is for new topics; it goes on where it is in %s: see `checkback group reset`",
@@ -305,6 +308,13 @@ class PushConsumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _floor(self, state: GroupState, known: Sequence[str]) -> Position | None:
+        """The batches that are not needed: the group has consumed them. ``known``: topics that are not new to it."""
+        if not known or (self._start_from != "last" and len(known) < len(self._selectors)):
+            return None
+        mine = [each for queue, each in state.queues.items() if queue.topic in known]
+        return floor_of((each.position for each in mine), (retry.message for each in mine for retry in each.retries))
 
     def _reader(self, topic: str, batches: BatchLog) -> TopicReader:
         selector = self._selectors[topic]

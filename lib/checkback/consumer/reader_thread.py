@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from checkback.consumer.position import floor_of
 from checkback.consumer.process_queue import Run
 from checkback.consumer.process_queues import MOST_MESSAGES, now_ms
 from checkback.consumer.retry_or_dead_letter import DeadLetter, due
@@ -75,14 +76,20 @@ class ReaderThread:
             return False
 
     def _refresh(self, _: str) -> bool:
-        return self._log.refresh()
+        floor = self._log.listed.floor
+        with self._hand.changed:
+            mine = list(self._hand.queues.values())
+            if mine and (self._log.is_full or not all(each.fetched.covers(floor) for each in mine)):
+                floor = floor_of((each.fetched for each in mine), (key for each in mine for key in each.retries))
+        return self._log.refresh(floor)
 
     def _read_topic(self, topic: str) -> bool:
         """Read the next batches of the queues that have room; False if there is nothing to read."""
         hand, reader = self._hand, self._topics[topic]
         with hand.changed:
             room = [each for queue, each in hand.queues.items() if queue.topic == topic and each.has_room]
-            room = [each for each in room if each.count < MOST_MESSAGES]
+            # One that was taken meanwhile may need batches that are not listed.
+            room = [each for each in room if each.count < MOST_MESSAGES and each.fetched.covers(self._log.listed.floor)]
             if hand.full or hand.only_again or not room:
                 return False
             for each in room:
@@ -98,7 +105,7 @@ class ReaderThread:
             count = reader.run(self._log.batches[first:])
             mine = [each for each in room if starts[each.queue] < first + count]
         batches = self._log.batches[first : first + count]
-        run = Run([batch.key for batch in batches])
+        run = Run(batches)
         with hand.changed:
             # One that is given back meanwhile has dropped messages before this run, which its position must not pass.
             mine = [each for each in mine if each.has_room]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
     from datetime import datetime
 
-    from checkback.consumer.batch_listing import ListedBatch
+    from checkback.consumer.batch_listing import BatchListing
     from checkback.consumer.group.group_state import GroupState
 
 #: columns of `dead_letters` that `dead_letters_of` reads
@@ -50,7 +50,7 @@ class Buried(NamedTuple):
     transaction_id: str
     producer_group: str
     published_at: int
-    batch_id: int
+    batch_id: int | None
     times: int
     reason: str
     dead_at: int
@@ -125,12 +125,11 @@ def _ms(time: datetime | None) -> int:
     return 0 if time is None else ms_of(time)
 
 
-def keys_of(buried: Sequence[Buried], batches: Sequence[ListedBatch]) -> list[MessageKey | None]:
-    """The key of each: its batch is the one of ``batches`` (all, as in BatchLog) with its id and time."""
-    by_id_and_time = {batch.key[1:]: batch.key for batch in batches}
+def keys_of(buried: Sequence[Buried], batches: BatchListing) -> list[MessageKey | None]:
+    """The key of each: its batch is the one of ``batches`` with its id and time."""
     found: list[MessageKey | None] = []
     for one in buried:
-        batch = by_id_and_time.get((one.batch_id, one.published_at))
+        batch = None if one.batch_id is None else batches.key_of(one.batch_id, one.published_at)
         found.append(None if batch is None else MessageKey(batch, one.half_queue_id, one.half_queue_offset))
     return found
 

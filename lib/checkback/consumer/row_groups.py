@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from checkback.consumer.batch_listing import begins_of
 from checkback.consumer.message_rows import MessageKeys, MessageRows
 from checkback.consumer.position import QUEUES, Position
 from checkback.storage.failure_scope import reading
@@ -19,7 +20,7 @@ from checkback.storage.timestamps import ms_of, python_times
 from checkback.storage.valid_texts import valid_texts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -33,12 +34,13 @@ _KEY = ["batch_id", "published_at", "queue_id", "half_queue_id", "half_queue_off
 
 @dataclass(frozen=True)
 class RowGroup:
-    """A row group with wanted messages: which of its rows, in order, and their keys."""
+    """A row group with wanted messages: which of its rows, in order, their keys, and their batches' times (ms)."""
 
     file: pq.ParquetFile
     number: int
     places: NDArray[np.int64]
     keys: MessageKeys
+    times: NDArray[np.int64]
 
     @property
     def size(self) -> int:
@@ -80,25 +82,68 @@ class RowGroup:
         return MessageRows(keys, found)
 
 
+class BatchTimes:
+    """When batches and runs were: from the first to the last one's time."""
+
+    def __init__(self, batches: Iterable[ListedBatch]) -> None:
+        spans = sorted((batch.first_time, batch.key.batch_time) for batch in batches)
+        self._first = np.array([first for first, _ in spans], np.int64)
+        self._latest = np.maximum.accumulate(np.array([last for _, last in spans], np.int64))
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The first and the last time; there must be a batch."""
+        return int(self._first[0]), int(self._latest[-1])
+
+    def any_between(self, least: int, most: int) -> bool:
+        """True if one may have been between these times."""
+        count = int(np.searchsorted(self._first, most, "right"))
+        return count > 0 and int(self._latest[count - 1]) >= least
+
+
 class WantedRows:
-    """Which rows are wanted: those of a run's batches that a queue's position does not have."""
+    """Which rows are wanted: those of a run's batches that a queue's position does not have.
+
+    A batch's index, in the keys of messages, is that among all batches, those within runs of several included.
+    """
 
     def __init__(self, batches: Sequence[ListedBatch], wanted: Mapping[int, Position]) -> None:
+        self._batches = batches
+        self._begins = begins_of(batches)
         self._ids = np.array([batch.key.batch_id for batch in batches], np.int64)
         self._times = np.array([batch.key.batch_time for batch in batches], np.int64)
-        self._order = np.argsort(self._ids, kind="stable")
-        self._matrix = np.zeros((QUEUES, len(batches)), bool)
+        self._spans = BatchTimes(batches)
+        single = np.array([batch.first is None for batch in batches], bool)
+        order = np.argsort(self._ids, kind="stable")
+        self._order = order[single[order]]
+        applications = {batch.key.application: 0 for batch in batches}
+        applications = {name: place for place, name in enumerate(applications)}
+        self._application = np.array([applications[batch.key.application] for batch in batches], np.int64)
+        #: of each application the runs in order: their first ids, and their places
+        self._runs = []
+        for place in applications.values():
+            mine = np.flatnonzero(~single & (self._application == place))
+            if len(mine):
+                firsts = np.array([batches[at].first_id for at in mine.tolist()], np.int64)
+                self._runs.append((np.sort(firsts), mine[np.argsort(firsts, kind="stable")]))
+        self._first_ids = np.array([batch.first_id for batch in batches], np.int64)
+        self._first_times = np.array([batch.first_time for batch in batches], np.int64)
+        #: by queue and application: the last batch consumed whole, and the latest time of those. Queues that are not
+        #: wanted have consumed all
+        self._last = np.full((QUEUES, len(applications)), np.iinfo(np.int64).max)
+        self._until = self._last.copy()
         self._parts: list[tuple[int, int, int, int]] = []
-        rows: dict[tuple[tuple[tuple[str, int], ...], ...], NDArray[np.bool_]] = {}
         for queue, position in wanted.items():
-            consumed = tuple(sorted(position.consumed.items())), tuple(sorted(position.times.items()))
-            if consumed not in rows:
-                rows[consumed] = np.array([not position.has_batch(batch.key) for batch in batches], bool)
-            self._matrix[queue] = rows[consumed]
-            if position.part is not None:
-                for index, batch in enumerate(batches):
-                    if batch.key == position.part.batch:
-                        self._parts.append((queue, index, *position.part[1:]))
+            for name, place in applications.items():
+                self._last[queue, place] = position.consumed.get(name, np.iinfo(np.int64).min)
+                self._until[queue, place] = position.times.get(name, np.iinfo(np.int64).min)
+            if position.part is None:
+                continue
+            (application, batch_id, time), half_queue_id, offset = position.part
+            for at, batch in enumerate(batches):
+                if batch.key.application == application and batch.of(batch_id, time):
+                    index = int(self._begins[at]) + batch_id - batch.first_id
+                    self._parts.append((queue, index, half_queue_id, offset))
 
     def outside(self, group: pq.RowGroupMetaData) -> bool:
         """True if the row group's statistics say that no batch is in it."""
@@ -112,12 +157,30 @@ class WantedRows:
                     least, most = ms_of(found.min), ms_of(found.max)
                 except OverflowError:  # another writer's, beyond the year 9999
                     return False
-                return not any_between(np.sort(self._times), least, most)
+                return not self._spans.any_between(least, most)
         return False
 
-    def of(self, rows: pa.Table) -> tuple[NDArray[np.int64], MessageKeys] | None:
-        """The places of the wanted rows, and their keys; None if there are none."""
+    def of(self, rows: pa.Table) -> tuple[NDArray[np.int64], MessageKeys, NDArray[np.int64]] | None:
+        """The places of the wanted rows, their keys, and their batches' times (ms); None if there are none."""
         ids, times = _integers(rows, "batch_id"), _integers(rows, "published_at") // 1000
+        batch = self._found(ids, times)
+        queue = np.mod(_integers(rows, "queue_id"), QUEUES)
+        mask = batch >= 0
+        of = queue[mask], self._application[batch[mask]]
+        mask[mask] = (ids[mask] > self._last[of]) | (times[mask] > self._until[of])
+        half_queue_id, half_queue_offset = _integers(rows, "half_queue_id"), _integers(rows, "half_queue_offset")
+        index = self._begins[batch] + np.where(mask, ids - self._first_ids[batch], 0)
+        for queue_id, part_index, part_queue, part_offset in self._parts:
+            done = (half_queue_id < part_queue) | ((half_queue_id == part_queue) & (half_queue_offset <= part_offset))
+            mask &= ~((queue == queue_id) & (index == part_index) & done)
+        places = np.flatnonzero(mask)
+        if not len(places):
+            return None
+        columns = (index, queue, half_queue_id, half_queue_offset)
+        return places, MessageKeys(*(column[places] for column in columns)), times[places]
+
+    def _found(self, ids: NDArray[np.int64], times: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The place of the batch or run of each row; -1 = none."""
         batch = np.full(len(ids), -1, np.int64)
         sorted_ids = self._ids[self._order]
         low, high = np.searchsorted(sorted_ids, ids, "left"), np.searchsorted(sorted_ids, ids, "right")
@@ -127,18 +190,13 @@ class WantedRows:
             candidate = self._order[np.where(there, at, 0)]
             same = there & (batch < 0) & (self._times[candidate] == times)
             batch[same] = candidate[same]
-        queue = np.mod(_integers(rows, "queue_id"), QUEUES)
-        mask = batch >= 0
-        mask[mask] = self._matrix[queue[mask], batch[mask]]
-        half_queue_id, half_queue_offset = _integers(rows, "half_queue_id"), _integers(rows, "half_queue_offset")
-        for queue_id, index, part_queue, part_offset in self._parts:
-            done = (half_queue_id < part_queue) | ((half_queue_id == part_queue) & (half_queue_offset <= part_offset))
-            mask &= ~((queue == queue_id) & (batch == index) & done)
-        places = np.flatnonzero(mask)
-        if not len(places):
-            return None
-        columns = (batch, queue, half_queue_id, half_queue_offset)
-        return places, MessageKeys(*(column[places] for column in columns))
+        for firsts, places in self._runs:
+            at = np.searchsorted(firsts, ids, "right") - 1
+            candidate = places[np.maximum(at, 0)]
+            same = (at >= 0) & (batch < 0) & (ids <= self._ids[candidate])
+            same &= (self._first_times[candidate] <= times) & (times <= self._times[candidate])
+            batch[same] = candidate[same]
+        return batch
 
 
 def groups_of(files: Sequence[DataFile], wanted: WantedRows, selector: MessageSelector | None) -> Iterator[RowGroup]:
@@ -161,18 +219,18 @@ def _groups_in(source: Any, wanted: WantedRows, selector: MessageSelector | None
         conformed = _conform(read, columns)
         found = wanted.of(conformed)
         if found is not None and selector is not None:
-            places, keys = found
+            places, keys, times = found
             selected = conformed.select(list(chosen))
             if len(places) < len(conformed):
                 selected = selected.take(places)
             kept = np.flatnonzero(_booleans(selector.mask(selected)))
-            found = (places[kept], keys.take(kept)) if len(kept) else None
+            found = (places[kept], keys.take(kept), times[kept]) if len(kept) else None
         if found is not None:
-            places, keys = found
+            places, keys, times = found
             order = keys.order()
             if order is not None:
-                places, keys = places[order], keys.take(order)
-            yield RowGroup(file, number, places, keys)
+                places, keys, times = places[order], keys.take(order), times[order]
+            yield RowGroup(file, number, places, keys, times)
 
 
 def _conform(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
@@ -191,9 +249,3 @@ def _booleans(mask: pa.Array | pa.ChunkedArray) -> NDArray[np.bool_]:
         filled.to_numpy() if isinstance(filled, pa.ChunkedArray) else filled.to_numpy(zero_copy_only=False)
     )
     return found
-
-
-def any_between(times: NDArray[np.int64], least: int, most: int) -> bool:
-    """True if one of the sorted times is there."""
-    at = int(np.searchsorted(times, least))
-    return at < len(times) and int(times[at]) <= most

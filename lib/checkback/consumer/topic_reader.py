@@ -15,7 +15,7 @@ import numpy as np
 from checkback.consumer.batch_listing import ListedBatch
 from checkback.consumer.message_rows import FetchedMessages, MessageRows, Unread, joined
 from checkback.consumer.position import QUEUES, MessageKey, Position
-from checkback.consumer.row_groups import RowGroup, WantedRows, any_between, groups_of
+from checkback.consumer.row_groups import BatchTimes, RowGroup, WantedRows, groups_of
 from checkback.errors import StorageError
 from checkback.storage.failure_scope import reading
 from checkback.storage.followed_log import FollowedLog
@@ -70,7 +70,9 @@ class TopicReader:
         size = 0
         for count, batch in enumerate(batches[:_RUN_BATCHES]):
             for number, (bytes_, least, most) in enumerate(spans):
-                if number not in held and (least is None or ms_of(least) <= batch.key.batch_time <= ms_of(most)):
+                if number not in held and (
+                    least is None or (ms_of(least) <= batch.key.batch_time and batch.first_time <= ms_of(most))
+                ):
                     held.add(number)
                     size += bytes_
             if count and (size > _RUN_BYTES or len(held) > _RUN_FILES):
@@ -129,7 +131,8 @@ class TopicReader:
                 continue
             kept = np.array(places, np.int64)
             kept = kept[np.argsort(group.places[kept])]
-            for rows in RowGroup(group.file, group.number, group.places[kept], group.keys.take(kept)).pieces(_PIECE):
+            chosen = RowGroup(group.file, group.number, group.places[kept], group.keys.take(kept), group.times[kept])
+            for rows in chosen.pieces(_PIECE):
                 keys = (rows.keys.at(place) for place in range(len(rows)))
                 yield FetchedMessages(tuple(MessageKey(batches[batch].key, *half) for batch, *half in keys), rows)
 
@@ -147,14 +150,13 @@ class TopicReader:
 
     def _counted(self, batches: Sequence[ListedBatch], wanted: Mapping[int, Position]) -> dict[int, Unread]:
         matrix = WantedRows(batches, wanted)
-        times = np.array([batch.key.batch_time for batch in batches], np.int64)
         attempts = 0
         while True:
             counts, oldest = np.zeros(QUEUES, np.int64), np.full(QUEUES, np.iinfo(np.int64).max)
             try:
                 for group in groups_of(self._files(batches), matrix, None):
                     counts += np.bincount(group.keys.queue, minlength=QUEUES)
-                    np.minimum.at(oldest, group.keys.queue, times[group.keys.batch])
+                    np.minimum.at(oldest, group.keys.queue, group.times)
             except FileNotFoundError as error:
                 attempts += 1
                 if attempts == _ATTEMPTS:
@@ -189,12 +191,12 @@ class TopicReader:
                 "is not the table of a topic: it has no columns half_queue_id and half_queue_offset",
                 "move it away: `reconcile` then makes the topic's, with what waits in `unpublished`; consumers wait",
             )
-        times = np.array([batch.key.batch_time for batch in mine], np.int64)
-        times.sort()
+        times = BatchTimes(mine)
+        first, last = map(time_of, times.span)
         found = []
-        for file in log.data_files({"published_at": (time_of(int(times[0])), time_of(int(times[-1])))}):
+        for file in log.data_files({"published_at": (first, last)}):
             span = file.spans.get("published_at")
-            if span is None or any_between(times, ms_of(span[0]), ms_of(span[1])):
+            if span is None or times.any_between(ms_of(span[0]), ms_of(span[1])):
                 found.append(file)
         self._log.seen()
         if not log.readable():
@@ -207,11 +209,12 @@ class TopicReader:
 
     def _there(self, log: DeltaLog, batches: Sequence[ListedBatch], least: int) -> int:
         """How many of the batches, from the first on, the table has the rows of; the log as last read."""
-        behind = self._batches.listed.first_behind(self._name, log.seen_version, log.created_at())
+        listed = self._batches.listed
+        behind = listed.first_behind(self._name, log.seen_version, log.created_at())
         if behind is None:
             return len(batches)
         first, version = behind
-        places = [self._batches.listed.index_of(batch.key) for batch in batches]
+        places = [listed.index_of(batch.key) for batch in batches]
         there = next((at for at, place in enumerate(places) if place is not None and place >= first), len(batches))
         if there < least:
             raise StorageError(

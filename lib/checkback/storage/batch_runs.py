@@ -31,7 +31,7 @@ _COUNTS = ("committed", "rolled_back", "discarded", *_NONE_IF_NULL, "checks", "r
 _LOWEST = np.iinfo(np.int64).min
 
 
-def runs_of(rows: pa.Table, most_batches: int | None = None) -> pa.Table:
+def runs_of(rows: pa.Table) -> pa.Table:
     """The rows of `batches` with runs of consecutive batches made one row each, by application and batch id.
 
     A run has batches of one application with consecutive ids, non-decreasing times and the same rules, at most
@@ -41,19 +41,28 @@ def runs_of(rows: pa.Table, most_batches: int | None = None) -> pa.Table:
     and end with the last batch. Rows that are runs already can be part of a longer one.
 
     ``rows``: with the columns of `batches`, of which all but application, batch_id, batch_time, finished_at, committed,
-    scheduled, delivered, table_versions, first_batch_id and first_batch_time may be missing. ``most_batches``: of a
-    run; None = any number.
+    scheduled, delivered, table_versions, first_batch_id and first_batch_time may be missing.
     """
-    rows = rows.combine_chunks().sort_by([(name, "ascending") for name in ("application", "batch_id", "finished_at")])
+    rows = _sorted(rows)
     if not len(rows):
         return rows
     part = _Columns(rows)
-    starts = _limited(part, part.starts(), most_batches)
+    starts = _limited(part, part.starts())
     apart = _crossed(part, starts)
     if apart.any():
         starts |= apart
         starts[1:] |= apart[:-1]
     return _merged(rows, part, np.flatnonzero(starts))
+
+
+def ambiguous(rows: pa.Table) -> bool:
+    """True if a batch of one application is between the ids and times of another's run. Columns as for `runs_of`."""
+    rows = _sorted(rows)
+    return len(rows) > 0 and bool(_crossed(_Columns(rows), np.ones(len(rows), bool)).any())
+
+
+def _sorted(rows: pa.Table) -> pa.Table:
+    return rows.combine_chunks().sort_by([(name, "ascending") for name in ("application", "batch_id", "finished_at")])
 
 
 class _Columns:
@@ -98,7 +107,7 @@ class _Columns:
         return starts
 
 
-def _limited(part: _Columns, starts: Flags, most_batches: int | None) -> Flags:
+def _limited(part: _Columns, starts: Flags) -> Flags:
     """``starts``, and those of runs that would be too large."""
     published = np.cumsum(np.where(part.alone, 0, np.maximum(part.published, 0)))
     begins = np.flatnonzero(starts)
@@ -110,8 +119,6 @@ def _limited(part: _Columns, starts: Flags, most_batches: int | None) -> Flags:
             before = published[at - 1] if at else 0
             last = int(np.searchsorted(published[at:end], before + MOST_MESSAGES, "right"))
             last = min(last, int(np.searchsorted(part.last_time[at:end], part.first_time[at] + MOST_US, "right")))
-            if most_batches is not None:
-                last = min(last, int(np.searchsorted(part.last_id[at:end], part.first_id[at] + most_batches)))
             at += max(1, last)
     return found
 

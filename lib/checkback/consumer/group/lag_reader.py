@@ -9,6 +9,7 @@ from checkback.consumer.batch_log import BatchLog
 from checkback.consumer.group.group_lag import GroupLag, damaged_group, group_lag
 from checkback.consumer.group.group_reader import StoredGroup, chosen_groups, no_such_group, read_group
 from checkback.consumer.group.group_state import MessageQueue
+from checkback.consumer.position import floor_of
 from checkback.consumer.topic_reader import TopicReader
 from checkback.errors import StorageError
 from checkback.storage.files.object_store import concurrently
@@ -52,7 +53,8 @@ class LagReader:
         topics = sorted({queue.topic for state in states for queue in state.queues})
         for topic in topics:
             self._readers.setdefault(topic, TopicReader(self._tables, topic, self._log))
-        _, *there = self._together(self._log.refresh, *(self._readers[topic].open for topic in topics))
+        floor = floor_of(each.position for state in states for each in state.queues.values())
+        _, *there = self._together(partial(self._log.refresh, floor), *(self._readers[topic].open for topic in topics))
         missing = {topic for topic, opened in zip(topics, there, strict=True) if not opened}
         count = self._unread if group is not None else self._unread_or_why
         counted = dict(zip(topics, self._together(*(partial(count, topic, states) for topic in topics)), strict=True))

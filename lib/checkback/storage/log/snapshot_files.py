@@ -70,13 +70,14 @@ T = TypeVar("T")
 class DataFile:
     """A data file of a table: absolute path, size in bytes, and (min, max) of the columns that have statistics.
 
-    ``rows``: None = no statistics.
+    ``rows``: None = no statistics. ``without_nulls``: columns that are known to have no null.
     """
 
     path: str
     size: int
     spans: dict[str, tuple[Any, Any]]
     rows: int | None = None
+    without_nulls: frozenset[str] = frozenset()
 
 
 def open_table(place: str, version: int | None = None) -> DeltaTable:
@@ -148,6 +149,7 @@ def data_files(table: DeltaTable, place: str, within: Mapping[str, tuple[Any, An
                 if row[f"min.{name}"] is not None and row[f"max.{name}"] is not None
             },
             rows=row.get("num_records"),
+            without_nulls=frozenset(name for name in names if row.get(f"null_count.{name}") == 0),
         )
         for row in actions.to_pylist()
     ]
