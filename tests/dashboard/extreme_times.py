@@ -16,26 +16,42 @@ from support.stories import Transaction, batch
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: us since the epoch: null, the least and the most, the years 1, 9999 (its last us) and 10000
-EXTREMES = (None, -(1 << 63), (1 << 63) - 1, -62_135_596_800_000_000, 253_402_300_799_999_999, 253_402_300_800_000_000)
-_QUEUE = 5
+#: By folder, in us since the epoch: null, the least and the most; the years 1 and 9999 (its last us); the year 10000.
+#: None hides another one: each is once the earliest or the latest of all.
+EXTREMES = (
+    (None, -(1 << 63), (1 << 63) - 1),
+    (-62_135_596_800_000_000, 253_402_300_799_999_999),
+    (253_402_300_800_000_000,),
+)
+_BATCH = 50
 
 
-def build(root: Path, extreme: int | None) -> None:
-    """Write an evening's tables into a folder, and rows with an extreme time into each of them."""
+def queues(number: int) -> tuple[int, int]:
+    """The queues of the half messages with a folder's extreme time of this number: of decided and of pending ones."""
+    return 5 + 2 * number, 6 + 2 * number
+
+
+def build(root: Path, *extremes: int | None) -> None:
+    """Write an evening's tables into a folder, and rows with extreme times into each of them."""
     now = incident.build(root)
-    for name, row in _rows(now):
-        schema = arrow_schema(name)
-        times = [field.name for field in schema if pa.types.is_timestamp(field.type)]
-        content = [_with(row, schema, {at: extreme}, offset) for offset, at in enumerate(times)]
+    of_table: dict[str, list[pa.Table]] = {}
+    for number, extreme in enumerate(extremes):
+        for name, row in _rows(now, number):
+            schema = arrow_schema(name)
+            times = [field.name for field in schema if pa.types.is_timestamp(field.type)]
+            content = [
+                _with(row, schema, {at: extreme}, offset, _BATCH + 10 * number) for offset, at in enumerate(times)
+            ]
+            of_table.setdefault(name, []).extend(content)
+    for name, tables in of_table.items():
         table(root, name)
         # Not by FileWriter: Python does not have these times, for statistics.
-        write_deltalake(f"{root}/{name}", pa.concat_tables(content), mode="append")
+        write_deltalake(f"{root}/{name}", pa.concat_tables(tables), mode="append")
 
 
-def _with(row: dict[str, Any], schema: pa.Schema, times: dict[str, int | None], offset: int) -> pa.Table:
+def _with(row: dict[str, Any], schema: pa.Schema, times: dict[str, int | None], offset: int, batch_id: int) -> pa.Table:
     """A table of the row at another offset, with times in us that Python does not have."""
-    named = {"queue_offset": offset, "half_queue_offset": offset, "batch_id": 50 + offset}
+    named = {"queue_offset": offset, "half_queue_offset": offset, "batch_id": batch_id}
     row = row | {name: value for name, value in named.items() if name in row}
     columns = [
         pa.array([times[field.name]], pa.int64()).cast(field.type)
@@ -46,9 +62,9 @@ def _with(row: dict[str, Any], schema: pa.Schema, times: dict[str, int | None], 
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _rows(now: datetime) -> list[tuple[str, dict[str, Any]]]:
+def _rows(now: datetime, number: int) -> list[tuple[str, dict[str, Any]]]:
     """A row of each table, as it might have been written."""
-    one, pending = Transaction(_QUEUE, 0, now), Transaction(_QUEUE + 1, 0, now)
+    one, pending = (Transaction(queue, 0, now) for queue in queues(number))
     scheduled = one.decision(decided_at=now, deliver_at=now)[1]
     published = one.published("payments", published_at=now)
     delivered = {name: value for name, value in scheduled.items() if name in arrow_schema("deliveries").names}
@@ -70,5 +86,5 @@ def _rows(now: datetime) -> list[tuple[str, dict[str, Any]]]:
         one.rejected_half(),
         ("operations", operation),
         ("dead_letters", dead | {"dead_at": now}),
-        batch(50, now, "q"),
+        batch(_BATCH, now, "q"),
     ]

@@ -40,9 +40,11 @@ KINDS: dict[str, Callable[[pa.DataType], pa.DataType]] = {
 }
 
 
-def other_schema(schema: pa.Schema, kind: str) -> pa.Schema:
-    """The columns in the types of the kind, also within maps and lists."""
-    return pa.schema([(field.name, _other(field.type, KINDS[kind])) for field in schema])
+def other_schema(schema: pa.Schema, *kinds: str) -> pa.Schema:
+    """The columns in the types of each of the kinds, also within maps and lists."""
+    for kind in kinds:
+        schema = pa.schema([(field.name, _other(field.type, KINDS[kind])) for field in schema])
+    return schema
 
 
 def _other(kind: pa.DataType, other: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
@@ -56,20 +58,20 @@ def _other(kind: pa.DataType, other: Callable[[pa.DataType], pa.DataType]) -> pa
     return other(kind)
 
 
-def rewrite(place: str, kind: str) -> None:
-    """Replace each of the table's files by one with the same rows in the types of the kind, in one commit."""
+def rewrite(place: str, *kinds: str) -> None:
+    """Replace each of the table's files by one with the same rows in the types of these kinds, in one commit."""
     table = DeltaTable(place)
     actions: list[AddAction | RemoveAction] = []
     for file in pa.table(table.get_add_actions()).to_pylist():
         rows = pq.ParquetFile(f"{place}/{file['path']}").read()
         path = f"part-{uuid.uuid4()}.snappy.parquet"
-        pq.write_table(pa.table(_converted(rows, kind)), f"{place}/{path}", row_group_size=2)
+        pq.write_table(pa.table(_converted(rows, kinds)), f"{place}/{path}", row_group_size=2)
         told = json.dumps({"numRecords": rows.num_rows})
         actions.append(RemoveAction(file["path"], False, 0))
         actions.append(AddAction(path, os.path.getsize(f"{place}/{path}"), {}, 0, False, told))
     table.create_write_transaction(actions, "append", table.schema())
 
 
-def _converted(rows: pa.Table, kind: str) -> Any:
-    schema = other_schema(rows.schema, kind)
+def _converted(rows: pa.Table, kinds: tuple[str, ...]) -> Any:
+    schema = other_schema(rows.schema, *kinds)
     return pa.Table.from_arrays([rows.column(each.name).cast(each.type, safe=False) for each in schema], schema=schema)
