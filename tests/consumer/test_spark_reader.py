@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 from datetime import datetime, timedelta, timezone
 from functools import reduce
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from hypothesis import given
@@ -21,6 +23,8 @@ from checkback.consumer.spark_reader import options_since
 from checkback.errors import SettingsError, StorageError
 from checkback.producer import MessageApply, idempotent
 from checkback.settings import Settings
+from checkback.storage.batch_runs import runs_of
+from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
 from checkback.storage.timestamps import ms_of, time_of
 from consumer.published import Published
@@ -134,6 +138,24 @@ def test_batch_without_its_row_is_not_seen(spark: SparkSession, settings: Settin
     batch(concluded=True)
     batch(concluded=False)
     assert _offsets(*seen(), fixed) == [whole, whole, then]
+
+
+def test_batches_of_a_run_are_whole(
+    spark: SparkSession, settings: Settings, published: Published, tmp_path: Path
+) -> None:
+    """Retention has made the first three one row; a fourth is in progress."""
+    for _ in range(3):
+        published.publish({"orders": [published.messages(2)]})
+    rows = DeltaTable(published.tables.location("batches")).to_pyarrow_table().cast(arrow_schema("batches"))
+    rows = rows.set_column(rows.schema.get_field_index("committed"), "committed", pa.array([2, 2, 2]))
+    shutil.rmtree(published.tables.location("batches"))
+    published._logs.clear()
+    run = runs_of(rows)
+    assert len(run) == 1
+    published.write("batches", run)
+    published.publish({"orders": [published.messages(2)]}, concluded=False)
+    view = create_views(spark, settings)["orders"]
+    assert _offsets(read(spark, settings, "orders"), spark.table(view)) == [list(range(6))] * 2
 
 
 @pytest.mark.spine("topics as streams")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from checkback.query.versions.batches import (
     BATCH,
     UNKNOWN,
+    BatchFault,
     BatchRange,
     Epoch,
     Records,
@@ -63,7 +64,7 @@ class History:
     @property
     def records(self) -> Records:
         """As BATCH records."""
-        return np.array([(*row, 6_000, 60_000, 0, 0, 15) for row in self.rows], BATCH)
+        return np.array([(*row, 6_000, 60_000, 0, 0, 15, 0, 0) for row in self.rows], BATCH)
 
 
 def _holds(held: tuple[BatchRange, ...], row: tuple[int, int]) -> bool:
@@ -90,6 +91,52 @@ def test_cut_holds_whole_batches_and_nothing_else(seed: int) -> None:
         # One with the very time of another application's batch of the same number cannot be told from it.
         assert history.under_way in known or not _holds(held, history.under_way)
         assert at is not None or history.applications > 1 or not any(_holds(held, row) for row in history.lost)
+
+
+def _with_runs(records: Records, random: Random) -> Records:
+    """The ordered records with some consecutive ones made one, as retention does."""
+    found: list[tuple[int, ...]] = []
+    for row in records.tolist():
+        last = found[-1] if found else row
+        follows = row[0] == last[0] and row[1] == last[1] + 1 and row[2] >= last[2] and row[3] >= last[3]
+        run = (*row[:-2], row[1] - last[1] + last[-2], row[2] - last[2] + last[-1])
+        others = [each for each in records.tolist() if each[0] != row[0]]
+        crossed = any(
+            run[1] - run[-2] <= each[1] <= run[1] and run[2] - run[-1] <= each[2] <= run[2] for each in others
+        )
+        if follows and not crossed and random.random() < 0.7:
+            found[-1] = run
+        else:
+            found.append(row)
+    return np.array(found, BATCH)
+
+
+@given(_SEEDS)
+def test_runs_of_batches_are_like_their_batches(seed: int) -> None:
+    """They are no gap, their batches are held by the cut, and those of later batches are not."""
+    random = Random(seed)
+    history = History.of(random, random.randrange(1, 40))
+    batches = in_order(history.records)
+    runs = _with_runs(batches, random)
+    found, expected = faults(runs, 5), faults(batches, 5)
+    assert found["batch_twice"].number == 0
+    assert found["batch_gap"].number == expected["batch_gap"].number
+    assert found["batch_clock_back"].number <= expected["batch_clock_back"].number  # a run says when it ended
+    known = [(int(row["batch_id"]), int(row["time"])) for row in batches]
+    ends = np.searchsorted(np.cumsum(1 + runs["before"]), np.arange(len(batches)), "right")
+    for count in range(len(runs) + 1):
+        held = members(runs[:count], runs[count:])
+        kept = {row for row, run in zip(known, ends, strict=True) if run < count}
+        assert all(_holds(held, row) for row in kept)
+        assert not any(_holds(held, row) for row in known if row not in kept)
+
+
+def test_run_with_one_of_its_batches_is_twice() -> None:
+    rows = [(0, 4, 100, 110, 0), (0, 5, 120, 130, 0), (0, 9, 140, 150, 4), (0, 12, 160, 170, 1)]
+    records = np.array([(*row[:4], 0, 0, 0, 0, 0, row[4], 10) for row in rows], BATCH)
+    found = faults(records, 5)
+    assert found["batch_twice"] == BatchFault(1, ((9, 140),))
+    assert found["batch_gap"] == BatchFault(1, ((12, 160),))
 
 
 @given(_SEEDS)
@@ -129,7 +176,7 @@ def test_order_does_not_depend_on_how_the_rows_lie(seed: int) -> None:
 
 def test_rows_are_held_against_each_other() -> None:
     rows = [(0, 4, 100, 110), (0, 5, 120, 130), (0, 8, 140, 125), (1, 0, 150, 160), (1, 0, 150, 161)]
-    found = faults(np.array([(*row, 0, 0, 0, 0, 0) for row in rows], BATCH), 5)
+    found = faults(np.array([(*row, 0, 0, 0, 0, 0, 0, 0) for row in rows], BATCH), 5)
     assert {name: (fault.number, fault.samples) for name, fault in found.items()} == {
         "batch_twice": (1, ((0, 150),)),
         "batch_gap": (2, ((8, 140),)),
@@ -140,12 +187,14 @@ def test_rows_are_held_against_each_other() -> None:
 def test_rules_in_force_by_epochs() -> None:
     """An epoch lasts until its last batch, even if the clock was put back in it."""
     rows = [(0, 0, 100, 6), (0, 1, 200, 6), (0, 2, 300, 9), (0, 3, 250, 9), (1, 0, 400, UNKNOWN)]
-    records = np.array([(app, number, time, time, rule, rule, rule, 0, 0) for app, number, time, rule in rows], BATCH)
+    records = np.array(
+        [(app, number, time, time, rule, rule, rule, 0, 0, 0, 0) for app, number, time, rule in rows], BATCH
+    )
     assert epochs(records) == [Epoch(100, 200, 6, 6), Epoch(250, 300, 9, 9), Epoch(400, 400, UNKNOWN, UNKNOWN)]
     assert first_intervals(records) == [6, UNKNOWN]
 
 
 def test_many_changes_of_the_rules_count_as_one() -> None:
     """The loosest of them: then nothing is called broken that was not."""
-    rows = [(0, number, number, number, 100 + number, 60, 200 - number, 0, 0) for number in range(100)]
+    rows = [(0, number, number, number, 100 + number, 60, 200 - number, 0, 0, 0, 0) for number in range(100)]
     assert epochs(np.array(rows, BATCH)) == [Epoch(0, 99, 100, 101)]

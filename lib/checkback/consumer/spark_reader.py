@@ -199,11 +199,19 @@ def view_names(topics: Iterable[str], lasting: bool) -> dict[str, str]:
 
 
 def _select(topic: str, batches: str) -> str:
-    """The query of a view; both are identifiers in SQL."""
+    """The query of a view; both are identifiers in SQL. A run of batches is found by its days: an equality."""
     return f"""
         SELECT message.*, try_validate_utf8(CAST(message.body AS STRING)) AS body_text
         FROM {topic} AS message
         WHERE EXISTS (
             SELECT 1 FROM {batches} AS whole
             WHERE whole.batch_id = message.batch_id AND whole.batch_time = message.published_at
+        ) OR EXISTS (
+            SELECT 1
+            FROM (
+                SELECT *, explode(sequence(CAST(first_batch_time AS DATE), CAST(batch_time AS DATE))) AS day
+                FROM {batches} WHERE first_batch_id IS NOT NULL) AS run
+            WHERE run.day = CAST(message.published_at AS DATE)
+                AND message.batch_id BETWEEN run.first_batch_id AND run.batch_id
+                AND message.published_at BETWEEN run.first_batch_time AND run.batch_time
         )"""  # noqa: S608 - quoted names

@@ -12,7 +12,14 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from checkback.query.engines.question import Question
-from checkback.query.versions.batches import APPLICATION, BatchFault, faults, first_intervals
+from checkback.query.versions.batches import (
+    APPLICATION,
+    BatchFault,
+    faults,
+    first_ids,
+    first_intervals,
+    first_times,
+)
 from checkback.query.versions.table_versions import ALL, TOPICS
 from checkback.query.versions.whole_batches import NAME as TABLE
 from checkback.query.versions.whole_batches import OF_BATCH, batch_time
@@ -75,7 +82,7 @@ def audit_batches(fixed: FixedTables, most: int) -> BatchAudit:
     found |= faults(fixed.whole.rows, most)
     if not len(batches):
         return BatchAudit(found, fixed, past=True)
-    first = int(batches["batch_id"][0]), int(batches["time"][0])
+    first = int(first_ids(batches)[0]), int(first_times(batches)[0])
     return BatchAudit(found, fixed, past.number > 0 or first[0] > 0, first)
 
 
@@ -88,10 +95,10 @@ def _lost(fixed: FixedTables) -> list[range]:
         return []
     name, first, last = fixed.recorded
     rows, names = fixed.whole.rows, fixed.whole.applications
-    mine = rows["batch_id"][rows["application"] == names.index(name)] if name in names else rows["batch_id"][:0]
+    mine = rows[rows["application"] == names.index(name)] if name in names else rows[:0]
     if not len(mine):
         return [range(first, last + 1)]
-    return [range(first, int(mine.min())), range(int(mine.max()) + 1, last + 1)]
+    return [range(first, int(first_ids(mine).min())), range(int(mine["batch_id"].max()) + 1, last + 1)]
 
 
 def _emptied(fixed: FixedTables) -> bool:
@@ -230,7 +237,7 @@ def _counted(name: str, table: str) -> str:
 def _begun(fixed: FixedTables, compared: Rows) -> list[tuple[int, int]]:
     """The batch in progress, as its rows reveal it: it has no row in `batches`, and the next batch id, or 0."""
     batches = fixed.whole.batches
-    last, first_ms, last_ms = int(batches["batch_id"][-1]), int(batches["time"][0]), int(batches["time"][-1])
+    last, first_ms, last_ms = int(batches["batch_id"][-1]), int(first_times(batches)[0]), int(batches["time"][-1])
     sql = f"""
         SELECT batch_id, ms FROM {{compared}}
         WHERE told IS NULL AND ((batch_id = {last + 1} AND ms >= {first_ms}) OR (batch_id = 0 AND ms > {last_ms}))"""
@@ -270,7 +277,7 @@ def _past(fixed: FixedTables) -> str:
             begun = f"batch_id IN (0, {batches['batch_id'][-1] + 1})"
     if _emptied(fixed):
         return f"({begun})"
-    before = f"ms < {batches['time'][0]}" if len(batches) else "TRUE"
+    before = f"ms < {first_times(batches)[0]}" if len(batches) else "TRUE"
     return f"{before} AND (({delayed}) OR {begun})"
 
 

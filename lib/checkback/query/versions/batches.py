@@ -19,7 +19,8 @@ Records: TypeAlias = "NDArray[np.void]"
 
 #: value of an unknown rule
 UNKNOWN = -1
-#: One row of `batches`. application: its index among the applications, ordered by their start.
+#: One row of `batches`. application: its index among the applications, ordered by their start. The row may be a run
+#: of several batches, the last of which it names: before: how many come before that, lasted: the time since the first.
 BATCH = np.dtype(
     [
         ("application", "<i8"),
@@ -31,6 +32,8 @@ BATCH = np.dtype(
         ("max_age", "<i8"),
         ("jitter", "<i8"),
         ("check_max", "<i8"),
+        ("before", "<i8"),
+        ("lasted", "<i8"),
     ]
 )
 #: Turns per application: more than it has batches.
@@ -59,6 +62,18 @@ class Epoch(NamedTuple):
     end: int
     timeout: int
     max_age: int
+
+
+def first_ids(batches: Records) -> NDArray[np.int64]:
+    """The first batch of each run; of a single batch its own id."""
+    found: NDArray[np.int64] = batches["batch_id"] - batches["before"]
+    return found
+
+
+def first_times(batches: Records) -> NDArray[np.int64]:
+    """The time of the first batch of each run."""
+    found: NDArray[np.int64] = batches["time"] - batches["lasted"]
+    return found
 
 
 def in_order(records: Records) -> Records:
@@ -102,14 +117,15 @@ def _runs(batches: Records) -> list[Records]:
     if not len(batches):
         return []
     ends = np.diff(batches["application"]) != 0
-    ends |= np.diff(batches["batch_id"]) != 1
-    ends |= np.diff(batches["time"]) < 0
+    ends |= first_ids(batches)[1:] != batches["batch_id"][:-1] + 1
+    ends |= first_times(batches)[1:] < batches["time"][:-1]
     return np.split(batches, np.flatnonzero(ends) + 1)
 
 
 def _box(run: Records) -> BatchRange:
     first, last = run[0], run[-1]
-    return BatchRange(int(first["batch_id"]), int(last["batch_id"]), int(first["time"]), int(last["time"]))
+    begin = int(first["batch_id"] - first["before"]), int(first["time"] - first["lasted"])
+    return BatchRange(begin[0], int(last["batch_id"]), begin[1], int(last["time"]))
 
 
 def _boxes(run: Records, others: Records, begun: Sequence[int]) -> list[BatchRange]:
@@ -119,11 +135,11 @@ def _boxes(run: Records, others: Records, begun: Sequence[int]) -> list[BatchRan
         return [box]
     for number in begun:
         if box.first_id <= number <= box.last_id:
-            at = number - box.first_id
+            at = int(np.searchsorted(run["batch_id"], number))
             parts = [part for part in (run[:at], run[at : at + 1], run[at + 1 :]) if len(part)]
             return [found for part in parts for found in _boxes(part, others, begun)]
-    within = (others["batch_id"] >= box.first_id) & (others["batch_id"] <= box.last_id)
-    within &= (others["time"] >= box.first_time) & (others["time"] <= box.last_time)
+    within = (others["batch_id"] >= box.first_id) & (first_ids(others) <= box.last_id)
+    within &= (others["time"] >= box.first_time) & (first_times(others) <= box.last_time)
     if not within.any():
         return [box]
     # Of another application, after the clock was set back: a shorter run spans less time.
@@ -140,7 +156,7 @@ def epochs(batches: Records) -> list[Epoch]:
     latest = np.maximum.accumulate(batches["time"])
     return [
         # If an epoch has several rules, the loosest.
-        Epoch(int(part["time"].min()), int(until[-1]), *(int(part[name].min()) for name in ("timeout", "max_age")))
+        Epoch(int(first_times(part).min()), int(until[-1]), *(int(part[name].min()) for name in ("timeout", "max_age")))
         for part, until in zip(np.split(batches, changes), np.split(latest, changes), strict=True)
     ]
 
@@ -165,17 +181,20 @@ class BatchFault(NamedTuple):
 def faults(records: Records, most: int) -> dict[str, BatchFault]:
     """Inconsistencies within the BATCH records, in any order, by name of a finding.
 
-    batch_twice: several rows of one batch. batch_gap: batches without a row between an application's first and last;
-    the samples are the batches after a gap. batch_clock_back: finished before its predecessor.
+    batch_twice: several rows of one batch, or of some in a run. batch_gap: batches without a row between an
+    application's first and last; the samples are the batches after a gap. batch_clock_back: finished before its
+    predecessor.
     """
     batches = in_order(records)
     key = ["application", "batch_id"]
     _, first, times = np.unique(records[key], return_index=True, return_counts=True)
     same = np.diff(batches["application"]) == 0
-    missing = np.where(same, np.diff(batches["batch_id"]) - 1, 0)
+    missing = np.where(same, first_ids(batches)[1:] - batches["batch_id"][:-1] - 1, 0)
+    twice = np.concatenate([records[first[times > 1]], batches[1:][missing < 0]])
+    missing = np.maximum(missing, 0)
     back = same & (np.diff(batches["finished"]) < 0)
     return {
-        "batch_twice": BatchFault(int((times > 1).sum()), _samples(records[first[times > 1]], most)),
+        "batch_twice": BatchFault(len(twice), _samples(twice, most)),
         "batch_gap": BatchFault(int(missing.sum()), _samples(batches[1:][missing > 0], most)),
         "batch_clock_back": BatchFault(int(back.sum()), _samples(batches[1:][back], most)),
     }

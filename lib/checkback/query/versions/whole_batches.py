@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from checkback.query.engines.question import Question
-from checkback.query.versions.batches import BATCH, UNKNOWN, BatchRange, cut_at, in_order, members, turns
+from checkback.query.versions.batches import (
+    BATCH,
+    UNKNOWN,
+    BatchRange,
+    cut_at,
+    first_ids,
+    first_times,
+    in_order,
+    members,
+    turns,
+)
 from checkback.storage.schemas import BATCH_TIMES, TOPIC_PREFIX
 from checkback.storage.timestamps import time_of
 
@@ -56,7 +66,8 @@ class BatchTable:
 
     def has(self, batch: Batch) -> bool:
         """Whether the batch has a row."""
-        return bool(((self.rows["batch_id"] == batch.batch_id) & (self.rows["time"] == batch.time)).any())
+        there = (first_ids(self.rows) <= batch.batch_id) & (batch.batch_id <= self.rows["batch_id"])
+        return bool((there & (first_times(self.rows) <= batch.time) & (batch.time <= self.rows["time"])).any())
 
     def others(self, applications: Sequence[str], batches: Records) -> Records:
         """The batches that are not among ``batches``, whose application indexes refer to ``applications``."""
@@ -77,7 +88,9 @@ OF_BATCH = "coalesce(application, 'unknown ' || CAST(unix_millis(batch_time) AS 
 _BATCHES = f"""
     SELECT {OF_BATCH} AS application, batch_id, unix_millis(batch_time) AS time,
         unix_millis(coalesce(finished_at, batch_time)) AS finished, timeout_ms AS timeout,
-        check_interval_ms AS check_interval, max_age_ms AS max_age, check_jitter_ms AS jitter, check_max
+        check_interval_ms AS check_interval, max_age_ms AS max_age, check_jitter_ms AS jitter, check_max,
+        coalesce(batch_id - first_batch_id, 0) AS before,
+        coalesce(unix_millis(batch_time) - unix_millis(first_batch_time), 0) AS lasted
     FROM {{batches}} WHERE batch_id IS NOT NULL AND batch_time IS NOT NULL
 """
 
