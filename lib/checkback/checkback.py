@@ -46,6 +46,7 @@ _log = logging.getLogger(__name__)
 _NAMED = 10
 #: folder of the example that `make run` creates, relative to the project's
 _EXAMPLE = Path("data/bank")
+_NO_CATALOG = "storage.catalog=null", "storage.schema=null"
 
 
 def load_settings(
@@ -57,15 +58,17 @@ def load_settings(
 ) -> Settings:
     """The settings as the commands read them: conf/base.yml, ``config``, the environment, ``overrides``.
 
-    ``root``: storage.root, a folder or the URL of an object store; ``options``: storage.options; ``config``: the file
-    of ``--config``; ``overrides``: ``KEY=VALUE`` as for ``--set``. conf/base.yml is that of the working folder, or of
-    its nearest parent that has one; a relative storage.root of the settings is resolved there, ``root`` in the working
-    folder. If nothing names the tables and ./data has none, they are those that `make run` leaves, if there are any.
+    ``root``: storage.root, a folder or the URL of an object store, also if the settings name a catalog; ``options``:
+    storage.options; ``config``: the file of ``--config``; ``overrides``: ``KEY=VALUE`` as for ``--set``. conf/base.yml
+    is that of the working folder, or of its nearest parent that has one; a relative storage.root of the settings is
+    resolved there, ``root`` in the working folder. If nothing names the tables and ./data has none, they are those that
+    `make run` leaves, if there are any.
     Secrets of producers, Kafka and the dashboard are not needed. Raises SettingsError.
     """
     given = list(overrides)
-    if root is not None:
-        given.append(f"storage.root={json.dumps(_absolute(os.fspath(root), Path.cwd()))}")
+    if root is not None:  # rather than a catalog of the file or the environment
+        place = _absolute(os.fspath(root), Path.cwd())
+        given = [*_NO_CATALOG, *given, f"storage.root={json.dumps(place)}"]
     if options is not None:
         given.append(f"storage.options={json.dumps(dict(options))}")
     here = Path.cwd()

@@ -7,6 +7,7 @@ import sys
 import threading
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import deltalake
@@ -24,7 +25,6 @@ from consumer.published import Published
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from checkback.consumer.consume_from_where import StartFrom
 
@@ -442,6 +442,18 @@ def test_a_stuck_queue_does_not_hold_up_the_others(
     heard.wait_for(*range(225))
     firsts = dict.fromkeys(message.half_queue_offset for message in heard.messages if message.queue_id == 0)
     assert list(firsts) == sorted(firsts)
+
+
+def test_the_root_may_be_a_path_and_the_selector_none(lake: Published, running: list[PushConsumer]) -> None:
+    """As of `Checkback`, and of `MessageSelector.by_tag`; what is neither is refused before the threads would fail."""
+    lake.publish({"pay": [lake.messages(1)]})
+    heard = Heard()
+    running.append(PushConsumer("g", Path(lake.tables.root), heard, **FAST).subscribe("pay", None).start())
+    heard.wait_for(0)
+    with pytest.raises(TypeError, match="not int"):
+        PushConsumer("g", 5, heard)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="selector is int; give a MessageSelector"):
+        PushConsumer("g", lake.tables.root, heard).subscribe("pay", 5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("topic", ["../half", "", "_delta_log", "a/b", "RMQ_SYS_TRANS_HALF_TOPIC"])

@@ -105,6 +105,10 @@ def test_message_is_rejected_or_its_json_says_the_same(fields: dict[str, Any], t
         ({"ordering_key": 7}, "ordering_key: is int, not str"),
         ({"properties": {"region": b"eu"}}, "properties: is bytes, not str"),
         ({"properties": {7: "eu"}}, "properties: is int, not str"),
+        ({"properties": None}, "properties: is NoneType, not dict"),
+        ({"properties": [("region", "eu")]}, "properties: is list, not dict"),
+        ({"body": memoryview(b"abcd")[::2]}, "body: is a memoryview of bytes that are not side by side"),
+        ({"transaction_id": 0}, "transaction_id: is int, not str"),  # not taken for none, and generated
     ],
 )
 def test_values_of_another_type_are_rejected(fields: dict[str, Any], told: str) -> None:

@@ -44,6 +44,19 @@ def test_a_place_that_is_given_is_opened(project: Path) -> None:
     assert remote.settings.storage.plain_options == {"aws_endpoint_url": "http://127.0.0.1:1"}
 
 
+def test_a_place_that_is_given_is_opened_rather_than_a_catalog_of_the_settings(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = {"CATALOG": "main", "SCHEMA": "checkback", "CHECKPOINTS": "/c"}
+    for key, value in catalog.items():
+        monkeypatch.setenv(f"CHECKBACK__STORAGE__{key}", value)
+    with pytest.raises(SettingsError, match="the tables are in a catalog"):
+        Checkback()
+    assert Checkback("there").settings.storage.root == str(project / "notebooks/there")
+    with pytest.raises(SettingsError, match="hdfs://host/t: is not read without Spark; ask on Spark"):
+        Checkback("hdfs://host/t")
+
+
 def test_without_a_place_the_settings_name_it(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A relative folder of theirs is one in the project, wherever the notebook is."""
     assert load_settings().storage.root == str(project / "data")

@@ -14,6 +14,7 @@ from checkback.errors import SettingsError
 from checkback.producer.daemon_threads import Outcome
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Awaitable, Callable
     from datetime import timedelta
     from types import TracebackType
@@ -40,7 +41,7 @@ class AsyncPushConsumer:
     def __init__(
         self,
         group: str,
-        storage: Settings | str,
+        storage: Settings | str | os.PathLike[str],
         listener: Callable[..., Awaitable[Any]] | None = None,
         *,
         listener_batch: Callable[..., Awaitable[Any]] | None = None,
@@ -56,7 +57,7 @@ class AsyncPushConsumer:
         options["listener_batch" if listener is None else "listener"] = self._listen
         self.consumer = PushConsumer(group, storage, **options)
 
-    def subscribe(self, topic: str, selector: MessageSelector | str = "*") -> AsyncPushConsumer:
+    def subscribe(self, topic: str, selector: MessageSelector | str | None = "*") -> AsyncPushConsumer:
         """See `PushConsumer.subscribe`."""
         self.consumer.subscribe(topic, selector)
         return self

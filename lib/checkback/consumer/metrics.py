@@ -20,6 +20,7 @@ from checkback.errors import CheckbackError
 from checkback.observe.metrics_server import served
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
 
@@ -65,7 +66,7 @@ class ConsumerMetrics(Collector):
     def __init__(
         self,
         consumer: PushConsumer,
-        storage: Settings | str | None = None,
+        storage: Settings | str | os.PathLike[str] | None = None,
         *,
         options: dict[str, str] | None = None,
         registry: CollectorRegistry | None = None,

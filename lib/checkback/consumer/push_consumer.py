@@ -53,23 +53,24 @@ _POLL_S, _POLL_STORE_S = 0.05, 1.0
 class PushConsumer:
     """Calls a listener with each message of the topics that it subscribes; a context manager starts and ends it.
 
-    ``storage``: the root of the tables, or Settings. ``listener`` is called with a MessageExt, ``listener_batch`` with
-    a list of up to ``max_batch_size`` of them; give one of the two. It returns a ConsumeResult; an exception is
-    RECONSUME_LATER. ``threads`` call it; if ``orderly``, one message after the other in each queue: one that fails
-    holds up its queue, and is tried again after ``suspend``, then after twice as long each time, up to 30 s. A
-    message that has failed ``max_reconsume_times`` times more is given up; None: after 16, in order never.
+    ``storage``: the root of the tables (text or path), or Settings. ``listener`` is called with a MessageExt,
+    ``listener_batch`` with a list of up to ``max_batch_size`` of them; give one of the two. It returns a ConsumeResult;
+    an exception is RECONSUME_LATER. ``threads`` call it; if ``orderly``, one message after the other in each queue: one
+    that fails holds up its queue, and is tried again after ``suspend``, then after twice as long each time, up to 30 s.
+    A message that has failed ``max_reconsume_times`` times more is given up; None: after 16, in order never.
     ``start_from``: where a topic begins that is new to the group: "first" (None), "last", a datetime with a time zone,
     or a batch id; the others go on where the group is.
 
     Messages are consumed at least once; with ``positions`` exactly once: the listener is called with a connection as
     its second argument, and what it does through that is one transaction with the position. Raises SettingsError,
-    StorageError; TypeError unless there is one listener, and for a duration that is a plain number.
+    StorageError; TypeError unless there is one listener, for a ``storage`` that is neither, and for a duration that
+    is a plain number.
     """
 
     def __init__(
         self,
         group: str,
-        storage: Settings | str,
+        storage: Settings | str | os.PathLike[str],
         listener: Callable[..., Any] | None = None,
         *,
         listener_batch: Callable[..., Any] | None = None,
@@ -122,13 +123,20 @@ class PushConsumer:
         #: handler may interrupt it anywhere, and its `close` waits for them.
         self._starting = threading.Lock()
 
-    def subscribe(self, topic: str, selector: MessageSelector | str = "*") -> PushConsumer:
-        """Consume the messages of a topic that the selector (text: tags) matches. Before `start`. Returns itself."""
+    def subscribe(self, topic: str, selector: MessageSelector | str | None = "*") -> PushConsumer:
+        """Consume the messages of a topic that the selector (text: tags, None: all) matches. Before `start`.
+
+        Returns itself. Raises SettingsError, SelectorError; TypeError if the selector is something else.
+        """
         if self._threads:
             raise SettingsError("the consumer is running", topic, "call subscribe before start()")
         if not is_topic(topic):
             raise SettingsError("is not a topic's name", topic, "see docs/landing.md for what a name may be")
-        self._selectors[topic] = MessageSelector.by_tag(selector) if isinstance(selector, str) else selector
+        if selector is None or isinstance(selector, str):
+            selector = MessageSelector.by_tag(selector)
+        if not isinstance(selector, MessageSelector):
+            raise TypeError(f"selector is {type(selector).__name__}; give a MessageSelector, or a text with tags")
+        self._selectors[topic] = selector
         return self
 
     def start(self) -> PushConsumer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
@@ -23,10 +24,15 @@ _FIRST = ("half", "batches")
 _NAMED = 10
 
 
-def consumer_tables(storage: Settings | str, options: dict[str, str] | None = None) -> tuple[Tables, Consumer]:
-    """The tables, and the consumer's settings. Raises SettingsError if they can only be read by Spark."""
-    if isinstance(storage, str):
-        storage = Settings.model_validate({"storage": {"root": storage, "options": options or {}}})
+def consumer_tables(
+    storage: Settings | str | os.PathLike[str], options: dict[str, str] | None = None
+) -> tuple[Tables, Consumer]:
+    """The tables, and the consumer's settings.
+
+    Raises SettingsError if they can only be read by Spark, TypeError if ``storage`` is neither a path nor Settings.
+    """
+    if not isinstance(storage, Settings):
+        storage = Settings.model_validate({"storage": {"root": os.fspath(storage), "options": options or {}}})
     tables = Tables.of(storage.storage)
     if not tables.readable:
         raise SettingsError(

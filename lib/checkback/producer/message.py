@@ -136,7 +136,7 @@ def half_json(group: str, message: Message, transaction_id: str, born_ms: int) -
 
     Raises MessageRejectedError, before anything is sent, if the gateway would (RocketMQ: Validators.checkMessage).
     """
-    plain = _known_group(group) and _is_plain(message, transaction_id)
+    plain = _known_group(group) and isinstance(message.properties, Mapping) and _is_plain(message, transaction_id)
     if not plain:
         _check_types(message)
     fields: dict[str, Any] = {
@@ -179,6 +179,7 @@ def _is_plain(message: Message, transaction_id: str) -> bool:
         texts.append(key)
     return (
         type(transaction_id) is str
+        and isinstance(message.transaction_id, (str, type(None)))  # 0 is not generated, either
         and 0 < len(transaction_id) <= TRANSACTION_ID_MAX
         and transaction_id.isascii()
         and type(message.topic) is str
@@ -200,13 +201,19 @@ def _is_plain(message: Message, transaction_id: str) -> bool:
 
 def _check_types(message: Message) -> None:
     """Raise MessageRejectedError for values that JSON could not tell apart, or not hold."""
+    body: object = message.body
+    properties: object = message.properties
+    if not isinstance(properties, Mapping):
+        raise MessageRejectedError(f"properties: is {type(properties).__name__}, not dict")
+    if isinstance(body, memoryview) and not body.c_contiguous:
+        raise MessageRejectedError("body: is a memoryview of bytes that are not side by side")
     for name, value, wanted in (
-        ("body", message.body, (bytes, bytearray, memoryview)),
+        ("body", body, (bytes, bytearray, memoryview)),
         *((name, getattr(message, name), (timedelta, type(None))) for name in _DURATIONS),
         ("deliver_at", message.deliver_at, (datetime, type(None))),
         *((name, getattr(message, name), (int, type(None))) for name in _NUMBERS),
         *((name, getattr(message, name), (str, type(None))) for name in _TEXTS),
-        *(("properties", text, (str,)) for pair in message.properties.items() for text in pair),
+        *(("properties", text, (str,)) for pair in properties.items() for text in pair),
     ):
         if not isinstance(value, wanted):
             raise MessageRejectedError(f"{name}: is {type(value).__name__}, not {wanted[0].__name__}")

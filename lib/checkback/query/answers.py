@@ -93,7 +93,9 @@ class Answers:
         self._spark = spark
         self.tables = Tables.of(settings.storage)
         if spark is None and not self.tables.readable:
-            raise SparkNeededError("the tables are in a catalog", "storage.catalog", "ask on Spark")
+            root = None if settings.storage.catalog else settings.storage.root
+            what = "the tables are in a catalog" if root is None else "is not read without Spark"
+            raise SparkNeededError(what, root or "storage.catalog", "ask on Spark")
         self._lock = RLock()
         self._engine: DuckDBEngine | None = None
         self._views: dict[object, View] = {}
