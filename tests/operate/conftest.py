@@ -9,7 +9,13 @@ import pytest
 from operate.fixtures import Lakehouse
 
 
+@pytest.fixture(scope="session")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
+    """Empty tables, for copies."""
+    return Lakehouse(tmp_path_factory.mktemp("empty") / "data")
+
+
 @pytest.fixture
-def lake(tmp_path: Path) -> Lakehouse:
+def lake(empty: Lakehouse, tmp_path: Path) -> Lakehouse:
     """Empty tables."""
-    return Lakehouse(tmp_path / "data")
+    return empty.copied(tmp_path / "data")

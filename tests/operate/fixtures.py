@@ -77,6 +77,11 @@ class Lakehouse:
             DeltaLog.create(name, self.tables.location(name))
         self._now = now
 
+    def copied(self, root: Path) -> Lakehouse:
+        """The same in another folder, which takes a tenth of the time."""
+        shutil.copytree(self.root, root)
+        return Lakehouse(root, self._now)
+
     def clock(self) -> datetime:
         """A second later than the last time."""
         self._now += timedelta(seconds=1)

@@ -24,11 +24,10 @@ pytestmark = pytest.mark.slow
 SIGNED = ("--actor", "bob", "--reason", "the endpoint is back")
 
 
-@pytest.fixture
-def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lakehouse:
-    """In ./data: discarded messages of two groups, one of them resumed; a cancelled, a pending, a committed one."""
-    monkeypatch.chdir(tmp_path)
-    made = Lakehouse(tmp_path / "data")
+@pytest.fixture(scope="module")
+def evening(tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
+    """Discarded messages of two groups, one of them resumed; a cancelled, a pending, a committed one. For copies."""
+    made = Lakehouse(tmp_path_factory.mktemp("evening") / "data")
     for offset, group in ((0, "orders"), (1, "orders"), (2, "pay"), (3, "orders")):
         made.decide(made.half(offset, f"tx-{offset}", group), "DISCARD", "checkback")
     made.decide(made.half(4, "tx-4"), "CANCEL", "operator")
@@ -36,6 +35,13 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lakehouse:
     made.decide(made.half(6, "tx-6"), "COMMIT")
     made.resume(Asked("tx-1"), ALICE)
     return made
+
+
+@pytest.fixture
+def lake(evening: Lakehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lakehouse:
+    """In ./data."""
+    monkeypatch.chdir(tmp_path)
+    return evening.copied(tmp_path / "data")
 
 
 def offsets(made: Lakehouse) -> list[str]:
