@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 
+import numpy as np
 import pytest
 from sqlalchemy import Connection, Engine, text
 
@@ -95,6 +96,14 @@ def test_born_timestamp_is_that_of_a_message_or_of_a_row(business: Engine) -> No
         assert not credit(connection, 7, born=born)
         assert not credit(connection, 7, born=born.astimezone(timezone(timedelta(hours=5))))
         assert not credit(connection, 7, born=born.astimezone().replace(tzinfo=None))
+
+
+def test_numpys_integers_name_the_same_message(business: Engine) -> None:
+    """Those of a pandas row: SQLite would store them as bytes, and the message would be applied once more."""
+    with business.begin() as connection:
+        assert credit(connection, 7)
+        assert not credit(connection, np.int64(7), queue=np.int32(0), born=np.int64(BORN))
+    assert credits_of(business) == [7]
 
 
 @pytest.mark.parametrize("group", ["", "two words", "x" * 121])

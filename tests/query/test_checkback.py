@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pytest
 import yaml
@@ -118,6 +119,13 @@ def test_stuck_is_who_is_stuck(lake: Path) -> None:
         assert cb.stuck().num_rows == 1
         assert not cb.consumers().num_rows
     cb.close()
+
+
+def test_a_place_may_be_of_numpy(lake: Path) -> None:
+    """As a pandas row has it."""
+    place = np.int32(0), np.int64(0)
+    cb = Checkback(lake)
+    assert cb.transactions(place=place).num_rows == cb.pending(place=place).num_rows == 1
 
 
 def test_a_topic_is_its_messages(lake: Path) -> None:

@@ -79,7 +79,9 @@ class MessageApply:
             fix = "give the consumer group: letters, digits, _ and -, at most 120"
             raise CheckbackError(f"{group!r} is not a group's name", "idempotent", fix)
         columns = self.table.c
-        message = {"topic": topic, "half_queue_id": half_queue_id, "half_queue_offset": half_queue_offset}
+        # Of pandas they may be NumPy's, which SQLite stores as other keys than the same numbers of Python.
+        place = {"half_queue_id": int(half_queue_id), "half_queue_offset": int(half_queue_offset)}
+        message = {"topic": topic, **place}
         row = {"consumer_group": group, **message}
         where = f"{group}, {topic}, message {half_queue_id}/{half_queue_offset}"
         mark = [columns[name] == value for name, value in row.items()]

@@ -163,7 +163,7 @@ def transactions_question(
     }
     wanted = " AND ".join(condition for condition, value in conditions.items() if value is not None) or "TRUE"
     values: dict[str, Value] = {"transaction_id": transaction_id, "key": key, "topic": topic}
-    values |= {} if place is None else {"queue_id": place[0], "queue_offset": place[1]}
+    values |= {} if place is None else {"queue_id": int(place[0]), "queue_offset": int(place[1])}  # of NumPy perhaps
     return Question(sql.replace("WANTED", wanted), "queue_id, queue_offset, store_timestamp", values)
 
 

@@ -42,7 +42,8 @@ class Question:
 
     def at(self, place: tuple[int, int] | None) -> Question:
         """Only rows of the half message at this queue id and offset; all if it is None."""
-        return self if place is None else self.where("queue_id", place[0]).where("queue_offset", place[1])
+        # of pandas they may be NumPy's
+        return self if place is None else self.where("queue_id", int(place[0])).where("queue_offset", int(place[1]))
 
     def unlike(self, column: str, value: Value) -> Question:
         """Only rows with another value."""
