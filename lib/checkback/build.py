@@ -15,7 +15,7 @@ _COMMIT = re.compile(r"[0-9a-f]{12}(?=[0-9a-f]*\s*$)")
 
 @lru_cache(1)
 def commit() -> str:
-    """Its first 12 digits, from the file of the build, or in a checkout from .git; "unknown" if neither tells."""
+    """Its first 12 digits, from the file of the build, or in a checkout from .git; "unknown" if neither has it."""
     try:
         built = pkgutil.get_data("checkback", FILE)  # also from within a ZIP file
     except OSError:

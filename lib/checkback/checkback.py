@@ -108,7 +108,7 @@ def _absolute(root: str, folder: Path) -> str:
 class Checkback(Answers):
     """The tables at a place, for questions. A context manager; several threads may use it.
 
-    ``root``: a folder, or the URL of an object store. Without it the settings tell: those of ``config``, ``overrides``
+    ``root``: a folder, or the URL of an object store. Without it the settings apply: ``config``, ``overrides``
     and the environment (`load_settings`), or ``settings``. ``spark``: a session that answers instead of DuckDB, needed
     for tables in a catalog, which otherwise raise SettingsError (`open_session` makes one).
 

@@ -170,7 +170,7 @@ def said_by_machine(line: str) -> bool:
     return _SAID_BY_MACHINE.search(line) is not None
 
 
-#: PySpark's errors of a session that the server has ended, or that a server started anew does not know
+#: PySpark's errors of a session that the server has ended, or that a restarted server does not know
 _SESSION_LOST = re.compile(
     r"(\([\w.]+\) )?\[(INVALID_HANDLE\.SESSION\w*|NO_ACTIVE_SESSION|RESPONSE_ALREADY_RECEIVED)\]"
 )

@@ -138,7 +138,7 @@ def test_op_that_was_put_back_has_the_answers_again(lake: Lakehouse, caplog: pyt
         assert lake.fates() == {}
         backup.put_back()
         lake.run(settings)
-        assert "the table op was put back" in caplog.text
+        assert "the table op was restored" in caplog.text
         assert lake.fates() == {0: ["topics/t"]}
         assert len(server.received) == 1
 
@@ -212,7 +212,7 @@ def test_half_that_was_put_back_and_written_since_is_refused_until_a_rebuild(lak
     assert DeduplicationHistory(lake.root).next_offset(0) == 2
     for name in ("other", "another"):
         lake.land("half", {"queue_offset": 1 + (name == "another"), "transaction_id": name, "real_topic": "t"})
-    with pytest.raises(StateError, match=r"the table half was put back .*`checkback rebuild`"):
+    with pytest.raises(StateError, match=r"the table half was restored .*`checkback rebuild`"):
         lake.run(settings)
     assert rebuild(lake.spark, settings, print) is not None
     ops = ({"transaction_id": name, "state": "COMMIT", "source": "producer"} for name in ("other", "another"))

@@ -182,7 +182,7 @@ def test_the_message_that_holds_up_a_queue_is_shown(lake: Published, capfd: pyte
         lines = printed(capfd, "group", "list").splitlines()
     found = held()
     assert found is not None
-    assert " ".join(lines[3].split()) == "topic queue held up by since failed tries next try last error"
+    assert " ".join(lines[3].split()) == "topic queue blocked by since failed tries next try last error"
     assert lines[4].split()[:3] == ["payments", "2", "0/1"]
     assert lines[4].split()[-1] == "RECONSUME_LATER"
     assert (found["half_queue_id"], found["half_queue_offset"], found["last_error"]) == (0, 1, "RECONSUME_LATER")

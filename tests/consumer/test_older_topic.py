@@ -159,7 +159,7 @@ def test_the_first_batch_that_needs_a_later_version(lake: Published, versions: l
     """A batch needs the least version that it or a later one names; -1 is not known."""
     log = BatchLog(lake.tables)
     names = frozenset(["topics/pay"])
-    log._listed_anew(
+    log._list_again(
         [
             ListedBatch(
                 BatchKey("a", at, START + at), START + at, names, (("topics/pay", named),) if named >= 0 else ()

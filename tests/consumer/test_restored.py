@@ -233,7 +233,7 @@ def test_each_batch_is_consumed_once_whatever_is_restored(lake: Published, event
             consume(count)
         elif event == "start":
             log = BatchLog(lake.tables)
-        log._listed_anew(there)
+        log._list_again(there)
     while log.listed.first_unconsumed(position) < len(log):
         consume(2)
     assert len(consumed) == len(set(consumed))

@@ -103,7 +103,7 @@ def test_the_overview_of_now_is_shown_anew_and_tells_its_time(evening: tuple[Pat
     assert shown is not None
     assert datetime.fromisoformat(f"{shown[1]}+00:00") >= began
     assert ('data-refresh="30"' in page, 'http-equiv="refresh" content="30"' in page) == (True, True)
-    assert "refresh" not in browser.get("/", params={"as_of": "5m ago"}).text.replace("shown anew", "")
+    assert "refresh" not in browser.get("/", params={"as_of": "5m ago"}).text.replace("refreshed", "")
 
 
 def test_what_needs_attention_leads_on(this_evening: tuple[Path, datetime], tmp_path: Path) -> None:

@@ -494,8 +494,8 @@ def test_the_message_that_holds_up_a_queue_is_named(evening: tuple[Path, datetim
     browser = client(root)
     line = consumers_line(browser)
     assert line["bad"]
-    assert "1 queue held up by a failing message for 1h" in line["text"]
-    told = "payments, queue 5: held up by message 3/70 since "
+    assert "1 queue blocked by a failing message for 1h" in line["text"]
+    told = "payments, queue 5: blocked by message 3/70 since "
     assert told in browser.get("/consumers").text
     (row,) = browser.get("/consumers.json").json()["rows"]
     assert next(error for error in row["errors"] if error.startswith(told)).endswith(

@@ -223,7 +223,7 @@ def test_queue_with_offsets_left_goes_on(tmp_path: Path) -> None:
 
 
 def test_offset_that_is_decided_is_not_given_out_again(tmp_path: Path) -> None:
-    """`half` was put back to an older state: what was decided of it since stays decided."""
+    """`half` was restored to an older state: what was decided of it since stays decided."""
     land(tmp_path, "half", half(2), half(9, queue_id=1))
     decided = {"transaction_id": "tx", "producer_group": "orders", "state": "COMMIT", "decided_at": T0, "batch_id": 0}
     places = [(0, 2), (0, 4), (1, 7), (2, 20)]
@@ -235,7 +235,7 @@ def test_offset_that_is_decided_is_not_given_out_again(tmp_path: Path) -> None:
 def test_checks_are_the_transactions_own_and_keep_their_offset(
     tmp_path: Path,
 ) -> None:
-    """`half` was put back to an older state: a transaction that was only checked is lost, and its place."""
+    """`half` was restored to an older state: a transaction that was only checked is lost, and its place."""
     land(tmp_path, "half", half(0), half(1))
     checked = {"transaction_id": "tx", "producer_group": "orders", "requested_at": T0, "batch_id": 0}
     places = [(0, 1), (1, 2), (3, 3)]

@@ -236,7 +236,7 @@ def test_table_that_is_made_anew_under_it_ends_it(tmp_path: Path, name: str) -> 
             await asyncio.sleep(0)
 
     error = run(started(tmp_path, flush="1ms"), act)
-    told = f"{tmp_path}/{name}: the table was made anew meanwhile; restore the previous table, then start again"
+    told = f"{tmp_path}/{name}: the table was recreated meanwhile; restore the previous table, then start again"
     assert f"not in the tables yet: {told}" in str(error)
     assert not rows(tmp_path, name)
     assert not list((tmp_path / name).glob("*.parquet"))

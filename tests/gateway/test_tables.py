@@ -160,7 +160,7 @@ def test_table_that_is_made_anew_under_a_gateway_ends_it(tmp_path: Path) -> None
     appender = _appender(tmp_path)
     os.rename(tmp_path / "half", tmp_path / "away")
     DeltaLog.create("half", str(tmp_path / "half"))
-    with pytest.raises(ReplacedError, match="half: the table was made anew meanwhile") as raised:
+    with pytest.raises(ReplacedError, match="half: the table was recreated meanwhile") as raised:
         _append(appender, 0)
     stopped: list[CheckbackError] = []
     assert HealthState(stopped.append).failed(raised.value).code == "stopping"

@@ -167,7 +167,7 @@ def test_what_cannot_be_read_holds_nothing_up(inbox: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(os, "scandir", broken)
     listing = SparkListing(str(inbox / "l"), lambda _: [str(inbox)], lambda: str(inbox), "UTF-8", "in")
-    with pytest.raises(CheckbackError, match=r"^in: cannot be listed: Input/output error; mend that and run again"):
+    with pytest.raises(CheckbackError, match=r"^in: cannot be listed: Input/output error; repair that and run again"):
         listing.refresh()
 
 

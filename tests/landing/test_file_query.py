@@ -265,7 +265,7 @@ def test_checkpoint_and_table_that_do_not_belong_together_are_refused(
 
     shutil.rmtree(lake.root / "half")
     shutil.copytree(backup / "half", lake.root / "half")
-    with pytest.raises(StateError, match="the table half was put back to an older state"):
+    with pytest.raises(StateError, match="the table half was restored to an older state"):
         lake.land(inbox)
 
 

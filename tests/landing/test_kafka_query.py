@@ -275,7 +275,7 @@ def test_topic_that_was_made_anew_is_refused_and_loses_nothing(
     told = (
         f"{topics[0]}: the topic was deleted and created again, or another one has its name: its offsets start over; "
         f"to land it from its beginning remove {checkpoint} and give it half queues of its own "
-        "(--queue-base N): those of before hold its old offsets"
+        "(--queue-base N): the previous ones hold its old offsets"
     )
     assert str(caught.value) == told
     assert lake.rows("half", "transaction_id") == [("t0",)]

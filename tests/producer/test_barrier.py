@@ -57,7 +57,7 @@ def test_committed_is_commit_ever_after(barrier: Barrier, engine: Engine) -> Non
 def test_transaction_after_its_rollback_cannot_commit(barrier: Barrier, engine: Engine) -> None:
     """The check came first: the local transaction fails before it begins, and leaves nothing."""
     assert barrier.check(message("t1")) is ROLLBACK
-    with pytest.raises(BarrierError, match="a check was told ROLLBACK") as refused:
+    with pytest.raises(BarrierError, match="a check said ROLLBACK") as refused:
         pay(barrier, "t1")
     assert refused.value.state is ROLLBACK
     assert barrier.check(message("t1")) is ROLLBACK

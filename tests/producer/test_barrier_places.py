@@ -71,7 +71,7 @@ def test_commit_holds_at_the_place_that_was_acknowledged_only(barrier: Barrier, 
 def test_transaction_told_rollback_may_be_sent_anew(barrier: Barrier) -> None:
     """Its mark is that half message's alone; the half message itself never commits."""
     assert ask(barrier, "t1", A) is ROLLBACK
-    with pytest.raises(BarrierError, match="a check was told ROLLBACK") as refused:
+    with pytest.raises(BarrierError, match="a check said ROLLBACK") as refused:
         pay(barrier, "t1", A)
     assert (refused.value.state, refused.value.committed) == (ROLLBACK, False)
     pay(barrier, "t1", B)

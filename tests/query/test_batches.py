@@ -185,7 +185,7 @@ def test_rows_are_held_against_each_other() -> None:
 
 
 def test_rules_in_force_by_epochs() -> None:
-    """An epoch lasts until its last batch, even if the clock was put back in it."""
+    """An epoch lasts until its last batch, even if the clock was set back in it."""
     rows = [(0, 0, 100, 6), (0, 1, 200, 6), (0, 2, 300, 9), (0, 3, 250, 9), (1, 0, 400, UNKNOWN)]
     records = np.array(
         [(app, number, time, time, rule, rule, rule, 0, 0, 0, 0) for app, number, time, rule in rows], BATCH

@@ -82,7 +82,7 @@ def _said(status: Status) -> dict[str, str]:
 
 def test_lines() -> None:
     assert _said(_STATUS) == {
-        "reconcile": "at work: process 12 on host",
+        "reconcile": "running: process 12 on host",
         "last batch": "41, 14:14:55, 5s ago, took 1.5 s",
         "watermarks": (
             "checked what was born before 14:14:49 (timeout), discarded before 2026-11-18 14:14:55 (max_age)"
@@ -103,7 +103,7 @@ def test_lines() -> None:
     ("reconcile", "line"),
     [
         (ReconcileFacts(None), Line("reconcile", "not known here: its lock is on another machine")),
-        (ReconcileFacts(""), Line("reconcile", "not at work: nobody holds its lock", bad=True)),
+        (ReconcileFacts(""), Line("reconcile", "not running: nobody holds its lock", bad=True)),
         (
             ReconcileFacts(
                 "", Progress(_DONE, _DONE, schedule=RunSchedule((_NOW - 1_260_000, _NOW - 960_000, _NOW - 300_000)))
@@ -133,7 +133,7 @@ def test_lines() -> None:
         ),
         (
             ReconcileFacts("process 12 on host", Progress(_DONE, _DONE, schedule=RunSchedule((_NOW - 7_200_000,)))),
-            Line("reconcile", "at work: process 12 on host"),
+            Line("reconcile", "running: process 12 on host"),
         ),
         (ReconcileFacts("", Progress()), Line("last batch", "none yet: no checkpoint", bad=True)),
         (ReconcileFacts("a", Progress(_DONE)), Line("last batch", "none is done yet; 41 is under way for 5s")),
@@ -281,7 +281,7 @@ def test_each_consumer_group_has_a_line_and_one_that_nobody_consumes_is_marked()
 def test_consumer_group_whose_queues_are_held_up_for_long_is_marked(queues: int, for_s: float, told: str) -> None:
     held = ConsumerFacts("credits", 2, 12, 200.5, 1, 0, held_queues=queues, held_s=for_s)
     line = next(line for line in lines(replace(_STATUS, consumers=(held,))) if line.name == "consumers")
-    assert line.text.endswith(f", {told} held up by a failing message for {span(for_s)}")
+    assert line.text.endswith(f", {told} blocked by a failing message for {span(for_s)}")
     assert line.bad == (for_s >= 60)
 
 

@@ -58,7 +58,7 @@ def test_what_belongs_together_starts(changes: dict[str, Any]) -> None:
         ({"decisions": replace(GOOD.decisions, owner=0, owned=None, last_batch=None)}, "belong to another checkpoint"),
         ({"decisions": replace(GOOD.decisions, last_batch=6)}, "it knows 5 as the last batch, they hold 6"),
         ({"done": 5, "decisions": replace(GOOD.decisions, concluded=4)}, "batch 5 is done, they end with 4"),
-        ({"replaced": "the table half was put back"}, "the table half was put back"),
+        ({"replaced": "the table half was restored"}, "the table half was restored"),
         ({"missing_schema": "file:/a/b"}, "the checkpoint was moved or copied: .*, file:/a/b"),
         (
             {"decisions": replace(GOOD.decisions, planned={5: frozenset({7})}), "times": {5: 6}},

@@ -315,7 +315,7 @@ def test_of_two_threads_one_has_a_session_at_a_time(tmp_path: Path) -> None:
     run = [sys.executable, "-c", _IN_TWO_THREADS]
     done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    told = "Spark is at work for something else in this process; try again when it is done"
+    told = "Spark is running something else in this process; try again when it is done"
     assert done.stdout.splitlines() == [told, "3", "3"]
 
 

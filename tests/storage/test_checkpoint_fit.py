@@ -59,7 +59,7 @@ def test_what_belongs_together_fits(changes: dict[str, Any]) -> None:
         ({"written": 6}, "the checkpoint is older than the tables: it knows 5 as the last batch, they hold 6"),
         ({"begun": -1, "written": 0}, "the checkpoint is older than the tables"),
         ({"concluded": 3}, "the tables are older than the checkpoint: batch 4 is done, they end with 3"),
-        ({"replaced": "the table half was put back"}, "the table half was put back"),
+        ({"replaced": "the table half was restored"}, "the table half was restored"),
         ({"time": 7, "planned": frozenset({7, 6})}, "written by another batch 5 than the checkpoint has"),
         (_log(table="x"), "the table requests is another one"),
         (_at(version=11), "ends with version 9, the checkpoint goes on from 11"),
@@ -99,11 +99,11 @@ def test_commit_that_was_seen_is_known_again(tables: Tables) -> None:
     SeenCommits(tables, "reconcile", "").keep(None, {"half": 1})
     assert replaced(None, tables, "reconcile") is None
     _commit(tables, "half", 1).write_text("another")
-    assert "the table half was put back" in (replaced(None, tables, "reconcile") or "")
+    assert "the table half was restored" in (replaced(None, tables, "reconcile") or "")
     _commit(tables, "half", 1).unlink()
     assert replaced(None, tables, "reconcile") is None
     _commit(tables, "half", 2).unlink()
-    assert "the table half was put back" in (replaced(None, tables, "reconcile") or "")
+    assert "the table half was restored" in (replaced(None, tables, "reconcile") or "")
 
 
 @pytest.mark.parametrize("anew", [False, True])
@@ -115,7 +115,7 @@ def test_table_that_is_put_back_beneath_a_query_ends_it(tables: Tables, seen: di
     note = Path(query.place, "seen").read_text()
     _commit(tables, "half", 1).write_text("another")
     again = SeenCommits(tables, "reconcile", "put it back") if anew else query
-    with pytest.raises(StateError, match=r"the table half was put back .*; put it back"):
+    with pytest.raises(StateError, match=r"the table half was restored .*; put it back"):
         again.keep(None, seen)
     assert Path(query.place, "seen").read_text() == note
     assert replaced(None, tables, "reconcile") is not None
@@ -128,7 +128,7 @@ def test_table_and_checkpoint_that_are_put_back_together_beneath_a_query_end_it(
     query.keep(None, {"half": 2})
     Path(query.place, "seen").write_text(note)
     _commit(tables, "half", 2).write_text("another")
-    with pytest.raises(StateError, match="the table half was put back"):
+    with pytest.raises(StateError, match="the table half was restored"):
         query.keep(None, {"half": 2})
 
 
@@ -140,7 +140,7 @@ def test_version_that_a_batch_has_read_and_that_is_gone_ends_it(tables: Tables) 
     _commit(tables, "half", 1).write_text("another")
     assert replaced(None, tables, "reconcile") is not None
     _commit(tables, "half", 1).write_text("commit 1")
-    with pytest.raises(StateError, match="the table half was put back"):
+    with pytest.raises(StateError, match="the table half was restored"):
         query.keep(None, {"half": 3})
 
 
@@ -186,4 +186,4 @@ def test_rows_that_may_be_deleted_are_not_missed(tmp_path: Path) -> None:
     running.keep_newest(None, "check_answers")
     assert replaced(None, tables, "check") is None
     _commit(tables, "check_answers", 4).write_text("another")
-    assert "the table check_answers was put back" in (replaced(None, tables, "check") or "")
+    assert "the table check_answers was restored" in (replaced(None, tables, "check") or "")

@@ -237,7 +237,7 @@ def test_table_made_anew_meanwhile(
         monkeypatch.setattr(jvm_transaction, "_refuse_other", looked_at)
     else:
         tables.guard.confirm = anew
-    told = re.escape(tables.location(NAME)) + ": somebody has dropped the table and made it anew"
+    told = re.escape(tables.location(NAME)) + ": somebody has dropped and recreated the table"
     with pytest.raises(StorageError, match=f"{told}.*lacks the versions before 4" if late else told):
         tables.append_arrow(spark, _rows(4), NAME, "a", 4)
     left[:] = [0]

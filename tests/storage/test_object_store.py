@@ -224,7 +224,7 @@ def test_nothing_is_written_into_a_table_that_was_made_anew(tables: Tables, newe
     for number in range(newest):
         other.commit(_files(tables, number))
     for _ in range(2):
-        with pytest.raises(StorageError, match="made anew"):
+        with pytest.raises(StorageError, match="recreated"):
             log.commit(_files(tables, 4))
     assert sorted(versions(tables.location("op"))) == list(range(newest + 1))
 

@@ -335,7 +335,7 @@ def test_refused_reads_do_not_ask_for_a_restore(told: tuple[Tables, int], asked:
     tables.create(None, "op")  # type: ignore[arg-type]
     _commit(tables, 1, "app")
     refuse(port, asked, 403, 10**6)
-    with pytest.raises(StorageError, match=r"403 Forbidden.*mend the way to the object store") as raised:
+    with pytest.raises(StorageError, match=r"403 Forbidden.*repair the access to the object store") as raised:
         DeltaLog("op", tables.location("op"))
     assert "restore" not in str(raised.value)
 

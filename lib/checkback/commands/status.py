@@ -70,7 +70,7 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Look again every few seconds, until Ctrl-C.")] = False,
     as_of: AsOf = None,
 ) -> None:
-    """Show on one screen whether reconcile is at work, how far it is, and who is stuck and why."""
+    """Show on one screen whether reconcile is running, how far it is, and who is stuck and why."""
     if watch and as_of is not None:
         raise SettingsError("--watch and --as-of exclude each other", fix="give one of them")
     settings = options.settings()

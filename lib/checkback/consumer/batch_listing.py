@@ -51,7 +51,7 @@ class BatchListing:
     may have one batch more.
 
     ``needed``: by table the indices of batches and the least version of the table that these and all later ones name,
-    ascending. Where a later batch names a smaller version, the table was made anew, or restored, before it.
+    ascending. Where a later batch names a smaller version, the table was recreated, or restored, before it.
     """
 
     def __init__(self, floor: Position | None = None) -> None:

@@ -47,7 +47,7 @@ class BatchLog:
     """The batches in the order in which a consumer reads them.
 
     Those that are consumed already are left out, and old ones are made runs, so memory depends on what is unread. The
-    index of a batch stays the same until `refresh` reads the table anew. ``listing`` changes when batches that were
+    index of a batch stays the same until `refresh` rereads the table. ``listing`` changes when batches that were
     listed are gone, as after a restore. Not thread-safe: `refresh` is called by one thread; what is there can be read
     by others.
     """
@@ -118,8 +118,8 @@ class BatchLog:
         opened = self._log.open()
         if opened is None:
             return False
-        log, anew = opened
-        if anew or lower or self._version < 0 or self.is_full:
+        log, reopened = opened
+        if reopened or lower or self._version < 0 or self.is_full:
             self._reread(log, floor)
         else:
             self._follow(log, floor)
@@ -170,11 +170,11 @@ class BatchLog:
                 unread = UnreadBatches(self.place, floor, [(file.path, file.size) for file in files])
                 found = _listed(unread.read(_ALONE))
                 self._version = version
-                self._listed_anew(found, floor)
+                self._list_again(found, floor)
                 return
         raise StorageError("a file of the table is missing", self.place, "restore it")
 
-    def _listed_anew(self, found: Sequence[ListedBatch], floor: Position | None = None) -> None:
+    def _list_again(self, found: Sequence[ListedBatch], floor: Position | None = None) -> None:
         """All batches that there are now, apart from those that ``floor`` has."""
         listed = BatchListing(floor)
         listed.extend(found)

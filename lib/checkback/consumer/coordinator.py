@@ -174,7 +174,7 @@ class Coordinator:
             )
 
     def _adopt(self, until: float) -> list[BaseException]:
-        """Bring the queues in hand in line with those that this member owns."""
+        """Align the assigned queues with those that this member owns."""
         hand, owned = self._hand, self._member.owned()
         with hand.changed:
             epochs = {queue: each.epoch for queue, each in hand.queues.items()}
@@ -199,7 +199,7 @@ class Coordinator:
             for queue, added in self._member.added.items():
                 mine = hand.queues.get(queue)
                 if mine is not None and mine.sequential:
-                    hand.drop(mine)  # taken anew with them, in one transaction of the database
+                    hand.drop(mine)  # taken again with them, in one transaction of the database
                 elif mine is not None:
                     mine.retries |= {retry.message: retry for retry in added}
             hand.changed.notify_all()
@@ -210,7 +210,7 @@ class Coordinator:
     ) -> list[BaseException]:
         """Do it for each queue; the rest at the next step if there is no time left: the member must beat.
 
-        The errors are returned: that of one queue holds up no other.
+        The errors are returned: an error of one queue does not block the others.
         """
         errors: list[BaseException] = []
         for queue in sorted(queues, key=lambda queue: self._tried.get((work.__name__, queue), 0.0)):

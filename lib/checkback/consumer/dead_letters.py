@@ -58,7 +58,7 @@ class DeadLetters:
             raise StorageError(
                 "somebody has clustered, partitioned or altered the table: dead letters wait in the group's table",
                 self._tables.location(TABLE),
-                "undo it, or move the table away: it is made anew",
+                "undo it, or move the table away: it is recreated",
             )
         version = max(last + 1, *dead)
         with FileWriter(self._tables.root, sync=self._tables.sync) as writer:

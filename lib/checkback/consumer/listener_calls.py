@@ -74,7 +74,7 @@ class Consuming(Protocol):
         """The next ``count`` messages are not consumed; False if they hold up their queue."""
 
     def lose(self, queue: ProcessQueue, reason: str) -> None:
-        """Drop what is in hand of the queue, and take it anew."""
+        """Discard the queue's in-flight messages and read them again."""
 
 
 class Listening:

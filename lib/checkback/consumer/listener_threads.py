@@ -131,7 +131,7 @@ class ListenerThreads:
             return True
 
     def lose(self, queue: ProcessQueue, reason: str) -> None:
-        """Drop what is in hand of the queue; if this member still owns it, it goes on from what is kept."""
+        """Discard the queue's in-flight messages; resume from the stored position if the queue is still owned."""
         self._hand.last_error = reason
         with self._hand.changed:
             self._hand.drop(queue)

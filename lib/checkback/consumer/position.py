@@ -1,7 +1,7 @@
 """Positions of a consumer in a topic. Pure: no clock, no I/O.
 
 A position names batches, not versions of the topic's table: OPTIMIZE, VACUUM and log cleanup change files and versions,
-but a message keeps its batch. A rebuild begins a new application, whose batch ids begin anew, so a position has the
+but a message keeps its batch. A rebuild begins a new application, whose batch ids start over, so a position has the
 last batch of each application. After tables are restored from a backup the same application uses batch ids again,
 so a position also has the latest time of the batches that were consumed: a later one is another batch.
 """

@@ -1,4 +1,4 @@
-"""The messages of one queue that a consumer has in hand (ProcessQueue of RocketMQ). No threads, no clock, no I/O.
+"""The in-flight messages of one queue of a consumer (RocketMQ's ProcessQueue). No threads, no clock, no I/O.
 
 Messages come in order; slices of them are consumed concurrently. The position is behind the last message before which
 none is unfinished, so a crash repeats messages and loses none.
@@ -223,7 +223,7 @@ class ProcessQueue:
 
     @property
     def one_by_one(self) -> bool:
-        """True if a call that hangs holds up all of it."""
+        """True if a hanging call blocks all of it."""
         return self.ordered or self.sequential
 
     @property
@@ -235,7 +235,7 @@ class ProcessQueue:
         """True if the message of a retry that is due is to be read.
 
         What lies behind the position waits until that has passed it: until then nothing would tell a next owner that it
-        was consumed. If the queue is ordered, such a message holds it up, and is in hand.
+        was consumed. If the queue is ordered, such a message blocks it and is in flight.
         """
         return retry.message not in self.retrying and not self._is_ahead(retry.message)
 
@@ -243,7 +243,7 @@ class ProcessQueue:
         return message in self.skip or (self.ordered and not self.consumed.has(message))
 
     def hold(self, message: MessageKey, since: int) -> None:
-        """The message, which has a retry, is the next one, and holds up the queue until that is due."""
+        """The message, which has a retry, is the next one, and blocks the queue until that is due."""
         retry = self.retries[message] = self.retries[message]._replace(held_since=since)
         self.held_until = retry.due_at
 

@@ -1,4 +1,4 @@
-"""The queues that a member has in hand: what its threads share, under one lock."""
+"""The queues assigned to a member: shared by its threads, under one lock."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ProcessQueues:
         return sum(waiting) >= _MOST_RETRIES
 
     def drop(self, queue: ProcessQueue) -> None:
-        """What is in hand of the queue is worth nothing any more. Under the lock."""
+        """Invalidate the queue's in-flight messages. Under the lock."""
         queue.lost = True
         self.dropped = [each for each in (*self.dropped, queue) if not each.at_rest]
         if self.queues.get(queue.queue) is queue:

@@ -183,7 +183,7 @@ class PushConsumer:
             return start_positions(batches, "first" if self._start_from is None else self._start_from, topics)
 
         selectors = {topic: said for topic, each in self._selectors.items() if (said := _said(each)) is not None}
-        # Unique: a process that is started anew under the same name is another member, and so is a forked one.
+        # Unique: a restarted process of the same name is another member, and so is a forked one.
         self.member = f"{self._named or f'{socket.gethostname()}-{os.getpid()}'}-{uuid.uuid4().hex[:8]}"
         kind: dict[str, Any] = {"selectors": selectors, "in_database": self._positions is not None}
         member = Membership(

@@ -38,7 +38,7 @@ _GONE = "the message is no longer in the topic's table"
 
 
 class ReaderThread:
-    """Reads ahead for all queues in hand. ``poll_s``: time between looks for new batches."""
+    """Reads ahead for all assigned queues. ``poll_s``: time between looks for new batches."""
 
     def __init__(
         self, hand: ProcessQueues, batches: BatchLog, topics: Mapping[str, TopicReader], poll_s: float

@@ -72,7 +72,7 @@ def suspend_levels(first: int) -> tuple[int, ...]:
 
 
 def holding(retries: Iterable[Retry], position: Position) -> Retry | None:
-    """The retry that holds up a queue at this position, in order; None = none does."""
+    """The retry that blocks a queue at this position, in order; None = none."""
     return next((each for each in retries if each.held_since is not None and not position.has(each.message)), None)
 
 

@@ -83,7 +83,7 @@ def read_stream(
     ``starting``: where a query without a checkpoint begins. ``first`` = all messages there are, a datetime with a time
     zone = messages whose ``published_at`` is at or after it; for one longer ago than half of `maintain.retention` the
     whole table is read once, since the files that older commits added may be gone. Give the same datetime at each
-    start: the checkpoint has no position before the first message, so the query begins anew until then.
+    start: the checkpoint has no position before the first message, so the query starts over until then.
 
     Each message is delivered once to a query with a checkpoint, as soon as its topic's table has it, which may be
     moments before its batch is in `batches`. The order within a micro-batch is not defined. OPTIMIZE and VACUUM change

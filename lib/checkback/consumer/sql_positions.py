@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 _LOCK_MS = 200
 #: PostgreSQL's SQLSTATE lock_not_available, of NOWAIT and of lock_timeout
 _LOCK_NOT_AVAILABLE = "55P03"
-_NO_ROW = "the queue's row is gone: the database was restored from a backup of before, or is another one"
+_NO_ROW = "the queue's row is gone: the database was restored from an older backup, or is another one"
 _OTHER_LAKE = "the row is that of another lake's group, or of one whose table is gone"
 _OTHER_FIX = (
     "give each lake a table of its own, SqlPositions(engine, table); if the other lake is gone delete the group's "
-    "rows; if only the group's table was created anew set their group_table_id to '{}'"
+    "rows; if only the group's table was recreated set their group_table_id to '{}'"
 )
 _RESTORE_IT = "restore it; or stop the group, and set where it goes on: checkback group reset"
 
@@ -86,7 +86,7 @@ class SqlPositions:
 
     @property
     def most_connections(self) -> int | None:
-        """How many connections the engine's pool opens at most; None = no limit, or it does not tell."""
+        """How many connections the engine's pool opens at most; None = no limit, or unknown."""
         pool = self.engine.pool
         if not isinstance(pool, QueuePool) or pool._max_overflow < 0:
             return None

@@ -203,7 +203,7 @@ class TopicReader:
             raise StorageError(
                 "the table has a feature that only a Delta reader understands",
                 self._place,
-                "consume it by Spark (checkback.consumer.read_stream), or write it anew without the feature",
+                "consume it by Spark (checkback.consumer.read_stream), or rewrite it without the feature",
             )
         return found, self._there(log, batches, least)
 

@@ -74,7 +74,7 @@ def is_foreign(method: str, headers: Mapping[str, str], costly: bool) -> bool:
     """Is it a request by a page of another site or port that is not to be answered?
 
     Such a page may link to pages (Sec-Fetch-Mode: navigate), but neither load them as its parts nor in advance, and
-    not have the ``costly`` ones made. Browsers of before 2023 do not send Sec-Fetch-Site; programs send none of these.
+    not have the ``costly`` ones made. Browsers older than 2023 do not send Sec-Fetch-Site; programs send none of these.
     """
     site = headers.get("sec-fetch-site")
     if site is None:

@@ -56,7 +56,7 @@ class Preview:
     """What an action would do, or has done. ``rows``: its messages, if it has several, in SHOWN of `reconsume`.
 
     ``seen``: names what is shown, if it may change until it is confirmed; ``nothing``: there is nothing to do.
-    ``warning``: why it may be in vain; ``new``: the half message that was made, as a row that `link` takes.
+    ``warning``: why it may have no effect; ``new``: the half message that was made, as a row that `link` takes.
     """
 
     action: str
@@ -91,7 +91,7 @@ def handle(pages: Pages, request: Request, form: Mapping[str, str]) -> Response:
 
 
 def refused(pages: Pages, request: Request, form: Mapping[str, str], error: CheckbackError) -> Response:
-    """Why nothing was done; the form as it was, to be mended, or what may be done instead."""
+    """Why nothing was done; the form as it was, for correction, or what may be done instead."""
     name, status = form.get("action", ""), 400 if isinstance(error, SettingsError) else 409
     half, acts = _instead(pages, form) if name in ACTIONS else (None, ())
     kept = {key: value for key, value in form.items() if key not in ("csrf", "confirmed", "seen", "action")}

@@ -182,7 +182,7 @@ def group(pages: Pages, request: Request) -> Response:
 
 
 def _next_step(row: Mapping[str, Any]) -> str | None:
-    """What to do about a row of `group_rows`; None = its outcomes do not tell."""
+    """What to do about a row of `group_rows`; None = its outcomes do not show it."""
     name = row["producer_group"] or ""
     if (row["unknown_share"] or 0) >= 1:
         return "ask its team what became of these transactions, or end them by hand (`checkback tx resolve`)"
@@ -191,7 +191,7 @@ def _next_step(row: Mapping[str, Any]) -> str | None:
     if not row["endpoints"]:
         return f"set producers.{name}.endpoints, and {_AGAIN}"
     if hint(row["last_error"], name):
-        return f"mend the endpoint, or its settings in producers.{name}: then {_AGAIN}"
+        return f"repair the endpoint, or its settings in producers.{name}: then {_AGAIN}"
     return "ask its team whether the endpoint is up: once it answers, checks go on by themselves"
 
 

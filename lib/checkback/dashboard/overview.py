@@ -1,4 +1,4 @@
-"""The overview: is reconcile at work, who is stuck and why, decisions and checks over time, consumers; the audit."""
+"""The overview: is reconcile running, who is stuck and why, decisions and checks over time, consumers; the audit."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
     from checkback.dashboard.pages import Pages
 
-#: seconds after which the overview of now is shown anew
+#: seconds after which the overview of now is refreshed
 REFRESH_S = 30
 
 
 def overview(pages: Pages, request: Request) -> Response:
-    """As of a time only what the tables tell of it: not whether reconcile was at work, and no consumers."""
+    """As of a time it omits whether reconcile was running, and the consumers."""
     with pages.asking(pending=True) as answers:
         then, form = pages.as_of(request, answers)
         every = answers.pick_every(then)

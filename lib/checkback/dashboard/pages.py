@@ -252,7 +252,7 @@ def _json(value: object) -> object:
 
 
 def mended(request: Request, read: Callable[[], _Read], otherwise: _Read) -> tuple[_Read, str]:
-    """A value that was typed into a page's form; if it is wrong, another, and why: the form stays to be mended.
+    """A value that was typed into a page's form; if it is wrong, another, and why: the form stays for correction.
 
     Raises SettingsError for JSON.
     """

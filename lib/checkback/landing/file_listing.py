@@ -176,7 +176,7 @@ class SparkListing:
             files, passed = list_files(self._roots, self._inside(), self._encoding)
         except OSError as error:
             what = f"cannot be listed: {error.strerror}"
-            raise CheckbackError(what, where=self._where, fix="mend that and run again") from error
+            raise CheckbackError(what, where=self._where, fix="repair that and run again") from error
         self._warn(passed)
         known = self._files or {}
         found = {file: known.get(file) or _entry(file) for file in files}

@@ -134,7 +134,7 @@ def connected(spark: SparkSession, options: Mapping[str, str]) -> Iterator[Broke
 
 
 def check_noted(spark: SparkSession, checkpoint: str, topic: Topic, fix: str) -> None:
-    """Raise SettingsError if a checkpoint belongs to another topic, CheckbackError if the topic was made anew."""
+    """Raise SettingsError if a checkpoint belongs to another topic, CheckbackError if the topic was recreated."""
     found = filesystem.names(spark, checkpoint)
     names, noted = ([name.removeprefix(of) for name in found if name.startswith(of)] for of in (_NAME, _NOTE))
     if names and topic.name not in names:
@@ -142,7 +142,7 @@ def check_noted(spark: SparkSession, checkpoint: str, topic: Topic, fix: str) ->
         fix = f"land {names[0]} with it; another topic needs a storage.checkpoints and half queues of its own"
         raise SettingsError(f"{checkpoint} is the checkpoint of the topic {names[0]}", topic.name, fix)
     if noted and topic.id not in (None, *noted):
-        raise made_anew(topic, fix)
+        raise recreated_error(topic, fix)
 
 
 def note(spark: SparkSession, checkpoint: str, topic: Topic) -> None:
@@ -152,7 +152,7 @@ def note(spark: SparkSession, checkpoint: str, topic: Topic) -> None:
         filesystem.make(spark, f"{checkpoint}/{_NOTE}{topic.id}")
 
 
-def made_anew(topic: Topic, fix: str) -> CheckbackError:
+def recreated_error(topic: Topic, fix: str) -> CheckbackError:
     """The error for a topic that is not the checkpoint's."""
     return CheckbackError(
         "the topic was deleted and created again, or another one has its name: its offsets start over", topic.name, fix

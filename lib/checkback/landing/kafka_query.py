@@ -13,7 +13,7 @@ from pyspark.errors import IllegalArgumentException
 from pyspark.sql import functions as F
 
 from checkback.errors import CheckbackError, SettingsError
-from checkback.landing.kafka_metadata import check_noted, connected, made_anew, note
+from checkback.landing.kafka_metadata import check_noted, connected, note, recreated_error
 from checkback.landing.kafka_records import REGISTRY_HEADER, readers
 from checkback.landing.landing_queries import Landed, LandingStream, has_begun, made_with, run
 from checkback.messages.limits import LINE_MAX
@@ -127,7 +127,7 @@ def _queues(settings: Settings, topic: Topic) -> range:
 def _keep_base(spark: SparkSession, checkpoint: str, base: int) -> None:
     """Raise SettingsError if the half topic's checkpoint was made with another base.
 
-    That of the op topic is not asked: it goes on when the half topic is made anew, with another base.
+    That of the op topic is not asked: it continues when the half topic is recreated, with another base.
     """
     other = made_with(spark, checkpoint, "queue_base", str(base))
     if other is not None:
@@ -144,13 +144,13 @@ def _fix(kind: Kind, tables: Tables) -> str:
     fix = f"to land it from its beginning remove {tables.checkpoint(_query(kind))}"
     if kind == "op":
         return fix
-    return f"{fix} and give it half queues of its own (--queue-base N): those of before hold its old offsets"
+    return f"{fix} and give it half queues of its own (--queue-base N): the previous ones hold its old offsets"
 
 
 def _confirm(admin: Brokers, topic: Topic, fix: str) -> None:
     """Raise CheckbackError if the topic was re-created: a batch may have read records of the new one."""
     if admin.describe(topic.name).id != topic.id:
-        raise made_anew(topic, fix)
+        raise recreated_error(topic, fix)
 
 
 def _loss(error: CheckbackError, settings: Settings) -> CheckbackError:

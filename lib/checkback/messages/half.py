@@ -168,7 +168,7 @@ def half_of(
 ) -> Half:
     """The half message that was sent. ``born``: its born_timestamp; ``committed``: as in `Half`.
 
-    Queue and offset -1: not assigned yet. Raises MessageRejectedError for what no field's type tells.
+    Queue and offset -1: not assigned yet. Raises MessageRejectedError for what the fields' types do not show.
     """
     refuse_group(sent.producer_group)
     refuse_topic(sent.real_topic)

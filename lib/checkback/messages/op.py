@@ -115,7 +115,7 @@ def ops_of(fields: Mapping[str, Any]) -> list[Op]:
 def op_of(sent: OpMessage, born: int) -> Op:
     """The op message that was sent. ``born``: its born_timestamp.
 
-    Raises MessageRejectedError for what no field's type tells.
+    Raises MessageRejectedError for what the fields' types do not show.
     """
     refuse_group(sent.producer_group)
     return Op(sent.queue_id, sent.queue_offset, sent.transaction_id, sent.producer_group, sent.state, born)

@@ -54,7 +54,7 @@ def consequence(action: str, transaction: Transaction, queue: int, now: datetime
         return (
             f"The message becomes a new half message of queue {queue}, born now, with its checks at 0. When "
             f"`checkback reconcile` runs and its immunity has passed, the group {transaction.producer_group} is asked "
-            f"anew. The decision {transaction.place} {state} stays."
+            f"again. The decision {transaction.place} {state} stays."
         )
     if action == CANCEL:
         return (
@@ -180,9 +180,7 @@ def consequence_for_all(chosen: Sequence[Discarded]) -> str:
     """As `consequence`, for all of these."""
     if not chosen:
         return "No discarded message is left to be resumed."
-    return (
-        f"{RESUME}: {messages(len(chosen))}, each becomes a new half message, born now, and its producer is asked anew."
-    )
+    return f"{RESUME}: {messages(len(chosen))}, each becomes a new half message, born now; its producer is asked again."
 
 
 def messages(count: int) -> str:

@@ -91,7 +91,7 @@ class MarkStates(NamedTuple):
 
 
 class Statements(NamedTuple):
-    """The barrier's SQL, for SQLite and PostgreSQL, made once: SQLAlchemy would compile several rows each time anew.
+    """The barrier's SQL, for SQLite and PostgreSQL, made once: SQLAlchemy would compile several rows each time.
 
     Each is one round trip. Rows are inserted in the same order everywhere: the first one queues all transactions, so
     there are no deadlocks.
@@ -215,7 +215,7 @@ class Barrier:
         found = self._states(connection, key)
         if changed:
             found = self._undo(connection, key, found)
-        told = "it has committed before" if found.state is LocalTransactionState.COMMIT else "a check was told ROLLBACK"
+        told = "it has committed before" if found.state is LocalTransactionState.COMMIT else "a check said ROLLBACK"
         raise BarrierError(
             "it has committed as another half message" if found.elsewhere else told,
             f"transaction {key.whole} of {key.group}",

@@ -1,4 +1,4 @@
-"""Threads for calls of a service's code or database: one that hangs holds up neither the others nor the exit."""
+"""Threads for calls of a service's code or database: a hanging one blocks neither the others nor the exit."""
 
 from __future__ import annotations
 

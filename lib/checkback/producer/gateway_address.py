@@ -98,7 +98,7 @@ class Gateway:
         self.begin()
 
     def begin(self) -> None:
-        """Begin anew, in the child of a fork."""
+        """Start over, in the child of a fork."""
         self._lock = Lock()
         self._breaker = CircuitBreaker()
 

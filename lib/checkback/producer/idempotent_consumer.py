@@ -3,7 +3,7 @@
 A topic table has each committed message once, but a consumer may crash between applying a message and storing its
 offset. It therefore records the message in the same database transaction that applies it.
 
-A mark is kept by the half message's place, which another lake has, too, and so has one that was begun anew or restored.
+A mark is kept by the half message's place, which another lake has, too, and so has one that was recreated or restored.
 It therefore says when the message was born, which `land`, `reconcile`, `rebuild` and a restore leave as it is.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
 _OTHER_FIX = "give each lake a table of its own, MessageApply(table); of a lake that is gone purge the marks"
-_FIX = "begin it anew, with the messages before; in the block do not end it, nor go on after an error that does"
+_FIX = "begin it again, with the earlier messages; do not end it in the block, nor continue after an error that ends it"
 
 
 class MessageApply:

@@ -97,14 +97,14 @@ class TransactionProducer(BaseProducer):
         self.close()
 
     def flush(self, timeout: timedelta | None = None) -> bool:
-        """Wait until each op of the transactions that have returned has landed, or was told to ``on_op_error``.
+        """Wait until each op of the transactions that have returned has landed, or was reported to ``on_op_error``.
 
         ``timeout``: None = the retry policy's total. False if that was not enough.
         """
         return self._senders.flush(self._in_time(timeout))
 
     def close(self, timeout: timedelta | None = None) -> None:
-        """Flush, tell ``on_op_error`` of the ops that have not landed by then, and close the connections.
+        """Flush, report the ops that have not landed to ``on_op_error``, and close the connections.
 
         Called in ``on_op_error`` it returns at once, and closes behind. It may be called again.
         """

@@ -80,7 +80,7 @@ class _Sender(Generic[C]):
         self.begin()
 
     def begin(self) -> None:
-        """Begin anew, without calls and threads."""
+        """Start over, without calls and threads."""
         self.waiting: Accumulator[C] = Accumulator(self._linger_s)
         self._threads: list[threading.Thread] = []
         #: Those that no thread has. Each takes its own: whoever starts it may be interrupted before it knows.
@@ -313,7 +313,7 @@ class Senders:
         _RUNNING.discard(self)
 
     def forked(self) -> None:
-        """In the child of a fork: begin anew."""
+        """In the child of a fork: start over."""
         self.outstanding = Outstanding(self._max_waiting_ops)
         self._closes_behind = False
         self._none_late()

@@ -9,8 +9,8 @@ it; None = now. To see the tables as a batch left them, give the ``finished_at``
 pyarrow Tables, whose timestamps are us, UTC; `records` makes dicts of them. ``limit`` and ``offset`` choose a page of
 the rows, in the order of the question; the other arguments filter them, None = all.
 
-An object may be used by several threads: each call reads on in the tables' logs, opens those of tables that were made
-anew in their place, and has a database of its own. It raises SettingsError if ``as_of`` is not a time or too long ago,
+Threads may share an object: each call reads the tables' logs up to now, reopens recreated tables, and has a database of
+its own. It raises SettingsError if ``as_of`` is not a time or too long ago,
 or if there are no tables; StorageError if they cannot be read. Tables in a catalog, and those that only Spark can write
 or read, raise `SparkNeededError` on opening.
 """

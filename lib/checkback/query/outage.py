@@ -76,7 +76,7 @@ def worst_of(outages: Iterable[dict[str, Any]], as_of: datetime | str | None) ->
     )
     if row is None:
         now = parse_as_of(as_of) or datetime.now(timezone.utc)
-        return Outage("", "", now, now, now, "No outage: no group's checks were in vain twice in a row.")
+        return Outage("", "", now, now, now, "No outage: no group's checks failed twice in a row.")
     began, over = row["began_at"], row["over_at"]
     lines = [_what(row["producer_group"], row["outcome"], began, over, row["said"]), _asked(row), _harm(row)]
     return Outage(row["producer_group"], row["outcome"], began, over, row["last_vain_at"], "\n".join(lines))
@@ -92,7 +92,7 @@ def _what(group: str, outcome: str, began: datetime, over: datetime | None, said
 
 def _asked(row: dict[str, Any]) -> str:
     about, where = _number(row["transactions"], "transaction"), ", ".join(row["endpoints"]) or "no endpoint"
-    return f"It was asked {_number(row['checks'], 'time')} in vain about {about}, at {where}."
+    return f"It was asked {_number(row['checks'], 'time')} without success about {about}, at {where}."
 
 
 def _harm(row: dict[str, int | float]) -> str:

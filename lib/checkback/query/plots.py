@@ -119,13 +119,13 @@ def outcomes(checks: pa.Table, every: timedelta = MINUTE, outage: Outage | None 
     panels = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
     more = f"; {len(sums) - len(shown)} more endpoints are not shown" if len(sums) > len(shown) else ""
     figure.suptitle(
-        f"{int(sums.vain.sum()):,} of {int(sums.checks.sum()):,} tries of checks in vain{more}", x=0.01, ha="left"
+        f"{int(sums.vain.sum()):,} of {int(sums.checks.sum()):,} check attempts failed{more}", x=0.01, ha="left"
     )
     for axes, sum_ in zip(panels, shown.reset_index().to_dict("records"), strict=True):
         group, endpoint, vain, tries = (sum_[name] for name in ("producer_group", "endpoint", "vain", "checks"))
         of_it = rows[(rows["producer_group"] == group) & (rows["endpoint"] == endpoint)]
         _bars_in_time(axes, of_it, "outcome", "checks", every, OUTCOMES)
-        axes.set_title(f"{group}, {endpoint}: {int(vain):,} of {int(tries):,} in vain", fontsize=10)
+        axes.set_title(f"{group}, {endpoint}: {int(vain):,} of {int(tries):,} failed", fontsize=10)
         axes.set_ylabel("tries")
         _in_time(axes, outage)
     return figure

@@ -320,7 +320,7 @@ _EVENTS = {
             "outcome",
             "'from ' || endpoint",
             "'(' || error || ')'",
-            "CASE WHEN size(failed_tries) > 0 THEN 'after ' || CAST(size(failed_tries) AS STRING) || ' in vain' END",
+            "CASE WHEN size(failed_tries) > 0 THEN 'after ' || CAST(size(failed_tries) AS STRING) || ' failures' END",
             "CASE WHEN NOT delivered THEN 'reached nobody' END",
         ),
     ),

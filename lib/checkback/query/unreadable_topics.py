@@ -1,4 +1,4 @@
-"""The topics that have a table; answers beside those that cannot be read: one holds up nothing that the others tell."""
+"""Topics that have a table; an unreadable table does not affect the answers about the others."""
 
 from __future__ import annotations
 

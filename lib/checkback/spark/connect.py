@@ -78,7 +78,7 @@ def connected(url: str) -> SparkSession:
 
 
 def is_lost(spark: SparkSession) -> bool:
-    """True if the server is gone, or does not know the session any more: it was idle, or the server started anew."""
+    """True if the server is gone, or does not know the session any more: it was idle, or the server was restarted."""
     try:
         spark.conf.get("spark.sql.session.timeZone")
     except Exception as error:  # noqa: BLE001 - told by the session's next use

@@ -9,7 +9,7 @@ _TRIES, _PAUSE_MS = 16, 2000
 
 
 class ConnectRetryPolicy(DefaultPolicy):
-    """Once a call has been repeated in vain, no other call of the session is repeated: `stop` is one, too."""
+    """Once the retries of a call have failed, no other call of the session is retried, not even `stop`."""
 
     def __init__(self) -> None:
         super().__init__(max_retries=_TRIES, max_backoff=_PAUSE_MS)

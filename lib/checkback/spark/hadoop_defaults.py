@@ -1,6 +1,6 @@
 """Hadoop's default settings in a JAR that is read fast.
 
-Spark's encoder of state loads them anew (`AvroOptions`: a new Hadoop Configuration) for each state variable of each
+Spark's encoder of state reloads them (`AvroOptions`: a new Hadoop Configuration) for each state variable of each
 partition of a query that starts: it parses 460 KiB of XML, most of it descriptions, and looks for three files that
 nobody has in each of some 270 JARs. That was a fifth of the CPU time of a JVM that starts query after query. Spark also
 copies the settings, 1,100, for each scan and each commit of a Delta table that it reads, and sends them to the tasks.

@@ -299,7 +299,7 @@ def running_session(
     """
     with contextlib.ExitStack() as stack:
         if not _own.acquire(timeout=_PATIENCE_S):
-            raise CheckbackError("Spark is at work for something else in this process", fix="try again when it is done")
+            raise CheckbackError("Spark is running something else in this process", fix="try again when it is done")
         stack.callback(_own.release)
         borrowed = _running(settings) is not None or "DATABRICKS_RUNTIME_VERSION" in os.environ
         if borrowed:

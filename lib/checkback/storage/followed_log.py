@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class FollowedLog:
-    """Opens a table's log, and opens it anew if the newest commit that it has seen is not there or another one.
+    """Opens a table's log, and reopens it if the newest commit that it has seen is not there or another one.
 
     delta-rs reads on from the version that it knows, whichever table that is of. Not thread-safe.
     """
@@ -39,7 +39,7 @@ class FollowedLog:
         return self._log, True
 
     def refused(self, what: str, fix: str) -> StorageError:
-        """The error for a table that cannot be used; it is opened anew when it is asked for again."""
+        """The error for a table that cannot be used; it is reopened when it is requested again."""
         self._log = None
         return StorageError(what, self.place, fix)
 

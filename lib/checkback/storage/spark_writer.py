@@ -117,7 +117,7 @@ class SparkWriter:
     def _committed_before(self, spark: SparkSession, table: SparkTable, app: str, version: int) -> bool:
         """True if Spark would append (app, version) again: it was committed, and the table may have expired that.
 
-        Raises StorageError if nobody can tell.
+        Raises StorageError if that is unknown.
         """
         if FORGETS not in spark_log.properties(spark, table.in_sql):
             return False

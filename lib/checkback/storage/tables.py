@@ -200,7 +200,7 @@ class Tables(TableLocations):
         return found
 
     def table_id(self, spark: SparkSession, name: str) -> str:
-        """Delta's id of a table that only Spark writes: one made anew in the same place has another."""
+        """Delta's id of a table that only Spark writes: a table that was recreated has another one."""
         return self._spark_writer.table_id(spark, self._spark_table(name))
 
     def history(self, spark: SparkSession, name: str, commits: int) -> dict[int, int]:
@@ -325,7 +325,7 @@ class Tables(TableLocations):
         return True
 
     def _refuse_moved(self, name: str, files: Sequence[ParquetFile]) -> None:
-        """Check that the files are there: the table may have been moved away since, and made anew without them."""
+        """Check that the files are there: the table may have been moved away since, and recreated without them."""
         place = self.location(name)
         there = concurrently(self.root, lambda file: table_files.exists(f"{place}/{file.path}"), files)
         if not all(there):

@@ -35,7 +35,7 @@ def python_values(rows: pa.Table) -> pa.Table:
 
 
 def valid_texts(rows: pa.Table) -> pa.Table:
-    """The rows with replacement characters for what is not UTF-8, as Spark shows it: a row holds up no other."""
+    """The rows with replacement characters for text that is not UTF-8, as Spark shows it."""
     for place, field in enumerate(rows.schema):
         column = rows.column(place)
         if not all(map(is_valid, column.chunks)):

@@ -97,7 +97,7 @@ class GroupLag(_Lag):
 
     @property
     def held(self) -> list[tuple[str, int, Retry]]:
-        """(topic, queue, message that holds it up) of the queues that are held up, in order."""
+        """(topic, queue, blocking message) of the blocked queues, in order."""
         return [
             (topic.topic, queue.queue_id, queue.held)
             for topic in self.topics

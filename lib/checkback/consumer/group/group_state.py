@@ -61,7 +61,7 @@ class QueueState:
 
     @property
     def held(self) -> Retry | None:
-        """The retry that holds up the queue, in order; None = none does."""
+        """The retry that blocks the queue, in order; None = none."""
         return holding(self.retries, self.position)
 
     def with_resumed(self, retries: Iterable[Retry]) -> QueueState:

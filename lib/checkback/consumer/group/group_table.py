@@ -56,7 +56,7 @@ class GroupTable:
         self._root = tables.root
         self._sync = tables.sync
         self._place = tables.location(self._name)
-        #: the table's id: another one if it was created anew
+        #: the table's id: another one if it was recreated
         self.table_id = DeltaLog.created(self._name, self._place, self._sync).table_id()
         self._version = -1
         self._file: str | None = None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _COUNTS = ("lag", "behind", "retries", "next retry", "dead letters")
 TOPICS = ("topic", "queues", *_COUNTS)
 QUEUES = ("topic", "queue", "consumed up to", *_COUNTS, "owner")
-HELD = ("topic", "queue", "held up by", "since", "failed tries", "next try", "last error")
+HELD = ("topic", "queue", "blocked by", "since", "failed tries", "next try", "last error")
 _NOT, _MISSING = "not subscribed", "not there yet"
 #: what a group's heading says if its members subscribe differently
 DIFFER = "members subscribe differently: messages that the owner of a queue does not select are lost to the group"
@@ -67,7 +67,7 @@ def queue_rows(group: GroupLag, now: int) -> list[tuple[str, ...]]:
 
 
 def held_rows(group: GroupLag, now: int) -> list[tuple[str, ...]]:
-    """Rows of the table of queues that a message holds up, in HELD; as half queue/offset, for `tx describe`."""
+    """Rows of the table of blocked queues, in HELD; as half queue/offset, for `tx describe`."""
     return [
         (
             topic,
@@ -85,7 +85,7 @@ def held_rows(group: GroupLag, now: int) -> list[tuple[str, ...]]:
 def held_lines(group: GroupLag, now: int) -> list[str]:
     """`held_rows` as sentences."""
     return [
-        f"{topic}, queue {queue}: held up by message {place} since {since}; {tries} failed tries, the last: {error}"
+        f"{topic}, queue {queue}: blocked by message {place} since {since}; {tries} failed tries, the last: {error}"
         for topic, queue, place, since, tries, _, error in held_rows(group, now)
     ]
 
@@ -151,7 +151,7 @@ def _place(held: Retry) -> str:
 
 
 def _for_s(held: Retry, now: int) -> float:
-    """For how long it has held up its queue (s)."""
+    """For how long it has blocked its queue (s)."""
     return 0.0 if held.held_since is None else max(0, now - held.held_since) / 1000
 
 

@@ -11,7 +11,7 @@ if (slider) {
     slider.form.requestSubmit();
   });
 }
-// The overview of now, shown anew: not while somebody types or moves the slider, nor where nobody looks.
+// The overview of now, refreshed: not while somebody types or moves the slider, nor where nobody looks.
 const shown = document.querySelector("main[data-refresh]");
 if (shown) {
   const fields = [...document.querySelectorAll("input")];

@@ -269,7 +269,7 @@ class DeduplicationHistory:
         """The decisions since the last call, at first those from the offset ``least`` of each of these queues on.
 
         In pieces: queue_id, offsets, and codes of their states (`remembered_half`); in a piece a CANCEL is the last.
-        Raises StorageError; the next call begins anew then.
+        Raises StorageError; the next call starts over.
         """
         tail, self._decided = self._decided, None
         log = self._log("decisions")

@@ -298,7 +298,7 @@ REJECTED_ROWS = f"""(
     WHERE queue_id IS NOT NULL AND queue_offset IS NOT NULL AND bits IS NOT NULL) AS rejected_rows"""
 
 
-# Not by FILTER: DuckDB would cut all rows anew for each of these, again and again if they come a few at a time.
+# Not by FILTER: DuckDB would cut all rows for each of these, again and again if they come a few at a time.
 def _of(kinds: int | tuple[int, ...], column: str = "1") -> str:
     """The column in rows of these kinds, else null."""
     numbers = ", ".join(map(str, kinds if isinstance(kinds, tuple) else (kinds,)))

@@ -118,7 +118,7 @@ def sources(*, ignore_case: bool) -> dict[str, str]:
     nothing. It reads the tables and `topics`, as `facts.facts`.
     """
     at_once = "delay_ms IS NULL AND deliver_at IS NULL AND NOT coalesce(committed, FALSE)"
-    # A COMMIT of before 1970 would be due by its delay of 0 (rule 10).
+    # A COMMIT from before 1970 would be due by its delay of 0 (rule 10).
     decided = f"{_SAID} AND deliver_at IS NULL AND coalesce(unix_millis(decided_at) >= 0, FALSE)"
     names = ", ".join(_NAMES)
     of_topic_too = f"{names}, {topic_of('real_topic', ignore_case=ignore_case)} AS real_topic"

@@ -115,7 +115,7 @@ _MEANINGS: dict[str, dict[str, str]] = {
         "topic_not_read": "its table cannot be read: what is in it is not judged, and taken for what `decisions` and "
         "the others tell",
         "batch_gap": "batches between two of one checkpoint have no row; the next one",
-        "batch_clock_back": "finished before the one before it: the clock was put back",
+        "batch_clock_back": "finished before the one before it: the clock was set back",
         "unpublished": "decided COMMIT, and waits in `unpublished` for its topic's table",
         "op_conflict": "an op of its own contradicts the decision, and is not obeyed",
         "op_without_half": "an op whose half message has not come",

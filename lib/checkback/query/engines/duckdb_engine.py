@@ -254,7 +254,7 @@ class DuckDBEngine:
         return added_by(self.tables.location(name), files, written)
 
     def _log(self, name: str) -> DeltaLog:
-        """The table's log; opened anew for each question if somebody has made another table in its place."""
+        """The table's log; reopened for a question if the table was recreated."""
         if name not in self._logs:
             known = self.marks.get(name)
             if known is not None and not log_store.is_commit(self.tables.location(name), *known):

@@ -52,7 +52,7 @@ class Reconcile:
 
     ``last_batch``: when its last batch began (ms); None = not known. ``none_yet``: no batch has begun. ``quiet``: how
     long something may be due without a batch before reconcile counts as stopped. While nothing is due, no batch is
-    expected. ``busy``: it is at work on that batch. ``next_run_by``: of a scheduled reconcile when its next run is
+    expected. ``busy``: it is processing that batch. ``next_run_by``: of a scheduled reconcile when its next run is
     overdue (ms); None = it runs on.
     """
 

@@ -144,10 +144,10 @@ def _at_work(status: Status) -> Line:
     if owner is None:
         return Line("reconcile", "not known here: its lock is on another machine")
     if owner:
-        return Line("reconcile", f"at work: {owner}")
+        return Line("reconcile", f"running: {owner}")
     schedule = _schedule(status)
     if schedule is None:
-        return Line("reconcile", "not at work: nobody holds its lock", bad=True)
+        return Line("reconcile", "not running: nobody holds its lock", bad=True)
     every = "" if schedule.every is None else f", every {span(schedule.every / 1000)}"
     text, late = f"scheduled{every}: last run {_ago(schedule.last, status.now)}", status.now > schedule.next_by
     return Line("reconcile", f"{text}; overdue since {_exact(schedule.next_by, status.now)}" if late else text, late)
@@ -245,7 +245,7 @@ def _consumers(one: ConsumerFacts, new: int) -> Line:
     text = f"{one.group}: members {one.members}{silent}, {lag}, retries {one.retries}, {dead}"
     if one.held_queues:
         queues = f"{one.held_queues} queue{'' if one.held_queues == 1 else 's'}"
-        text += f", {queues} held up by a failing message for {span(one.held_s or 0)}"
+        text += f", {queues} blocked by a failing message for {span(one.held_s or 0)}"
     if one.unsubscribed:
         text += f"; not subscribed: {', '.join(one.unsubscribed)}"
     if one.missing:

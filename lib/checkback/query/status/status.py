@@ -95,7 +95,7 @@ class ConsumerFacts:
 
     ``damaged``: why its table, or a topic's, cannot be read: what is not known then is None. ``silent``: members that
     are not heard of any more; ``heard_s``: since a member was heard of. ``unsubscribed``: topics that no member
-    subscribes to, though some live. ``held_queues``: queues that a failing message holds up, in order; ``held_s``: the
+    subscribes to, though some live. ``held_queues``: queues that a failing message blocks, in order; ``held_s``: the
     longest of them. ``missing``: topics that have no table yet.
     """
 

@@ -114,7 +114,7 @@ def _misread(name: str, position: StreamPosition, start: StreamPosition, log: Ta
     if position.seen > log.newest:
         return Misfit(
             f"the table {name} ends with version {log.newest}, the checkpoint goes on from {position.version}",
-            "the table was put back to an older state: put it forward again",
+            "the table was restored to an older state: restore the newest one",
         )
     if start.version < log.oldest:
         return Misfit(

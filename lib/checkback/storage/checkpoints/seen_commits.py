@@ -174,7 +174,7 @@ def _lost(
             continue
         found = commits.hash_of(name, version)
         if (version > max(versions(place), default=-1)) if found is None else (commit not in (found, None)):
-            return f"the table {name} was put back to an older state: it lacks a commit that the checkpoint has seen"
+            return f"the table {name} was restored to an older state: it lacks a commit that the checkpoint has seen"
         if "delta.appendOnly" not in properties_of(name):  # rows of such a table may be deleted (docs/tables.md)
             continue
         later = versions(place, version + 1) if upto is None else range(version + 1, upto.get(name, version) + 1)

@@ -142,7 +142,7 @@ class Lease:
             raise self._lost
 
     def renew(self) -> None:
-        """Renew it now. Raises StorageError if the store cannot be reached; `confirm` tells if it is lost."""
+        """Renew it now. Raises StorageError if the store cannot be reached; `confirm` raises if it is lost."""
         with self._lock:
             if self._lost is None and not self._ended.is_set() and not self._write(self.holder):
                 self._lost = FencedError(

@@ -252,7 +252,7 @@ def sources(files: Sequence[tuple[str, int]]) -> Iterator[Any]:
 def sink(root: str, path: str) -> Any:
     """What pyarrow.parquet writes the file to: its path, in a folder that exists, or an `ObjectWriter`.
 
-    ``path``: relative to the ``root``, which is not made anew if it is away: it would be in the way of its return.
+    ``path``: relative to the ``root``, which is not recreated if it is missing: it may be a mount.
     """
     if is_registered(root):
         return ObjectWriter(f"{root}/{path}")

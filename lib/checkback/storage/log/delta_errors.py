@@ -16,7 +16,7 @@ DELTA_ERRORS = (DeltaError, OSError)
 _REQUEST = re.compile(r"Error performing [A-Z]+ |HTTP error|Error getting list")
 #: A table that delta-rs does not know to read, as deletion vectors make it: the log is as it should be.
 _FEATURE = re.compile(r"(?:reader|writer) features: \{([^}]*)\}")
-_STORE_FIX = "mend the way to the object store (address, network, credentials), then run again; nothing is damaged"
+_STORE_FIX = "repair the access to the object store (address, network, credentials), then run again; nothing is damaged"
 #: delta-rs in a process that was forked from one that had used it
 _FORKED = "Forked process detected"
 _FORKED_FIX = (

@@ -344,7 +344,7 @@ class DeltaLog:
     def applications(self) -> Mapping[str, int]:
         """The last version of each application, by name. Raises StorageError.
 
-        Empty if only a Delta reader can tell (`TransactionVersions.at`).
+        Empty if only a Delta reader knows (`TransactionVersions.at`).
         """
         self._update()
         return dict(self._tail.transactions.at(self._tail.version) or {})
@@ -358,7 +358,7 @@ class DeltaLog:
         the version of its own last commit is fenced as soon as a second writer has committed one in between.
 
         Raises FencedError, AlteredError if files cannot be appended any more, or UncommittedError; nothing is committed
-        then. Raises StorageError if the log cannot be read or written; ``versions`` tells afterwards whether the commit
+        then. Raises StorageError if the log cannot be read or written; ``versions`` shows afterwards whether the commit
         was made. Raises UnflushedError if the commit was made but cannot be flushed.
         """
         try:
@@ -444,9 +444,9 @@ class DeltaLog:
         if self._name in _STREAMED or not is_registered(self._place):  # a request, for what Spark reads in each batch
             found = write_checksum(self._place, version, self._tail.checksum)
             self._tail.checksum = None if found is None else (version, found)
-        anew = self._checkpoints.written()
-        if anew is not None and int(anew.version()) >= int(self._table.version()):
-            self._table = anew
+        reopened = self._checkpoints.written()
+        if reopened is not None and int(reopened.version()) >= int(self._table.version()):
+            self._table = reopened
         due = self._checkpoints.due(before, version)
         if due is None:
             return
@@ -474,24 +474,24 @@ class DeltaLog:
         """
         commits = self._tail.read()
         if self._tail.replaced or self._tail.gone:
-            self._open_anew()
+            self._reopen()
         elif commits is None or boot_time() >= self._listed + _LIST_S or any(map(alters, commits)):
             self._load()
 
-    def _open_anew(self) -> None:
+    def _reopen(self) -> None:
         """Open the table if it is still the same one: delta-rs would read on from the known version of any.
 
-        Raises ReplacedError if it is not, StorageError if it was put back to an older state: what is appended would be
+        Raises ReplacedError if it is not, StorageError if it was restored to an older state: what is appended would be
         behind a gap.
         """
         known = self._tail.version if self._tail.gone else 0
         with reading(self._place, unreadable):
-            anew = open_listed(self._place, known)
-        if anew.metadata().id != self._table.metadata().id:
-            raise ReplacedError("the table was made anew meanwhile", self._place, "run it again")
-        if int(anew.version()) < known:
+            reopened = open_listed(self._place, known)
+        if reopened.metadata().id != self._table.metadata().id:
+            raise ReplacedError("the table was recreated meanwhile", self._place, "run it again")
+        if int(reopened.version()) < known:
             raise self._put_back()
-        self._table, self._tail = anew, LogTail(self._place, int(anew.version()))
+        self._table, self._tail = reopened, LogTail(self._place, int(reopened.version()))
         self._listed = boot_time()
 
     def _load(self) -> None:
@@ -500,9 +500,9 @@ class DeltaLog:
         update(self._table, self._place)
         if int(self._table.version()) < self._tail.version:
             with reading(self._place, unreadable):
-                anew = open_listed(self._place, self._tail.version)
-            if int(anew.version()) >= self._tail.version:
-                self._table = anew
+                reopened = open_listed(self._place, self._tail.version)
+            if int(reopened.version()) >= self._tail.version:
+                self._table = reopened
         if int(self._table.version()) < self._tail.version:
             raise self._put_back()
         self._tail.at(int(self._table.version()))
@@ -510,7 +510,7 @@ class DeltaLog:
 
     def _put_back(self) -> StorageError:
         what = f"the log does not list its version {self._tail.version} any more"
-        return StorageError(what, self._place, "run it again; the table may have been put back or made anew")
+        return StorageError(what, self._place, "run it again; the table may have been restored or recreated")
 
 
 def _unopened(place: str, error: BaseException) -> StorageError:

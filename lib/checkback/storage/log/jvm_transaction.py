@@ -59,9 +59,9 @@ class _Known:
 
 
 class Newest(NamedTuple):
-    """The newest version of a table, and Delta's id of the table: one made anew in the same place has another.
+    """The newest version of a table, and Delta's id of the table: a table that was recreated has another one.
 
-    ``files``: how many it has, None = the version's checksum file does not tell.
+    ``files``: how many it has, None = not in the version's checksum file.
     """
 
     version: int
@@ -138,12 +138,12 @@ class JvmTransactions:
 
         ``place``: a name in a catalog, or a path. ``confirm`` is called before the commit. Returns False, with nothing
         done, if Spark has to write them. Raises ArrowInvalid, OSError, StorageError if the table expires what would
-        tell, or was dropped and made anew meanwhile, the errors of Delta's commit as pyspark has them, among them
+        tell, or was dropped and recreated meanwhile, the errors of Delta's commit as pyspark has them, among them
         ConcurrentTransactionException if another process commits for the same ``app`` meanwhile.
         """
         if place in self._missing or is_connect(spark) or rows.nbytes > _MOST_BYTES:
             return False
-        before = self._known.pop(name, None)  # after an error the table is looked up anew
+        before = self._known.pop(name, None)  # after an error the table is looked up again
         jvm: Any = spark._jvm
         with _active(jvm, spark._jsparkSession):
             begun = self._begin(spark, place, app, version)
@@ -259,7 +259,7 @@ def _refuse_other(spark: SparkSession, place: CatalogName | str, known: _Known, 
             raise
         same = False
     if not same:
-        what, fix = "somebody has dropped the table and made it anew while rows were appended", "run it again"
+        what, fix = "somebody has dropped and recreated the table while rows were appended", "run it again"
         if made is not None:
             fix = f"if its log lacks the versions before {made}, remove this one from the folder _delta_log; then {fix}"
         raise StorageError(what, str(place), fix)

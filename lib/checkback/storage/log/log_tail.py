@@ -51,14 +51,14 @@ class TransactionVersions:
         self._found: dict[str, int] = {}
 
     def at(self, version: int) -> Mapping[str, int] | None:
-        """Last version by application as of a table version; None if only a Delta reader can tell.
+        """Last version by application as of a table version; None if only a Delta reader knows.
 
         None if the log begins with a multi-part checkpoint or cannot be read.
         """
-        for anew in (not 0 <= self._version <= version, True):
+        for restart in (not 0 <= self._version <= version, True):
             try:
                 with reading(self._place, but=(FileNotFoundError,)):
-                    if anew:
+                    if restart:
                         self._begin_at(*self._checkpoint(version))
                     unread = range(self._version + 1, version + 1)
                     for number, found in zip(unread, concurrently(self._log, self._commit, unread), strict=True):
@@ -119,9 +119,9 @@ class LogTail:
         """``place``: the table's absolute folder, or its URI."""
         self._place = place
         self.at(version)
-        #: the known version's commit is another file than it was: the table was made anew, or put back
+        #: the known version's commit is another file than it was: the table was recreated, or restored
         self.replaced = False
-        #: it is not there any more: cleaned up, or the table was put back to an older state
+        #: it is not there any more: cleaned up, or the table was restored to an older state
         self.gone = False
         self.transactions = TransactionVersions(place)
         #: a version up to the known one, and its checksum
@@ -137,7 +137,7 @@ class LogTail:
         """The commits after the known version; None if the log must be listed, which then stays as it was.
 
         That is if there are many, or if the known version is not there any more: log cleanup removes it some day, and
-        possibly the next one while later ones exist; or somebody has made the table anew (`replaced`). Raises
+        possibly the next one while later ones exist; or the table was recreated (`replaced`). Raises
         StorageError.
         """
         look, following = partial(commit_mark, self._place, self.version), partial(self._commit, self.version + 1)

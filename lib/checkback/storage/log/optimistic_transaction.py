@@ -44,7 +44,7 @@ HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=F
 
 @dataclass(frozen=True)
 class OptimisticTransaction:
-    """A commit at the version after the newest one, attempted anew while other writers' commits come first.
+    """A commit at the version after the newest one, retried while other writers commit first.
 
     ``table`` has read the log; it must be updated afterwards. ``place``: the table's absolute folder, or its URI.
     ``confirm`` is called before each attempt: another process may have taken over since the one before. The methods
