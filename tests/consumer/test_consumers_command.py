@@ -188,7 +188,7 @@ def test_the_message_that_holds_up_a_queue_is_shown(lake: Published, capfd: pyte
     assert (found["half_queue_id"], found["half_queue_offset"], found["last_error"]) == (0, 1, "RECONSUME_LATER")
     assert found["failed_tries"] >= 1
     assert found["since"] < found["next_try_at"]
-    assert "held up" in printed(capfd, "group", "describe", "credits")
+    assert "blocked by" in printed(capfd, "group", "describe", "credits")
     assert [queue["held"] for queue in listed(capfd, "group", "list")["topics"][0]["queues"] if queue["held"]] == [
         found
     ]
