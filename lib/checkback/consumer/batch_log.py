@@ -59,7 +59,7 @@ class BatchLog:
         self._version = -1
         self._listed = boot_time()
         self._changed_at = 0
-        #: number of batches after which the table is read anew: what is consumed by then is left out
+        #: number of batches after which the table is reread: what is consumed by then is left out
         self._most = _ALONE
         self.listed = BatchListing()
         self.listing = 0
@@ -75,7 +75,7 @@ class BatchLog:
 
     @property
     def is_full(self) -> bool:
-        """True if `refresh` reads the table anew: what is consumed by now is left out then."""
+        """True if `refresh` rereads the table: what is consumed by now is left out then."""
         return len(self.batches) > self._most
 
     def another(self) -> BatchLog:
