@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,9 +123,21 @@ def test_run_names_the_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
     assert "catch_up" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", run.BENCHES)
-def test_each_benchmark_is_a_file(name: str) -> None:
-    assert Path(run.__file__).with_name(f"{name}.py").exists()
+_IMPORTS = """
+import runpy, sys
+from importlib import import_module
+for name in runpy.run_path(sys.argv[1])["BENCHES"]:
+    assert callable(import_module(f"benchmarks.{name}").bench), name
+"""
+
+
+@pytest.mark.processes
+def test_each_benchmark_is_found_by_a_process_that_make_bench_starts(tmp_path: Path) -> None:
+    """With the paths that run.py adds, and no others."""
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    started = [sys.executable, "-c", _IMPORTS, run.__file__]
+    done = subprocess.run(started, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_what_is_not_right_is_no_figure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,6 +31,7 @@ from checkback.producer.gateway_address import Address, Gateway, addresses
 from consumer.heard import until
 from producer.gateways import BAD_GATEWAY, BROKEN, CUT, DROPPED, FULL, LATE, OK, REFUSED, TORN, UNAVAILABLE, StubGateway
 from producer.sending import Listener, message
+from support.examples import fewer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -229,6 +230,7 @@ FAULTY = st.lists(
 
 
 @pytest.mark.slow
+@fewer(4)
 @given(halves=st.tuples(FAULTY, FAULTY), ops=st.tuples(FAULTY, FAULTY), kind=st.sampled_from(["sync", "async"]))
 def test_transactions_whatever_fails_are_committed_once_at_most(
     halves: tuple[list[str], list[str]], ops: tuple[list[str], list[str]], kind: str
@@ -275,6 +277,7 @@ def test_message_whose_reply_a_proxy_has_lost_is_sent_to_no_other_gateway() -> N
 
 
 @pytest.mark.slow
+@fewer(4)
 @given(FAULTY, FAULTY)
 def test_messages_without_a_transaction_whatever_fails_are_stored_once_at_most(
     one: list[str], other: list[str]
