@@ -49,6 +49,7 @@ BENCHES = (
     "consume_latency",
     "what_if",
     "answers",
+    "aged",
 )
 
 

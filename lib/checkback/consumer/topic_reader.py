@@ -215,6 +215,9 @@ class TopicReader:
             return len(batches)
         first, version = behind
         places = [listed.index_of(batch.key) for batch in batches]
+        if first == 0:  # a retry's batch that is left out, for it is consumed, was before all others
+            left_out = [listed.floor.has_batch(batch.key) for batch in batches]
+            places = [0 if out else place for place, out in zip(places, left_out, strict=True)]
         there = next((at for at, place in enumerate(places) if place is not None and place >= first), len(batches))
         if there < least:
             raise StorageError(

@@ -37,7 +37,7 @@ _COLUMNS = (
 )
 _SCHEMA = pa.schema([arrow_schema("batches").field(column) for column in _COLUMNS])
 #: rows that are read at once, and rows in memory from which on old ones are made runs
-_AT_ONCE, _PRESSED = 32_768, 131_072
+_AT_ONCE, _PRESSED = 16_384, 32_768
 
 
 def passed(floor: Position, spans: Mapping[str, tuple[Any, Any]], without_nulls: Collection[str]) -> bool:
