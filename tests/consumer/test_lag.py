@@ -30,6 +30,7 @@ from checkback.query.status.screen import _consumers
 from checkback.settings import Storage
 from checkback.storage.tables import Tables
 from consumer.published import START, Published
+from support.examples import fewer
 from support.fault_proxy import fault_proxy, in_sequence_since, set_latency
 from support.s3_server import options
 
@@ -62,6 +63,7 @@ def files_of(root: str) -> set[str]:
     return {os.path.join(folder, name) for folder, _, names in os.walk(root) for name in names}
 
 
+@fewer(4)
 @given(st.data())
 def test_lag_is_what_was_published_and_is_not_consumed(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

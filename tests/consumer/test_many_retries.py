@@ -80,8 +80,8 @@ def test_retries_are_read_though_there_is_no_room_for_messages(
     monkeypatch.setattr("checkback.consumer.process_queues._MOST_RETRIES", 1)
     monkeypatch.setattr(f"checkback.consumer.{limit}", 2)
     monkeypatch.setattr("checkback.consumer.reader_thread._PATIENCE_S", 0.05)
-    count = 64 * 17  # a thread takes 16 of a queue at first
-    lake.publish({"pay": [lake.messages(count, range(64))]})
+    count = 16 * 17  # a thread takes 16 of a queue at first
+    lake.publish({"pay": [lake.messages(count, range(16))]})
     heard = Heard(dict.fromkeys(range(count), 1))
     start(lake, running, heard)
     heard.wait_for_count(2 * count)

@@ -29,7 +29,7 @@ from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.tables import Tables
 from checkback.storage.timestamps import time_of
 from consumer.published import START, Published
-from support.examples import DEAR
+from support.examples import fewer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -192,7 +192,7 @@ _SLOWER_CLOCK = [("run", "alice", "end"), ("beat",), ("consume", -_DAY), ("beat"
 @example(exactly_once=False, one_each=False, steps=[*_UNRECORDED[:-1], ("kill", "alice"), _UNRECORDED[-1]])
 @example(exactly_once=False, one_each=False, steps=[*_DIES_AGAIN, ("run", "alice", "end")])
 @example(exactly_once=False, one_each=False, steps=_SLOWER_CLOCK)
-@DEAR
+@fewer(20)
 @given(exactly_once=st.booleans(), one_each=st.booleans(), steps=st.lists(_steps, min_size=5, max_size=20))
 def test_each_death_is_resumed_once_and_nothing_that_was_resumed_is_lost(
     exactly_once: bool, one_each: bool, steps: list[tuple[Any, ...]]

@@ -32,7 +32,7 @@ from checkback.storage.schemas import arrow_schema, properties_of
 from checkback.storage.tables import Tables
 from gateway.process import Gateway, half
 from maintain.fixtures import DAY_MS, QUEUES, Sender, append, files_of, maintained, rows_of, settings_of
-from support.examples import DEAR
+from support.examples import fewer
 from support.features import with_checkpoint_protection
 
 pytestmark = pytest.mark.slow
@@ -64,7 +64,7 @@ def decisions(random: Random, first: int, count: int, decided_ms: int) -> pa.Tab
     return pa.Table.from_pylist(rows, schema=schema)
 
 
-@DEAR
+@fewer(20)
 @given(st.integers(0, 2**32), st.lists(st.integers(1, 12), min_size=1, max_size=4))
 def test_fewer_files_and_the_same_rows(tmp_path_factory: pytest.TempPathFactory, seed: int, rounds: list[int]) -> None:
     """Whatever is appended between runs; the versions before are still there."""

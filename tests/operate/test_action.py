@@ -24,7 +24,7 @@ from checkback.operate.resume_all import resumable, resume_some
 from checkback.operate.transaction import Asked, Place
 from checkback.storage.valid_texts import OVERTAKEN
 from operate.fixtures import ALICE, BOB, QUEUE, T0, Lakehouse, Watched
-from support.examples import DEAR
+from support.examples import fewer
 
 if TYPE_CHECKING:
     from checkback.operate.action import Outcome
@@ -381,7 +381,7 @@ _STEP = st.tuples(
 )
 
 
-@settings(DEAR, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(fewer(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(_STEP, min_size=3, max_size=6))
 def test_ledger_has_what_was_done_and_nothing_else(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, str, str, str]]

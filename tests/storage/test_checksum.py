@@ -15,6 +15,7 @@ from checkback.storage.log.checksum import KEPT, after, write_checksum
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.parquet.parquet_files import FileWriter, ParquetFile
 from checkback.storage.schemas import arrow_schema
+from support.examples import fewer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +40,7 @@ def _log(root: Path) -> DeltaLog:
 
 @pytest.mark.slow
 @given(st.lists(st.sampled_from(["append", "replace", "mark", "lost"]), min_size=1, max_size=8))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(fewer(4), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_checksum_says_what_the_table_holds(tmp_path_factory: pytest.TempPathFactory, steps: list[str]) -> None:
     """Also after a file of it was never written, as by a process that was killed."""
     root = tmp_path_factory.mktemp("table")
