@@ -61,7 +61,7 @@ def test_nothing_is_written_into_an_older_copy_that_a_link_names_now(tmp_path: P
     root.unlink()
     root.symlink_to(copy)
     for _ in range(2):
-        with pytest.raises(StorageError, match="put back"):
+        with pytest.raises(StorageError, match="restored"):
             log.commit([_file(root, 2)], "app", 2)
     assert _queues(root) == [0]
     root.unlink()
