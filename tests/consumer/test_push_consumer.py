@@ -291,6 +291,13 @@ def test_a_listener_of_the_other_kind_is_refused(lake: Published, listener: Call
             AsyncPushConsumer("g", lake.tables.root, plain)
 
 
+def test_a_class_is_refused(lake: Published) -> None:
+    """Each call would make an object of it, which is no result."""
+    for consumer in (PushConsumer, AsyncPushConsumer):
+        with pytest.raises(SettingsError, match=r"g: the listener, _Coroutine, is a class; give an object: _Coroutine"):
+            consumer("g", lake.tables.root, _Coroutine)  # type: ignore[arg-type]
+
+
 def test_what_is_set_too_late_is_refused(lake: Published, running: list[PushConsumer]) -> None:
     consumer = start(lake, running, Heard())
     with pytest.raises(SettingsError, match=r"running; call subscribe before start\(\)"):

@@ -191,6 +191,10 @@ def listener_of(kind: type, **methods: Any) -> Any:
             "check_local_transaction is a coroutine function; derive it from AsyncTransaction",
         ),
         (listener_of(object, execute=_plain), "has no method check_local_transaction"),
+        (
+            type(listener_of(TransactionListener, execute=_plain, check=_plain)),
+            "Own is a class; give an object",
+        ),
     ],
 )
 def test_listener_of_the_other_kind_is_refused(unfit: Any, told: str) -> None:
@@ -202,6 +206,18 @@ def test_listener_of_the_other_kind_is_refused(unfit: Any, told: str) -> None:
         told = "is a listener for asyncio; use AsyncTransactionProducer"
     with pytest.raises(CheckbackError, match=f"^listener: {told}"):
         TransactionProducer("orders", "http://127.0.0.1:1", unfit)
+
+
+def test_class_whose_methods_need_no_object_is_a_listener() -> None:
+    class Static:
+        execute_local_transaction = staticmethod(_plain)
+
+        @classmethod
+        def check_local_transaction(cls, _: Any) -> LocalTransactionState:
+            return COMMIT
+
+    with CheckServer(check_app(Static, secret=SECRET)) as server:  # type: ignore[arg-type]
+        assert ask(server.url).outcome == "COMMIT"
 
 
 def test_coroutine_function_in_a_decorator_is_one() -> None:

@@ -50,8 +50,11 @@ def one_listener(listener: Callable[..., Any] | None, listener_batch: Callable[.
 def refuse_unfit(listener: Callable[..., Any], group: str, awaited: bool) -> None:
     """Raise SettingsError unless the listener is a coroutine function if it is ``awaited``, and none if it is not.
 
-    Else no message could ever succeed, and all would become dead letters.
+    Also for a class. Else no message could ever succeed, and all would become dead letters.
     """
+    if isinstance(listener, type):
+        fix = f"give an object: {listener.__name__}()"
+        raise SettingsError(f"the listener, {listener.__name__}, is a class", group, fix)
     called: Any = listener if inspect.isroutine(listener) else getattr(listener, "__call__", None)  # noqa: B004
     inner = inspect.unwrap(called)  # a decorator's wrapper of a coroutine function need not be one
     coroutine = any(map(inspect.iscoroutinefunction, (listener, called)))

@@ -58,7 +58,7 @@ class AsyncTransactionListener(ABC):
 
 
 def refuse_unfit(listener: object, where: str = "listener") -> None:
-    """Raise CheckbackError unless the methods are of the listener's kind.
+    """Raise CheckbackError unless the methods are of the listener's kind, and need no object that is not there.
 
     Else a local transaction would run, and nobody could learn its outcome; or not run at all.
     """
@@ -69,6 +69,8 @@ def refuse_unfit(listener: object, where: str = "listener") -> None:
             raise CheckbackError(
                 f"has no method {name}", where, "give a TransactionListener, or AsyncTransactionListener"
             )
+        if isinstance(listener, type) and inspect.isfunction(inspect.getattr_static(listener, name)):
+            raise CheckbackError(f"{listener.__name__} is a class", where, f"give an object: {listener.__name__}()")
         inner = inspect.unwrap(method)  # a decorator's wrapper of a coroutine function need not be one
         if awaited and inspect.isroutine(inner) and not any(map(inspect.iscoroutinefunction, (method, inner))):
             fix = "write async def, or derive it from TransactionListener"
