@@ -55,7 +55,6 @@ class Storage(_Section):
     """Location of the tables: paths under ``root``, or tables in ``catalog``.``schema``. URIs hold no credentials.
 
     ``options`` that are not set come from the environment (``AWS_ENDPOINT_URL``); their values are always masked.
-    ``sync`` has no effect outside of local folders.
     """
 
     root: Location = "./data"
@@ -236,7 +235,7 @@ class Producer(_Section):
 
 
 class Dashboard(_Section):
-    """The pages of `checkback dashboard`. Without a token only requests of this machine are answered."""
+    """The pages of `checkback dashboard`."""
 
     host: Text = "127.0.0.1"
     port: Annotated[StrictInt, Field(ge=0, le=65535)] = 8902
