@@ -114,8 +114,9 @@ def test_every_command_answers(rewritten: Path, command: str, capfd: pytest.Capt
 
 
 def test_every_page_answers(rewritten: Path) -> None:
+    """As of now: what was before is in the files from before they were rewritten."""
     browser = client(rewritten)
-    for path in (*PAGES, *pages_of(0)):
+    for path in (*(path for path in PAGES if "as_of=" not in path and "batch=" not in path), *pages_of(0)):
         answer = browser.get(path)
         assert answer.status_code == 200, (path, answer.text)
         assert "cannot be read" not in answer.text, path
