@@ -200,6 +200,14 @@ def test_trailers_are_no_headers(gateway: Gateway, name: bytes, wrong: bytes, ri
     assert problem(spoken(gateway, head + body + line % (name, right) + b"\r\n"))["code"] == code
 
 
+def test_one_of_two_hosts_is_not_believed(gateway: Gateway) -> None:
+    """A proxy in front may have believed the other one (RFC 9112, 3.2)."""
+    assert b"Host: localhost\r\n" in CLOSING
+    for hosts in (b"Host: evil.example\r\nHost: localhost\r\n", b"Host: localhost\r\nHost: evil.example\r\n", b""):
+        head = CLOSING.replace(b"Host: localhost\r\n", hosts)
+        assert problem(spoken(gateway, head + b"Content-Length: 2\r\n\r\n{}"))["code"] == "wrong_host"
+
+
 #: as Java's HttpClient sends them with every request
 H2C = b"Connection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\nUpgrade: h2c\r\n"
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from checkback.errors import SettingsError
 from checkback.producer.responses import TRY_AGAIN, GatewayReply
 from checkback.producer.retry import Attempts, RetryPolicy
 
@@ -63,6 +64,13 @@ def test_timeout_without_a_unit_is_refused(plain: Any) -> None:
         RetryPolicy(timeout=plain)
     with pytest.raises(TypeError, match=r"^total_timeout is a timedelta, such as timedelta\(seconds=20\)$"):
         RetryPolicy(total_timeout=plain)
+
+
+@pytest.mark.parametrize("name", ["timeout", "total_timeout"])
+def test_negative_timeout_is_refused(name: str) -> None:
+    """Else each message would be given up, perhaps after it was stored."""
+    with pytest.raises(SettingsError, match=f"^{name}: is negative; give a timedelta of zero or more$"):
+        RetryPolicy(**{name: timedelta(microseconds=-1)})
 
 
 def test_retry_after_beyond_the_time_there_is_gives_up_at_once() -> None:

@@ -9,6 +9,7 @@ from random import random
 from urllib3 import Retry
 from urllib3.exceptions import InvalidHeader
 
+from checkback.errors import SettingsError
 from checkback.messages.durations import seconds_of
 from checkback.producer.responses import TRY_AGAIN, Reply, may_have_landed
 
@@ -24,15 +25,17 @@ class RetryPolicy:
     """How long requests may take.
 
     ``timeout``: one attempt, from connecting to the last byte; ``total_timeout``: all attempts and the backoff between
-    them. Attempts are made until then, however many. Raises TypeError for a plain number.
+    them. Attempts are made until then, however many. Raises SettingsError for a negative time, TypeError for a
+    plain number.
     """
 
     timeout: timedelta = timedelta(seconds=5)
     total_timeout: timedelta = timedelta(seconds=15)
 
     def __post_init__(self) -> None:
-        seconds_of("timeout", self.timeout)
-        seconds_of("total_timeout", self.total_timeout)
+        for name in ("timeout", "total_timeout"):
+            if seconds_of(name, getattr(self, name)) < 0:
+                raise SettingsError("is negative", name, "give a timedelta of zero or more")
 
 
 class Attempts:

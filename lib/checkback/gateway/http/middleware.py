@@ -198,7 +198,8 @@ class RequestMiddleware:
         """The problem of the headers; None = they fit. ``takes_body``: a route that takes JSON."""
         headers: list[tuple[bytes, bytes]] = scope["headers"]
         size = len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"")
-        kind = host = encoding = b""
+        kind = encoding = b""
+        hosts: list[str] = []
         for name, value in headers:
             size += len(name) + len(value) + 4
             if name == b"content-type":
@@ -206,13 +207,13 @@ class RequestMiddleware:
             elif name == b"content-length" and int(value) > self._max_body:
                 return too_large(self._max_body)
             elif name == b"host":
-                host = value
+                hosts.append(host_of(value.decode("latin-1")))
             elif name == b"content-encoding" and value.strip().lower() != b"identity":
                 encoding = value
         if len(headers) > HEADERS_MAX or size > self._max_headers:
             limits = f"at most {HEADERS_MAX} of them, {self._max_headers} bytes with the path"
             return Problem("headers_too_large", limits)
-        if not self._tokens.needed and host_of(host.decode("latin-1")) not in LOOPBACK:
+        if not self._tokens.needed and (len(hosts) != 1 or hosts[0] not in LOOPBACK):
             return Problem("wrong_host", "without tokens only requests for localhost are taken")
         return _unfit_kind(kind, encoding) if takes_body else None
 
