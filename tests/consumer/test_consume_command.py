@@ -24,6 +24,8 @@ from consumer.published import START, Published
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.slow
+
 SET = ("--set", "storage.root=data")
 COMMAND = [sys.executable, "-m", "checkback", "topic", "consume", "payments", *SET]
 

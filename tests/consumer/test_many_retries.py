@@ -20,6 +20,8 @@ from consumer.test_push_consumer import FAST, start
 if TYPE_CHECKING:
     from consumer.published import Published
 
+pytestmark = pytest.mark.slow
+
 QUEUE = MessageQueue("pay", 0)
 
 
@@ -71,7 +73,6 @@ def test_retries_of_a_topic_that_is_away_do_not_hold_up_another(
     until(lambda: all(heard.times[offset] == 2 for offset in range(15)))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("limit", ["reader_thread.MOST_MESSAGES", "process_queues.MOST_BYTES"])
 def test_retries_are_read_though_there_is_no_room_for_messages(
     lake: Published, running: list[PushConsumer], monkeypatch: pytest.MonkeyPatch, limit: str

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from consumer.published import Published
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass
 class Clock:

@@ -18,6 +18,8 @@ from checkback.cli import main
 from checkback.operate.transaction import Place
 from operate.fixtures import BOB, QUEUE, T0, Lakehouse
 
+pytestmark = pytest.mark.slow
+
 SIGNED = ("--actor", "alice", "--reason", "the database says so")
 
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+pytestmark = pytest.mark.slow
+
 
 def _checks(settings: Settings) -> list[str]:
     return [row["detail"] for row in Answers(settings).lineage("tx-0-0").to_pylist() if row["event"] == "CHECK"]

@@ -13,6 +13,7 @@ from checkback.storage.log import delta_log
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.log.log_tail import TransactionVersions
 from checkback.storage.queue_owners import versions_of
+from support.examples import fewer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +34,7 @@ def _name(place: Path, version: int, end: str) -> Path:
     return place / "half" / "_delta_log" / f"{version:020}.{end}"
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(fewer(4), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     steps=st.lists(
         st.one_of(
