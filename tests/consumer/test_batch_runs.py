@@ -19,7 +19,7 @@ from checkback.consumer.batch_log import BatchLog
 from checkback.consumer.consume_from_where import start_position
 from checkback.consumer.group.group_state import MessageQueue, QueueState
 from checkback.consumer.group.lag_reader import unread_of
-from checkback.consumer.position import BatchKey, Position, floor_of
+from checkback.consumer.position import BatchKey, MessageKey, Position, floor_of
 from checkback.consumer.process_queue import ProcessQueue, Run
 from checkback.consumer.topic_reader import TopicReader
 from checkback.settings import Storage
@@ -241,3 +241,18 @@ def test_start_and_lag_within_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     log.refresh()
     # The row does not say when its batches were.
     assert [begins(start_position(log, start)) for start in (0, 3, at[3], 7, at[7])] == [0, 3, 0, 7, 7]
+
+
+_KEYS = st.tuples(st.sampled_from("abc"), st.integers(0, 4), st.integers(0, 4)).map(lambda key: BatchKey(*key))
+_POSITIONS = st.lists(_KEYS, max_size=3).map(lambda last: Position().after_batches(last, None))
+
+
+@given(st.lists(_POSITIONS, max_size=3), _KEYS, st.lists(_KEYS, max_size=2))
+def test_the_floor_has_what_all_have_consumed(
+    positions: list[Position], batch: BatchKey, again: list[BatchKey]
+) -> None:
+    floor = floor_of(positions, [MessageKey(key, 0, 0) for key in again])
+    assert all(each.covers(floor) for each in positions)
+    assert not any(floor.has_batch(key) for key in again)
+    if not any(key.application == batch.application for key in again):
+        assert floor.has_batch(batch) == (bool(positions) and all(each.has_batch(batch) for each in positions))
