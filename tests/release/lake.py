@@ -139,7 +139,7 @@ def make(root: Path) -> None:
             send(transaction_id, "COMMIT")
         send("rolled-back", "ROLLBACK")
         send("open", None)
-        send(SCHEDULED, "COMMIT", properties={"TIMER_DELAY_SEC": "120"})
+        send(SCHEDULED, "COMMIT", properties={"TIMER_DELAY_SEC": "600"})  # longer than this takes
         for transaction_id in CHECKED:
             send(transaction_id, None, producer_group="checked", properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "1"})
     lines = [landed(number, transaction_id, "COMMIT") for number, transaction_id in enumerate(LANDED)]
