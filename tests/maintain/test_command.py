@@ -116,8 +116,9 @@ def test_notes_say_what_stays_and_what_was_left_alone() -> None:
         "op was left alone: somebody has clustered it",
         "half keeps more than the retention asks for: reconcile stands at version 3",
     ]
-    assert report.row(TableReport("x", 3, 1, 4_200_000, 12, 5, 7, None, 2, 999_999, None, 0.25)) == (
+    assert report.row(TableReport("x", 3, 1, 4_200_000, 12, 5, 7, 8, 1_300, None, 2, 999_999, None, 0.25)) == (
         "x",
+        "8 (1.3 KB)",
         "3 -> 1",
         "4.2 MB -> 12 B",
         "5 -> 7",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from checkback.errors import StorageError
-from checkback.maintain.retention import Reader
+from checkback.maintain.file_retention import Reader
 from checkback.maintain.streams import reader_of, readers, rebuilding
 from checkback.storage.checkpoints.checkpoint import StreamPosition
 from checkback.storage.tables import Tables

@@ -52,7 +52,8 @@ def judge_op(known: RememberedHalf | None, op: Op) -> Verdict:
 
 
 _DETAILS = {
-    Verdict.UNKNOWN_OFFSET: "queue_id, queue_offset: no half message of a gateway is there",
+    Verdict.UNKNOWN_OFFSET: "queue_id, queue_offset: no half message of a gateway is there; it may have ended before "
+    "retention.history",
     Verdict.WRONG_GROUP: "producer_group: the half message is another group's",
     Verdict.WRONG_TRANSACTION_ID: "transaction_id: the half message at queue_id, queue_offset has another",
 }

@@ -7,6 +7,7 @@ times in all, however often `maintain` runs.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -123,11 +124,24 @@ def compact(name: str, log: DeltaLog, root: str, group: Sequence[Candidate]) -> 
     return files if log.replace(paths, files) else None
 
 
-def rewritten(name: str, root: str, paths: Sequence[str]) -> list[ParquetFile]:
-    """A new file with the rows of all these, not yet committed; none if there are no rows. Raises StorageError."""
-    rows = pa.concat_tables([_rows(f"{root}/{name}/{path}", name) for path in paths])
+def rewritten(
+    name: str, root: str, paths: Sequence[str], left: Mapping[str, pa.Array] = MappingProxyType({})
+) -> list[ParquetFile]:
+    """A new file with the rows of all these, not yet committed; none if there are no rows. Raises StorageError.
+
+    ``left``: masks of the rows that stay, by path.
+    """
+    parts = [rows_of(f"{root}/{name}/{path}", name) for path in paths]
+    rows = pa.concat_tables(
+        [part.filter(left[path]) if path in left else part for path, part in zip(paths, parts, strict=True)]
+    )
     if name in BY_OFFSET:
         rows = _sorted(rows, order_of(name))
+    return write_rows(name, root, rows)
+
+
+def write_rows(name: str, root: str, rows: pa.Table) -> list[ParquetFile]:
+    """A new file of the table, not yet committed; none if there are no rows. Raises StorageError."""
     share = max(1, rows.nbytes // _ROW_GROUP)
     step = max(1, -(-rows.num_rows // share))
     try:
@@ -144,11 +158,13 @@ def _sorted(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
     return rows if np.array_equal(order, np.arange(len(order))) else rows.take(pa.array(order))
 
 
-def _rows(path: str, name: str) -> pa.Table:
-    """All rows of a file, with the columns of its table: a column that an old file lacks is null."""
+def rows_of(path: str, name: str, columns: Sequence[str] = ()) -> pa.Table:
+    """The rows of a file, in its order, with these or all columns of its table: one that an old file lacks is null."""
+    schema = arrow_schema(name)
+    schema = pa.schema([schema.field(column) for column in columns or schema.names])
     with reading(path), pq.ParquetFile(table_files.source(path), coerce_int96_timestamp_unit="us") as file:
-        found = file.read()
-    return in_schema(found, arrow_schema(name))
+        found = file.read(schema.names if columns else None)
+    return in_schema(found, schema)
 
 
 def _memory(path: str) -> int:

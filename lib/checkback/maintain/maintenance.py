@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Protocol
 from checkback.errors import StorageError, of_machine
 from checkback.maintain import table_folder
 from checkback.maintain.compaction import compact, planned
+from checkback.maintain.file_retention import keep, removable
 from checkback.maintain.report import TableReport
-from checkback.maintain.retention import keep, removable
+from checkback.maintain.row_retention import Removed, RowRetention
 from checkback.maintain.streams import readers, removal_hold
 from checkback.storage.files import table_files
 from checkback.storage.files.lease import store_time
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from checkback.maintain.retention import Reader
+    from checkback.maintain.file_retention import Reader
     from checkback.settings import Settings
     from checkback.storage.tables import Tables
 
@@ -77,7 +78,9 @@ def maintain(
         found, held = readers(tables, spark), removal_hold(tables, spark)
         started = _now(tables) if now is None else now
         run = Run(tables, settings, started, dry_run, progress, found, held)
-        return [_turn(run, name) for name in names(tables.root)]
+        there = names(tables.root)
+        gone = {} if held is not None else RowRetention(tables, settings, there, started, dry_run).run()
+        return [_turn(run, name, gone.get(name, Removed())) for name in there]
 
 
 def _now(tables: Tables) -> int:
@@ -101,10 +104,10 @@ def names(root: str) -> list[str]:
     ]
 
 
-def _turn(run: Run, name: str) -> TableReport:
+def _turn(run: Run, name: str, gone: Removed) -> TableReport:
     """Maintain a table. A damaged topic table does not stop the others."""
     try:
-        return _maintained(run, name)
+        return _maintained(run, name, gone)
     except StorageError as error:
         if not name.startswith(TOPIC_PREFIX) or of_machine(error):
             raise
@@ -113,12 +116,13 @@ def _turn(run: Run, name: str) -> TableReport:
         return done
 
 
-def _maintained(run: Run, name: str) -> TableReport:
+def _maintained(run: Run, name: str, gone: Removed) -> TableReport:
     began = time.monotonic()
     log = run.tables.open_log(name)  # which commits nothing once another process has the lease
     files = log.data_files()
     size, version = sum(file.size for file in files), log.version()
     done = TableReport(name, len(files), len(files), size, size, version, version)
+    done.expired_rows, done.expired_bytes = gone.rows, gone.bytes
     if log.maintainable():
         _compact(run, name, log, done)
         if run.held is not None:

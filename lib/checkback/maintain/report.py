@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-COLUMNS = ("table", "files", "size", "version", "rewritten", "removed", "log", "seconds")
+COLUMNS = ("table", "expired", "files", "size", "version", "rewritten", "removed", "log", "seconds")
 _UNITS = ("B", "KB", "MB", "GB")
 
 
@@ -16,9 +16,10 @@ _UNITS = ("B", "KB", "MB", "GB")
 class TableReport:
     """The result for a table; sizes in bytes. Before: at the start of the run.
 
-    ``rewritten``: small files that were compacted. ``removed_files``: removed from the folder, needed by no reader.
-    ``removed_commits``: removed files of the log. ``kept``: what is kept beyond the retention, and why. ``skipped``:
-    why nothing was done. None: Spark does not report it.
+    ``expired_rows``, ``expired_bytes``: removed by retention. ``rewritten``: small files that were compacted.
+    ``removed_files``: removed from the folder, needed by no reader. ``removed_commits``: removed files of the log.
+    ``kept``: what is kept beyond the retention, and why. ``skipped``: why nothing was done. None: Spark does not report
+    it.
     """
 
     table: str
@@ -28,6 +29,8 @@ class TableReport:
     bytes_after: int = 0
     version_before: int = 0
     version_after: int = 0
+    expired_rows: int | None = 0
+    expired_bytes: int | None = 0
     rewritten: int | None = 0
     removed_files: int | None = 0
     removed_bytes: int | None = 0
@@ -44,16 +47,14 @@ def as_json(tables: Sequence[TableReport], dry_run: bool) -> dict[str, Any]:
 
 def row(table: TableReport) -> tuple[str, ...]:
     """A table's row, in COLUMNS."""
-    removed = _number(table.removed_files)
-    if table.removed_bytes:
-        removed += f" ({size(table.removed_bytes)})"
     return (
         table.table,
+        _with_size(table.expired_rows, table.expired_bytes),
         _change(str(table.files_before), str(table.files_after)),
         _change(size(table.bytes_before), size(table.bytes_after)),
         _change(str(table.version_before), str(table.version_after)),
         _number(table.rewritten),
-        removed,
+        _with_size(table.removed_files, table.removed_bytes),
         _number(table.removed_commits),
         f"{table.seconds:.1f}",
     )
@@ -75,8 +76,11 @@ def total(tables: Sequence[TableReport], dry_run: bool) -> str:
         sum(table.removed_bytes or 0 for table in tables),
     )
     of_log = sum(table.removed_commits or 0 for table in tables)
+    rows, held = sum(table.expired_rows or 0 for table in tables), sum(table.expired_bytes or 0 for table in tables)
     become, gone = ("would become", "would be") if dry_run else ("became", "were")
-    return f"{before} files {become} {after}; {removed} old files ({size(freed)}) and {of_log} of logs {gone} removed"
+    expired = f"{rows} expired rows ({size(held)}), " if rows else ""
+    what = f"{expired}{removed} old files ({size(freed)}) and {of_log} of logs {gone} removed"
+    return f"{before} files {become} {after}; {what}"
 
 
 def size(number: float) -> str:
@@ -90,6 +94,10 @@ def size(number: float) -> str:
 
 def _change(before: str, after: str) -> str:
     return before if before == after else f"{before} -> {after}"
+
+
+def _with_size(value: int | None, number: int | None) -> str:
+    return f"{value} ({size(number)})" if value and number else _number(value)
 
 
 def _number(value: int | None) -> str:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from checkback.maintain.file_retention import Reader
     from checkback.maintain.maintenance import Progress
-    from checkback.maintain.retention import Reader
     from checkback.settings import Settings
     from checkback.storage.tables import Tables
 

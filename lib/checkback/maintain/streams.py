@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from checkback.maintain.retention import Reader
+from checkback.maintain.file_retention import Reader
 from checkback.reconcile import checkpoint_owner
 from checkback.reconcile.checkpoint_owner import NAME, owner_of
 from checkback.storage.checkpoints.checkpoint import Batch, StreamPosition, numbers, parse_metadata, read_batch

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import pyarrow.parquet as pq
 
 from checkback.errors import StorageError
-from checkback.maintain.retention import Log
+from checkback.maintain.file_retention import Log
 from checkback.storage.failure_scope import reading
 from checkback.storage.files import table_files
 from checkback.storage.files.object_store import is_registered

@@ -26,10 +26,10 @@ from checkback.settings.values import (
     Endpoint,
     Folder,
     GroupName,
+    Lasting,
     Location,
     PositiveDuration,
     QueueId,
-    Retention,
     Secret,
     SecretConf,
     Size,
@@ -201,8 +201,8 @@ class Metrics(_Section):
 class Maintain(_Section):
     """Compaction and retention by `maintain`."""
 
-    retention: Retention = timedelta(days=7)
-    log_retention: Retention = timedelta(days=30)
+    retention: Lasting = timedelta(days=7)
+    log_retention: Lasting = timedelta(days=30)
     target_file_size: Annotated[Size, Field(ge=1 << 20, le=1 << 30)] = 128 << 20
     min_files: Annotated[StrictInt, Field(ge=2, le=INT_MAX)] = 10
 
@@ -211,6 +211,19 @@ class Maintain(_Section):
         if self.retention > self.log_retention:
             refuse("maintain.retention is longer than log_retention", "a state is read by the log: set both alike")
         return self
+
+
+class Retention(_Section):
+    """How long rows are kept; null = for ever. ``topic``: by topic, instead of ``topics``."""
+
+    history: Lasting | None = timedelta(days=30)
+    topics: Lasting | None = None
+    topic: dict[Text, Lasting | None] = {}
+    given_up: Lasting | None = None
+
+    def of_topic(self, topic: str) -> timedelta | None:
+        """How long a topic's messages are kept."""
+        return self.topic.get(topic, self.topics)
 
 
 class Consumer(_Section):
@@ -265,9 +278,21 @@ class Settings(_Section):
     metrics: Metrics = Metrics()
     consumer: Consumer = Consumer()
     maintain: Maintain = Maintain()
+    retention: Retention = Retention()
     dashboard: Dashboard = Dashboard()
     producers: dict[GroupName, Producer] = {}
     spark: dict[ConfKey, ConfValue] = {}
+
+    @model_validator(mode="after")
+    def _history_is_long_enough(self) -> Self:
+        """What happens again is recognised by the history: a retry, an op that waits for its half message."""
+        for key, needed in (
+            ("transaction.max_age", self.transaction.max_age),
+            ("gateway.dedup_window", self.gateway.dedup_window),
+        ):
+            if self.retention.history is not None and self.retention.history < needed:
+                refuse(f"retention.history is shorter than {key}", "make it at least as long")
+        return self
 
     @model_validator(mode="after")
     def _queues_are_apart(self) -> Self:

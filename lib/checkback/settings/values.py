@@ -190,7 +190,7 @@ def _conf_value(value: object) -> object:
 _Duration = Annotated[timedelta, BeforeValidator(_duration), PlainSerializer(format_duration, when_used="json")]
 DurationFromZero = Annotated[_Duration, AfterValidator(_not_negative)]
 PositiveDuration = Annotated[_Duration, AfterValidator(_positive)]
-Retention = Annotated[_Duration, AfterValidator(_retention)]
+Lasting = Annotated[_Duration, AfterValidator(_retention)]
 Size = Annotated[
     int,
     BeforeValidator(_size),

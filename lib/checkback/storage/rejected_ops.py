@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 #: the columns of `rejected` that are used; file is null: lines of files are not in `op`
 COLUMNS = ("raw", "rejected_at", "source", "file")
 _TEXTS = ("producer_group", "transaction_id", "state")
-#: an offset as `reconcile` writes it; in a text its quotes would be escaped
+#: an offset, and an op's place, as `reconcile` writes them; in a text its quotes would be escaped
 _OFFSET = r'"queue_offset":(?P<offset>-?[0-9]+)'
+PLACE = r'^\{"queue_id":(?P<queue_id>-?[0-9]+),"queue_offset":(?P<queue_offset>-?[0-9]+)'
 
 
 class RejectedOps:

@@ -315,6 +315,8 @@ STATISTICS: Mapping[str, tuple[str, ...]] = {
     "unpublished": ("half_queue_id", "half_queue_offset", "unpublished_at", "batch_id"),
     "dead_letters": ("half_queue_id", "half_queue_offset", "dead_at"),
     "batches": ("application", "batch_id", "batch_time"),
+    "rejected": ("rejected_at",),
+    "ticks": ("tick_at",),
     TOPIC_PREFIX: ("half_queue_id", "half_queue_offset", "published_at"),
 }
 #: Table property with the format of Checkback's tables, and that of this release. Another one is refused (`DeltaLog`).

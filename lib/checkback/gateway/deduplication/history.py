@@ -27,6 +27,7 @@ from checkback.storage import first_op, rejected_ops
 from checkback.storage.failure_scope import reading
 from checkback.storage.files import table_files
 from checkback.storage.files.object_store import concurrently
+from checkback.storage.horizon import floors_of
 from checkback.storage.log.delta_errors import unreadable
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.log.log_tail import LogTail
@@ -111,7 +112,7 @@ class DeduplicationHistory:
         `half` may have been restored from a backup: decisions at the lost offsets stand, and checks there belong to
         other transactions. Raises StorageError if fewer than LEFT remain.
         """
-        last = -1
+        last = self._floor(queue_id) - 1
         for table in ("half", "decisions", "check_requests"):
             last = self._last_offset(table, queue_id, last)
         if last > LONG_MAX - LEFT:
@@ -138,7 +139,8 @@ class DeduplicationHistory:
         Raises StorageError.
         """
         for queue_id in self._of_gateways(queues):
-            self._last[queue_id] = self._last_offset("half", queue_id, self._last.get(queue_id, -1))
+            last = self._last.get(queue_id, self._floor(queue_id) - 1)
+            self._last[queue_id] = self._last_offset("half", queue_id, last)
         return {queue_id: self._last[queue_id] for queue_id in queues if queue_id in self._last}
 
     def _of_gateways(self, queues: Collection[int]) -> list[int]:
@@ -153,6 +155,11 @@ class DeduplicationHistory:
         last = ((queue_id, self._last_offset("half", queue_id, -1)) for queue_id in queues)
         halves = self._first_at([place for place in last if place[1] >= 0])
         return max((half.stored for half in halves.values()), default=None)
+
+    def _floor(self, queue_id: int) -> int:
+        """Up to this offset, half messages may have been removed by retention."""
+        log = self._log("half")
+        return 0 if log is None else floors_of(log, [queue_id]).get(queue_id, 0)
 
     def _last_offset(self, table: str, queue_id: int, last: int) -> int:
         """The greatest offset of the queue in the table, or ``last`` if none is greater."""

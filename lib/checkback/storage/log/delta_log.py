@@ -385,8 +385,28 @@ class DeltaLog:
         False, with nothing committed, if one of ``old`` was removed concurrently. Concurrent appends are kept. Raises
         StorageError if the log cannot be read or written.
         """
+        return self._replace(old, new, {}, {}, changes=False)
+
+    def remove(
+        self, old: Collection[str], left: Sequence[ParquetFile], versions: Mapping[str, int], changes: bool
+    ) -> bool:
+        """Replace files with ``left``, which hold some of their rows: retention. As `replace`.
+
+        ``versions``: see `storage.horizon`. ``changes``: other streams stop there, unless they skip it.
+        """
+        about = {app: str(version) for app, version in versions.items() if "/" not in app}
+        return self._replace(old, left, versions, {f"checkback.{name}": what for name, what in about.items()}, changes)
+
+    def _replace(
+        self,
+        old: Collection[str],
+        new: Sequence[ParquetFile],
+        versions: Mapping[str, int],
+        about: Mapping[str, str],
+        changes: bool,
+    ) -> bool:
         gone = set(old) - self.paths()
-        if gone or not self._transaction(self._snapshot()).replace(old, new):
+        if gone or not self._transaction(self._snapshot()).replace(old, new, versions, about, changes):
             return False
         before = self._tail.version
         self._load()

@@ -11,6 +11,7 @@ import time
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
@@ -97,16 +98,29 @@ class OptimisticTransaction:
             _pause(attempt)
         raise self._starved()
 
-    def replace(self, old: Collection[str], new: Sequence[ParquetFile]) -> bool:
-        """Replace files of the table's version (paths relative to its folder); False if another commit removed one."""
+    def replace(
+        self,
+        old: Collection[str],
+        new: Sequence[ParquetFile],
+        versions: Mapping[str, int] = MappingProxyType({}),
+        about: Mapping[str, str] = MappingProxyType({}),
+        changes: bool = False,
+    ) -> bool:
+        """Replace files of the table's version (paths relative to its folder); False if another commit removed one.
+
+        ``versions``: of applications, which the commit sets. ``about``: what its commitInfo says besides. ``changes``:
+        whether streams are to notice that rows are gone (Delta's dataChange).
+        """
         for _ in range(_ATTEMPTS):
             now = round(time.time() * 1000)
             # Without a time no checkpoint lists them. Only VACUUM wants that, for a week: a million files in the end.
             removals: list[AddAction | RemoveAction] = [
-                RemoveAction(path=path, data_change=False, deletion_timestamp=0, size=self._size(path)) for path in old
+                RemoveAction(path=path, data_change=changes, deletion_timestamp=0, size=self._size(path))
+                for path in old
             ]
+            transactions = [Transaction(*each, now) for each in versions.items()]
             seen = int(self.table.version())
-            if self._commit_next(_additions(new, now, rewritten=True) + removals):
+            if self._commit_next(_additions(new, now, not changes) + removals, transactions, about):
                 return True
             # delta-rs does not detect that another commit removed the same files, which would duplicate their rows.
             for version in range(seen + 1, int(self.table.version()) + 1):
@@ -120,7 +134,12 @@ class OptimisticTransaction:
             return table_files.size(f"{self.place}/{path}")
         return None
 
-    def _commit_next(self, actions: list[AddAction | RemoveAction], transactions: Sequence[Transaction] = ()) -> bool:
+    def _commit_next(
+        self,
+        actions: list[AddAction | RemoveAction],
+        transactions: Sequence[Transaction] = (),
+        more: Mapping[str, str] = MappingProxyType({}),
+    ) -> bool:
         """Commit these actions as the version after the table's; False, and the newest version, if there is one.
 
         delta-rs's own retries do not suffice: in an object store the answer to a request may be lost, and the repeated
@@ -129,7 +148,7 @@ class OptimisticTransaction:
         self.confirm()
         seen, commit_id = int(self.table.version()), uuid.uuid4().hex
         # The number of actions reveals a commit truncated between two of them.
-        about = {ACTIONS: str(len(actions) + len(transactions)), COMMIT_ID: commit_id}
+        about = {ACTIONS: str(len(actions) + len(transactions)), COMMIT_ID: commit_id, **more}
         try:
             self.table.create_write_transaction(
                 actions,

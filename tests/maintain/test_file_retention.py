@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from checkback.maintain.retention import APART, Log, Reader, keep, removable
+from checkback.maintain.file_retention import APART, Log, Reader, keep, removable
 
 HOUR = 3_600_000
 RETENTION, LOG_RETENTION = timedelta(hours=24), timedelta(hours=48)

@@ -1,0 +1,259 @@
+"""Retention: removes the rows of transactions that ended long ago, published messages, and what was given up.
+
+`half` comes first; rows of the other tables follow their half messages (`expired_rows`). Files that hold nothing else
+go whole, by a commit without a rewrite; mixed ones are rewritten once half of their rows are to go. Each commit is
+complete in itself, so a run that breaks off is continued by the next one. Memory: the keys of some million rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkback.maintain.compaction import rewritten, rows_of
+from checkback.maintain.expired_rows import KEY, ended, expired_halves, last_of_queues, orphans
+from checkback.reconcile.publish.published_notes import notes_of
+from checkback.storage.horizon import floors_of, versions_of
+from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.rejected_ops import PLACE
+from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema
+from checkback.storage.timestamps import EPOCH, ms_of, time_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from checkback.maintain.expired_rows import Mask
+    from checkback.settings import Settings
+    from checkback.storage.log.snapshot_files import DataFile
+    from checkback.storage.tables import Tables
+
+    Ranges: TypeAlias = Mapping[int, tuple[int, int]]
+
+#: by table, the time of a row
+_TIMES = {
+    "half": "store_timestamp",
+    "op": "store_timestamp",
+    "check_requests": "requested_at",
+    "check_answers": "answered_at",
+    "rejected": "rejected_at",
+    "deliveries": "delivered_at",
+    "unpublished": "unpublished_at",
+    "decisions": "decided_at",
+    "ticks": "tick_at",
+    "discarded": "discarded_at",
+    "dead_letters": "dead_at",
+    "operations": "at",
+}
+#: tables whose rows follow their half messages; the last one tells how these ended
+_FOLLOWING = ("op", "check_requests", "check_answers", "rejected", "deliveries", "unpublished", "decisions")
+_GIVEN_UP = ("discarded", "dead_letters", "operations")
+#: rows that are looked at together
+_TOGETHER = 2_000_000
+
+
+@dataclass
+class Removed:
+    """What retention has removed from a table, or would: rows, and bytes (of mixed files by their share)."""
+
+    rows: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Files of a table, the rows of each, and all of these: KEY (null = not about a half message), and their time."""
+
+    files: Sequence[DataFile]
+    sizes: Sequence[int]
+    rows: pa.Table
+
+
+@dataclass(frozen=True)
+class RowRetention:
+    """A run over the tables ``names``. ``now``: ms. ``dry_run``: only count."""
+
+    tables: Tables
+    settings: Settings
+    names: Sequence[str]
+    now: int
+    dry_run: bool
+    removed: dict[str, Removed] = field(default_factory=dict)
+
+    def run(self) -> dict[str, Removed]:
+        """Remove what the settings no longer keep; by table what that is. Raises StorageError."""
+        horizon, given_up = self._history_horizon(), self._before(self.settings.retention.given_up)
+        if horizon is not None:
+            self._remove_halves(horizon)
+            for name in self._those(_FOLLOWING):
+                self._remove_following(name, horizon)
+            self._remove_older("ticks", horizon)
+        for name in self._those(_GIVEN_UP):
+            self._remove_older(name, given_up)
+        for name in (name for name in self.names if name.startswith(TOPIC_PREFIX)):
+            self._remove_older(name, self._before(self.settings.retention.of_topic(name.removeprefix(TOPIC_PREFIX))))
+        return self.removed
+
+    def _those(self, names: Iterable[str]) -> list[str]:
+        return [name for name in names if name in self.names]
+
+    def _before(self, lasting: timedelta | None) -> int | None:
+        return None if lasting is None else self.now - lasting // timedelta(milliseconds=1)
+
+    def _history_horizon(self) -> int | None:
+        """Before it, transactions that ended are removed (ms); None = none are.
+
+        Measured from the last batch: what `reconcile` has not read stays, however long it is stopped.
+        """
+        horizon = self._before(self.settings.retention.history)
+        if horizon is None or not {"half", "decisions", "batches"} <= set(self.names):
+            return None
+        times = [file.spans["batch_time"][1] for file in self._files("batches") if "batch_time" in file.spans]
+        return None if not times else min(horizon, horizon - self.now + ms_of(max(times)))
+
+    def _remove_halves(self, horizon: int) -> None:
+        log = self.tables.open_log("half")
+        for group in self._groups("half", log, horizon):
+            gone = self._ended(group.rows, horizon)
+            self._remove("half", log, group, gone, horizon)
+
+    def _ended(self, halves: pa.Table, horizon: int) -> Mask:
+        """Mask of the half messages that may go."""
+        ranges = _ranges(halves)
+
+        def there(name: str, *columns: str) -> pa.Table:
+            return self._rows(name, _within(self._files(name), ranges), (*KEY, *columns))
+
+        decisions = there("decisions", "state", "decided_at", "deliver_at")
+        over = ended(decisions, there("deliveries", "delivered_at"), self._outstanding(), _time(horizon))
+        return expired_halves(halves, over, _time(horizon))
+
+    def _remove_following(self, name: str, horizon: int) -> None:
+        log = self.tables.open_log(name)
+        for group in self._groups(name, log, horizon):
+            there = self._rows("half", _within(self._files("half"), _ranges(group.rows)), (*KEY, _TIMES["half"]))
+            if self.dry_run:  # without those that would be gone by then
+                there = there.filter(pa.array(~self._ended(there, horizon)))
+            self._remove(name, log, group, orphans(group.rows, there, _TIMES[name], _time(horizon)), horizon)
+
+    def _remove_older(self, name: str, horizon: int | None) -> None:
+        if horizon is None or name not in self.names:
+            return
+        log = self.tables.open_log(name)
+        for group in self._groups(name, log, horizon):
+            old = pc.less(group.rows.column(_TIMES.get(name, "published_at")), _time(horizon))
+            self._remove(name, log, group, pc.fill_null(old, False).to_numpy(), horizon)
+
+    def _remove(self, name: str, log: DeltaLog, group: _Group, gone: Mask, horizon: int) -> None:
+        """Remove the rows of a group that the mask names, from each file where that is worth a rewrite."""
+        place, done = self.tables.location(name), self.removed.setdefault(name, Removed())
+        old: list[str] = []
+        left: dict[str, pa.Array] = {}
+        for file, mask in zip(group.files, np.split(gone, np.cumsum(group.sizes)[:-1]), strict=True):
+            number = int(mask.sum())
+            if 2 * number < max(1, len(mask)):
+                mask[:] = False
+                continue
+            old.append(file.path.removeprefix(f"{place}/"))
+            if number < len(mask):
+                left[old[-1]] = pa.array(~mask)
+            done.rows, done.bytes = done.rows + number, done.bytes + file.size * number // len(mask)
+        if not old or self.dry_run:
+            return
+        new = [file for path, mask in left.items() for file in rewritten(name, self.tables.root, [path], {path: mask})]
+        floors = last_of_queues(group.rows, gone) if name == "half" else {}
+        before = floors_of(log, floors)
+        versions = versions_of(horizon, {queue: max(last + 1, before.get(queue, 0)) for queue, last in floors.items()})
+        log.remove(old, new, versions, changes=name.startswith(TOPIC_PREFIX))
+
+    def _outstanding(self) -> pa.Table:
+        """KEY of the messages in `unpublished` that are not noted as published."""
+        columns = ("half_queue_id", "half_queue_offset", "real_topic", "application", "batch_id")
+        rows = self._rows("unpublished", self._files("unpublished"), columns)
+        pairs = rows.select(["real_topic", "application"]).drop_null().group_by(["real_topic", "application"])
+        keys = [(row["real_topic"], row["application"]) for row in pairs.aggregate([]).to_pylist()]
+        notes = notes_of(None, self.tables, keys) if keys else {}
+        whose = zip(*(rows.column(name).to_pylist() for name in columns[2:]), strict=True)
+        waits = [batch is None or batch > notes.get((topic, app), -1) for topic, app, batch in whose]
+        return rows.filter(pa.array(waits, pa.bool_())).select(list(columns[:2])).rename_columns(list(KEY))
+
+    def _files(self, name: str) -> list[DataFile]:
+        return self.tables.log(name).data_files() if DeltaLog.exists(self.tables.location(name)) else []
+
+    def _groups(self, name: str, log: DeltaLog, horizon: int) -> Iterator[_Group]:
+        """The files that may have rows from before the horizon, the oldest first, some million rows together."""
+        time = _TIMES.get(name, "published_at")
+        files: list[DataFile] = []
+        rows = 0
+        for file in sorted(
+            log.data_files({time: (EPOCH, time_of(horizon))}), key=lambda file: file.spans.get(time, ())
+        ):
+            if files and rows + (file.rows or _TOGETHER) > _TOGETHER:
+                yield self._group(name, files, time)
+                files, rows = [], 0
+            files.append(file)
+            rows += file.rows or _TOGETHER
+        if files:
+            yield self._group(name, files, time)
+
+    def _group(self, name: str, files: Sequence[DataFile], time: str) -> _Group:
+        parts = [rows_of(file.path, name, _columns(name, time)) for file in files]
+        return _Group(files, [part.num_rows for part in parts], _keyed(name, pa.concat_tables(parts), time))
+
+    def _rows(self, name: str, files: Sequence[DataFile], columns: Sequence[str]) -> pa.Table:
+        schema = pa.schema([arrow_schema(name).field(column) for column in columns])
+        return pa.concat_tables([schema.empty_table(), *(rows_of(file.path, name, columns) for file in files)])
+
+
+def _columns(name: str, time: str) -> tuple[str, ...]:
+    there = arrow_schema(name).names
+    if name == "rejected":
+        return "source", "file", "raw", time
+    return (*(column for column in (*KEY, *(f"half_{each}" for each in KEY)) if column in there), time)
+
+
+def _keyed(name: str, rows: pa.Table, time: str) -> pa.Table:
+    """The rows with KEY and their time: those of a rejected op are in its text, which `reconcile` has written."""
+    if name == "rejected":
+        text = pc.if_else(
+            pc.and_(pc.equal(rows.column("source"), "op"), pc.is_null(rows.column("file"))), rows.column("raw"), None
+        )
+        place = pc.extract_regex(text, PLACE)
+        parts = [pc.struct_field(place, each).cast(arrow_schema("half").field(each).type) for each in KEY]
+    else:
+        parts = [rows.column(each if each in rows.schema.names else f"half_{each}") for each in KEY if name != "ticks"]
+    return pa.table([*parts, rows.column(time)], names=[*(KEY if parts else ()), time])
+
+
+def _within(files: Iterable[DataFile], ranges: Ranges) -> list[DataFile]:
+    """Those files that, by their statistics, may have rows in these ranges of offsets, by queue."""
+
+    def may(file: DataFile) -> bool:
+        queues, offsets = file.spans.get("queue_id"), file.spans.get("queue_offset")
+        return (
+            queues is None
+            or offsets is None
+            or any(
+                queues[0] <= queue <= queues[1] and first <= offsets[1] and offsets[0] <= last
+                for queue, (first, last) in ranges.items()
+            )
+        )
+
+    return [file for file in files if may(file)]
+
+
+def _ranges(rows: pa.Table) -> Ranges:
+    found = rows.select(list(KEY)).drop_null().group_by("queue_id").aggregate([("queue_offset", "min_max")])
+    spans = found.column("queue_offset_min_max").to_pylist()
+    return {
+        queue: (span["min"], span["max"])
+        for queue, span in zip(found.column("queue_id").to_pylist(), spans, strict=True)
+    }
+
+
+def _time(ms: int) -> pa.Scalar:
+    return pa.scalar(ms * 1000, arrow_schema("half").field("store_timestamp").type)

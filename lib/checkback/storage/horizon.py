@@ -1,0 +1,48 @@
+"""How far back a table's rows reach: what retention has removed, kept in the table's own log.
+
+A removal is one commit: the files that go, those that hold what is left of them, and Delta transaction identifiers,
+which stay in every checkpoint of the log (PROTOCOL.md of delta-io/delta). ``retention`` has the *horizon* as its
+version: rows of what ended before it may be gone. ``retention/<queue>`` has a half queue's *floor*: offsets below it
+may be gone, and no half message lands there any more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from checkback.storage.log.delta_log import DeltaLog
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from checkback.storage.tables import Tables
+
+#: the application whose version is the horizon (ms)
+HORIZON = "retention"
+_FLOOR = f"{HORIZON}/"
+
+
+def versions_of(horizon: int, floors: Mapping[int, int]) -> dict[str, int]:
+    """The transaction identifiers of a removal. ``horizon``: ms. ``floors``: by half queue."""
+    return {HORIZON: horizon} | {f"{_FLOOR}{queue}": floor for queue, floor in floors.items()}
+
+
+def horizon_of(log: DeltaLog) -> int | None:
+    """The table's horizon (ms); None = nothing was removed. Raises StorageError."""
+    return log.versions([HORIZON])[HORIZON]
+
+
+def floors_of(log: DeltaLog, queues: Iterable[int]) -> dict[int, int]:
+    """The floor of each of these half queues that has one; ``log``: that of `half`. Raises StorageError."""
+    apps = {f"{_FLOOR}{queue}": queue for queue in queues}
+    return {apps[app]: floor for app, floor in log.versions(apps).items() if floor is not None}
+
+
+def horizon(tables: Tables, name: str = "half") -> int | None:
+    """A table's horizon (ms), by default that of the history. None: nothing was removed, or there is no such table.
+
+    Only of tables whose logs can be read without Spark: elsewhere nothing is removed. Raises StorageError.
+    """
+    if not tables.readable or not DeltaLog.exists(tables.location(name)):
+        return None
+    return horizon_of(tables.open_log(name))
