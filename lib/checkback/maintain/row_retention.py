@@ -109,7 +109,7 @@ class RowRetention:
 
         Measured from the last batch: what `reconcile` has not read stays, however long it is stopped.
         """
-        horizon = self._before(self.settings.retention.history)
+        horizon = self._before(self.settings.history())
         if horizon is None or not {"half", "decisions", "batches"} <= set(self.names):
             return None
         times = [file.spans["batch_time"][1] for file in self._files("batches") if "batch_time" in file.spans]

@@ -283,16 +283,10 @@ class Settings(_Section):
     producers: dict[GroupName, Producer] = {}
     spark: dict[ConfKey, ConfValue] = {}
 
-    @model_validator(mode="after")
-    def _history_is_long_enough(self) -> Self:
-        """What happens again is recognised by the history: a retry, an op that waits for its half message."""
-        for key, needed in (
-            ("transaction.max_age", self.transaction.max_age),
-            ("gateway.dedup_window", self.gateway.dedup_window),
-        ):
-            if self.retention.history is not None and self.retention.history < needed:
-                refuse(f"retention.history is shorter than {key}", "make it at least as long")
-        return self
+    def history(self) -> timedelta | None:
+        """How long the history is kept: by it retries, and ops that come before their half messages, are recognised."""
+        lasting = self.retention.history
+        return None if lasting is None else max(lasting, self.transaction.max_age, self.gateway.dedup_window)
 
     @model_validator(mode="after")
     def _queues_are_apart(self) -> Self:
