@@ -1,7 +1,7 @@
 """Retention: removes the rows of transactions that ended long ago, published messages, and what was given up.
 
-`half` comes first; rows of the other tables follow their half messages (`expired_rows`). Files that hold nothing else
-go whole, by a commit without a rewrite; mixed ones are rewritten once half of their rows are to go. Each commit is
+`half` comes first; rows of the other tables follow their half messages (`ended_transactions`). Files that hold nothing
+else go whole, by a commit without a rewrite; mixed ones are rewritten once half of their rows are to go. Each commit is
 complete in itself, so a run that breaks off is continued by the next one. Memory: the keys of some million rows.
 """
 
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkback.maintain.compaction import rewritten, rows_of
-from checkback.maintain.expired_rows import KEY, ended, expired_halves, last_of_queues, orphans
+from checkback.reconcile.ended_transactions import KEY, ended, expired_halves, last_of_queues, orphans
 from checkback.reconcile.publish.published_notes import notes_of
 from checkback.storage.horizon import floors_of, versions_of
 from checkback.storage.log.delta_log import DeltaLog
@@ -27,7 +27,7 @@ from checkback.storage.timestamps import EPOCH, ms_of, time_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from checkback.maintain.expired_rows import Mask
+    from checkback.reconcile.ended_transactions import Mask
     from checkback.settings import Settings
     from checkback.storage.log.snapshot_files import DataFile
     from checkback.storage.tables import Tables
@@ -49,8 +49,8 @@ _TIMES = {
     "dead_letters": "dead_at",
     "operations": "at",
 }
-#: tables whose rows follow their half messages; the last one tells how these ended
-_FOLLOWING = ("op", "check_requests", "check_answers", "rejected", "deliveries", "unpublished", "decisions")
+#: Tables whose rows follow their half messages, in this order: without its delivery a decision would seem to wait.
+_FOLLOWING = ("op", "check_requests", "check_answers", "rejected", "decisions", "deliveries", "unpublished")
 _GIVEN_UP = ("discarded", "dead_letters", "operations")
 #: rows that are looked at together
 _TOGETHER = 2_000_000

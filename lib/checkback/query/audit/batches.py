@@ -254,8 +254,9 @@ def _label(fixed: FixedTables, lost: Sequence[range]) -> str:
     under_way = " OR ".join(f"(batch_id = {one.batch_id} AND ms = {one.time})" for one in fixed.under_way) or "FALSE"
     differs = " OR ".join(f"coalesce(told_{name} <> coalesce({name}, 0), FALSE)" for name in _COUNTS)
     unknown = " OR ".join(f"told_{name} IS NULL" for name in _COUNTS)
+    removed = "FALSE" if fixed.since is None else f"ms < {fixed.since}"
     return f"""CASE
-        WHEN {under_way} THEN NULL
+        WHEN {under_way} OR {removed} THEN NULL
         WHEN told IS NULL AND ({ids}) THEN 'lost'
         WHEN told IS NULL AND {_past(fixed)} THEN 'past'
         WHEN told IS NULL THEN 'batch_without_row'

@@ -54,6 +54,7 @@ class Report:
     ``done``: the last completed batch; ``under_way``: batches in progress, whose rows were left out.
     ``oldest_pending``: its born_timestamp, ms. ``first``: the first batch with a row in `batches`, None = none has one;
     ``past``: whether there were batches before it. ``unread``: topics whose tables cannot be read, with the reason.
+    ``since``: what ended before it was removed by retention (ms), None = nothing was.
     """
 
     found: tuple[Found, ...]
@@ -63,6 +64,7 @@ class Report:
     first: Batch | None = None
     past: bool = False
     unread: Mapping[str, str] = field(default_factory=dict)
+    since: int | None = None
 
     @property
     def broken(self) -> bool:
@@ -99,6 +101,8 @@ def _report(tables: FixedTables, settings: Settings, whole: bool | None) -> Repo
         if finding.about != "transaction":
             count, samples = others.get(name, (0, ()))
         elif name == "offset_gap":
+            if fixed.since is not None:  # what was removed has left gaps
+                continue
             count, samples = rows.get("halves", _NOTHING).gaps, ()
         if count or finding.level == "figure":
             found.append(Found(finding, int(count), samples))
@@ -110,6 +114,7 @@ def _report(tables: FixedTables, settings: Settings, whole: bool | None) -> Repo
         None if accounted.first is None else Batch(*accounted.first),
         accounted.past,
         unread,
+        fixed.since,
     )
 
 
@@ -163,7 +168,7 @@ def _beside_unread(engine: Engine, answer: Callable[[FixedTables], _Answer]) -> 
 def taken(engine: Engine) -> FixedTables:
     """The tables to audit. Raises as `audit_on`."""
     notes = read_notes(engine)  # before all else: what is noted as published is in its topic then
-    fixed = replace(FixedTables.take(engine), notes=notes)
+    fixed = replace(FixedTables.take(engine), notes=notes).begun_at_horizon()
     # If some tables exist, a missing one counts as empty: what it should hold is then reported as lost.
     if not set(fixed.versions) & set(SCHEMAS):
         where = fixed.tables.location("half")

@@ -25,22 +25,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkback.query.engines.engine import tables_in
+from checkback.query.engines.question import Question
 from checkback.query.versions.published_notes import NAME as NOTES
 from checkback.query.versions.published_notes import no_notes, with_noted
 from checkback.query.versions.whole_batches import BatchTable, batch_time, read_batches
 from checkback.reconcile.checkpointed_rules import FOLDER
+from checkback.reconcile.ended_transactions import ended, expired_halves
 from checkback.storage.checkpoints.checkpoint import Batch, batches_since, last_done, numbers, read_checkpoint
 from checkback.storage.failure_scope import own_failure
+from checkback.storage.horizon import horizon
 from checkback.storage.log.snapshot_files import Span
-from checkback.storage.schemas import HALF, SCHEMAS, TOPIC, TOPIC_PREFIX
+from checkback.storage.schemas import BATCH_TIMES, HALF, SCHEMAS, TOPIC, TOPIC_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
     from checkback.query.engines.engine import Engine, Rows
-    from checkback.query.engines.question import Question
     from checkback.storage.tables import Tables
 
 #: the tables that tell it, besides the notes
@@ -107,6 +109,11 @@ _KEYS = {
     ),
     **dict.fromkeys((TOPIC_PREFIX, "unpublished"), ("half_queue_id", "half_queue_offset")),
 }
+#: of a transaction that has not ended there may be rows of any time in these; in the others only the end
+_BEGUN_BEFORE = {
+    **dict.fromkeys(("half", "op"), "store_timestamp"),
+    **{name: BATCH_TIMES[name] for name in ("decisions", "check_requests", "unpublished")},
+}
 #: the greatest offset
 _MOST = (1 << 63) - 1
 #: the name of all topics' rows in a question; with ALL in front: with the rows of batches in progress
@@ -131,6 +138,8 @@ class FixedTables:
     that have left a row in `batches`. ``part``: only transactions whose offset is at least the first and below the
     second; None = all. ``only``: of these, rows (queue_id, queue_offset). ``notes``: of what was published late.
     ``unread``: topics' tables that cannot be read, with the reason: see `with_untold`.
+    ``since``: the horizon of the history (ms): transactions that ended before it are left out, None = none are;
+    ``owed``: KEY of those that landed before it and had not ended.
     """
 
     engine: Engine
@@ -144,6 +153,8 @@ class FixedTables:
     only: Rows | None = None
     notes: pa.Table | None = None
     unread: Mapping[str, str] = field(default_factory=dict)
+    since: int | None = None
+    owed: pa.Table | None = None
 
     @classmethod
     def take(cls, engine: Engine) -> FixedTables:
@@ -239,9 +250,9 @@ class FixedTables:
             return self.engine.keep(name, no_notes() if self.notes is None else self.notes)
         plain = name.removeprefix(ALL)
         kind = TOPIC_PREFIX if plain == TOPICS else plain
-        where = within = None
+        where, within = self._recent(kind, plain != name), None
         if plain == name:
-            where, within = self._condition(kind), self._within(kind)
+            where, within = _and(where, self._condition(kind)), self._within(kind)
         version = self.versions.get(plain)
         if plain == TOPICS:
             rows = self.engine.read_topics({name: self.versions[name] for name in self.topics}, where, within)
@@ -253,6 +264,8 @@ class FixedTables:
             rows = self.engine.empty(plain)
         else:
             rows = self.engine.read(plain, version, where, within=within)
+        if self.owed is not None and plain == name and kind in _BEGUN_BEFORE:
+            rows = self._judged(rows, kind)
         if self.only is None or plain != name or kind not in _KEYS:
             return rows
         return self.engine.among(rows, _KEYS[kind], self.only)
@@ -260,8 +273,48 @@ class FixedTables:
     def _condition(self, kind: str) -> str | None:
         """Which rows of a table are read."""
         within = self._within(kind)
-        conditions = [self._done_rows(batch_time(kind)), None if within is None else within.condition]
-        return " AND ".join(condition for condition in conditions if condition is not None) or None
+        return _and(self._done_rows(batch_time(kind)), None if within is None else within.condition)
+
+    def _recent(self, kind: str, whole_batches: bool) -> str | None:
+        """Which rows are left out because of the horizon, by their time alone; of batches all of a batch."""
+        time = batch_time(kind)
+        if self.since is None or time is None or (kind in _BEGUN_BEFORE and not whole_batches):
+            return None
+        return f"{time} >= timestamp_millis({self.since})"
+
+    def _judged(self, rows: Rows, kind: str) -> Rows:
+        """The rows without those of transactions that ended before the horizon."""
+        queue, offset = _KEYS[kind]
+        same = f"o.queue_id = r.{queue} AND o.queue_offset = r.{offset}"
+        return self.engine.select(
+            f"""SELECT * FROM {{rows}} AS r WHERE {_BEGUN_BEFORE[kind]} >= timestamp_millis({self.since})
+                OR EXISTS (SELECT 1 FROM {{owed}} AS o WHERE {same})""",
+            {"rows": rows, "owed": self.engine.keep("owed", self.owed)},
+        )
+
+    def begun_at_horizon(self) -> FixedTables:
+        """These tables without the transactions that ended before the horizon. Raises StorageError."""
+        since = horizon(self.tables)
+        if since is None or not {"half", "decisions"} <= set(self.versions):
+            return self
+        before = f"timestamp_millis({since})"
+
+        def old(name: str, columns: Sequence[str], where: str) -> pa.Table:
+            sql = f"SELECT {', '.join(columns)} FROM {{{name}}} WHERE {where}"
+            return self.engine.arrow(self.ask(Question(sql)))
+
+        waits = "SELECT half_queue_id AS queue_id, half_queue_offset AS queue_offset"
+        waiting = Question(f"{waits} FROM {with_noted('{unpublished}')} AS u WHERE NOT noted")
+        halves = old("half", (*_PLACE, "store_timestamp"), f"store_timestamp < {before}")
+        at = pa.scalar(since * 1000, pa.timestamp("us", "UTC"))
+        over = ended(
+            old("decisions", (*_PLACE, "state", "decided_at", "deliver_at"), f"decided_at < {before}"),
+            old("deliveries", (*_PLACE, "delivered_at"), f"delivered_at < {before}"),
+            self.engine.arrow(self.ask(waiting)),
+            at,
+        )
+        gone = expired_halves(halves, over, at)
+        return replace(self, since=since, owed=halves.select(list(_PLACE)).filter(pa.array(~gone)))
 
     def _within(self, kind: str) -> Span | None:
         """Which rows of a table are those of the part; None: all."""
@@ -288,6 +341,10 @@ class FixedTables:
         if versions is None or not versions.oldest <= first_unread <= versions.newest:
             return None
         return min(versions.made_at(first_unread), self.done.time)
+
+
+def _and(*conditions: str | None) -> str | None:
+    return " AND ".join(condition for condition in conditions if condition is not None) or None
 
 
 def _recorded(spark: SparkSession | None, place: str, application: str, done: int) -> Recorded | None:
