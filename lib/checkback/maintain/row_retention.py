@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkback.maintain.compaction import rewritten, rows_of
+from checkback.messages.limits import MS_MAX
 from checkback.reconcile.ended_transactions import KEY, ended, expired_halves, last_of_queues, orphans
 from checkback.reconcile.publish.published_notes import notes_of
 from checkback.storage.horizon import floors_of, versions_of
@@ -129,7 +130,8 @@ class RowRetention:
             return self._rows(name, _within(self._files(name), ranges), (*KEY, *columns))
 
         decisions = there("decisions", "state", "decided_at", "deliver_at")
-        over = ended(decisions, there("deliveries", "delivered_at"), self._outstanding(), _time(horizon))
+        outstanding = self._not_published_before(horizon)
+        over = ended(decisions, there("deliveries", "delivered_at"), outstanding, _time(horizon))
         return expired_halves(halves, over, _time(horizon))
 
     def _remove_following(self, name: str, horizon: int) -> None:
@@ -170,8 +172,8 @@ class RowRetention:
         versions = versions_of(horizon, {queue: max(last + 1, before.get(queue, 0)) for queue, last in floors.items()})
         log.remove(old, new, versions, changes=name.startswith(TOPIC_PREFIX))
 
-    def _outstanding(self) -> pa.Table:
-        """KEY of the messages in `unpublished` that are not noted as published."""
+    def _not_published_before(self, horizon: int) -> pa.Table:
+        """KEY of the messages in `unpublished` that wait there, or were published since the horizon."""
         columns = ("half_queue_id", "half_queue_offset", "real_topic", "application", "batch_id")
         rows = self._rows("unpublished", self._files("unpublished"), columns)
         pairs = rows.select(["real_topic", "application"]).drop_null().group_by(["real_topic", "application"])
@@ -179,7 +181,13 @@ class RowRetention:
         notes = notes_of(None, self.tables, keys) if keys else {}
         whose = zip(*(rows.column(name).to_pylist() for name in columns[2:]), strict=True)
         waits = [batch is None or batch > notes.get((topic, app), -1) for topic, app, batch in whose]
-        return rows.filter(pa.array(waits, pa.bool_())).select(list(columns[:2])).rename_columns(list(KEY))
+        found = [rows.filter(pa.array(waits, pa.bool_())).select(list(columns[:2]))]
+        for topic in {topic for topic, _ in keys} & {name.removeprefix(TOPIC_PREFIX) for name in self.names}:
+            name = TOPIC_PREFIX + topic
+            since = self.tables.log(name).data_files({"published_at": (time_of(horizon), time_of(MS_MAX))})
+            published = self._rows(name, since, columns[:2])
+            found.append(published.join(rows.select(columns[:2]), columns[:2], join_type="left semi"))
+        return pa.concat_tables(found).rename_columns(list(KEY))
 
     def _files(self, name: str) -> list[DataFile]:
         return self.tables.log(name).data_files() if DeltaLog.exists(self.tables.location(name)) else []

@@ -26,8 +26,9 @@ def ended(decisions: pa.Table, deliveries: pa.Table, outstanding: pa.Table, hori
     """The offsets where a transaction ended before the horizon: KEY, and ``until``, when the last one did.
 
     ``decisions``: KEY, state, decided_at, deliver_at. ``deliveries``: KEY, delivered_at. ``outstanding``: KEY of
-    messages in `unpublished` that are not published. A scheduled message has not ended before it was delivered or
-    cancelled. Half messages that landed after ``until`` are others, to which the offset was assigned again.
+    messages that wait in `unpublished`, or were published late, after the horizon. A scheduled message has not ended
+    before it was delivered or cancelled. Half messages that landed after ``until`` are others, to which the offset was
+    assigned again.
     """
     old = decisions.filter(pc.less(decisions.column("decided_at"), horizon))
     state = old.column("state")

@@ -15,6 +15,8 @@ from checkback.storage.log.delta_log import DeltaLog
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from pyspark.sql import DataFrame
+
     from checkback.storage.tables import Tables
 
 #: the application whose version is the horizon (ms)
@@ -36,6 +38,14 @@ def floors_of(log: DeltaLog, queues: Iterable[int]) -> dict[int, int]:
     """The floor of each of these half queues that has one; ``log``: that of `half`. Raises StorageError."""
     apps = {f"{_FLOOR}{queue}": queue for queue in queues}
     return {apps[app]: floor for app, floor in log.versions(apps).items() if floor is not None}
+
+
+def since_horizon(rows: DataFrame, time: str, *horizons: int | None) -> DataFrame:
+    """The rows from the latest of these horizons on (ms; None = none), by the column ``time``."""
+    from pyspark.sql import functions as F
+
+    known = [at for at in horizons if at is not None]
+    return rows.where(F.unix_millis(time) >= max(known)) if known else rows
 
 
 def horizon(tables: Tables, name: str = "half") -> int | None:

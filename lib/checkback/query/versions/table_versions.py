@@ -303,8 +303,10 @@ class FixedTables:
             sql = f"SELECT {', '.join(columns)} FROM {{{name}}} WHERE {where}"
             return self.engine.arrow(self.ask(Question(sql)))
 
+        same = "t.half_queue_id = u.half_queue_id AND t.half_queue_offset = u.half_queue_offset"
+        late = f"EXISTS (SELECT 1 FROM {{topics}} AS t WHERE t.published_at >= {before} AND {same})"
         waits = "SELECT half_queue_id AS queue_id, half_queue_offset AS queue_offset"
-        waiting = Question(f"{waits} FROM {with_noted('{unpublished}')} AS u WHERE NOT noted")
+        waiting = Question(f"{waits} FROM {with_noted('{unpublished}')} AS u WHERE NOT noted OR {late}")
         halves = old("half", (*_PLACE, "store_timestamp"), f"store_timestamp < {before}")
         at = pa.scalar(since * 1000, pa.timestamp("us", "UTC"))
         over = ended(

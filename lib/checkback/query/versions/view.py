@@ -14,8 +14,9 @@ from checkback.errors import SettingsError
 from checkback.query.engines.engine import tables_in
 from checkback.query.versions.as_of import cleaned_up, parse_as_of, version_at
 from checkback.query.versions.whole_batches import Cut, batch_time, read_batches
+from checkback.storage import horizon as horizons
 from checkback.storage.schemas import TOPIC_PREFIX
-from checkback.storage.timestamps import ms_of, time_of, us_of
+from checkback.storage.timestamps import iso, ms_of, time_of, us_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -35,12 +36,14 @@ _TURNS = {"decisions": 1, "deliveries": 2}
 class View:
     """Tables at a point in time. ``opened``: when the view was.
 
-    ``at`` None = now: each table as of the first look at it; on Spark, as of each read.
+    ``at`` None = now: each table as of the first look at it; on Spark, as of each read. ``horizon``: that of the
+    history (ms), None = nothing was removed.
     """
 
     engine: Engine
     at: datetime | None = None
     opened: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
+    horizon: int | None = None
     _versions: dict[str, int | None] = field(default_factory=dict, repr=False, compare=False)
     _cuts: list[Cut | None] = field(default_factory=list, repr=False, compare=False)
 
@@ -59,7 +62,11 @@ class View:
         if not engine.exists("half"):
             place = engine.tables.location("half")
             raise SettingsError("there is no such table", place, "run `checkback reconcile` first")
-        return cls(engine, moment)
+        since = None if moment is None else horizons.horizon(engine.tables)
+        if moment is not None and since is not None and ms_of(moment) < since:
+            what = f"what ended before {iso(since)} was removed (retention.history)"
+            raise SettingsError(what, "as_of", "ask for that time or later")
+        return cls(engine, moment, horizon=since)
 
     @property
     def tables(self) -> Tables:
@@ -98,7 +105,8 @@ class View:
         if version is None:
             return self.engine.empty(name, file=file)
         cut = self._cut(name)
-        return self.engine.read(name, version, None if cut is None else cut.condition(name), file=file)
+        condition = self._landed_by_then(name) if cut is None else cut.condition(name)
+        return self.engine.read(name, version, condition, file=file)
 
     def version(self, name: str) -> int | None:
         """The version that is read: current at ``at``, without it the newest; None: there was no table.
@@ -132,10 +140,15 @@ class View:
             self._cuts.append(Cut.at(read_batches(self.engine), ms_of(self.at)))
         return self._cuts[0]
 
+    def _landed_by_then(self, name: str) -> str | None:
+        """The rows of `half`, `op` that had landed at ``at``: their old versions have some whose decision is gone."""
+        if self.at is None or self.horizon is None or name not in ("half", "op"):
+            return None
+        return f"store_timestamp <= timestamp_millis({ms_of(self.at)})"
+
     def _newest_is_read(self, name: str) -> bool:
-        """True if rows that did not exist at ``at`` are left out by their batches."""
-        cut = self._cut(name)
-        return self.at is None or cut is not None
+        """True if rows that did not exist at ``at`` are left out by their batches, or by when they landed."""
+        return self.at is None or self._cut(name) is not None or self._landed_by_then(name) is not None
 
     def _found(self, name: str) -> int | None:
         if self.at is None or self._newest_is_read(name):

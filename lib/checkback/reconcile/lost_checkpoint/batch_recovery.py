@@ -11,7 +11,8 @@ import uuid
 from collections import Counter
 from contextlib import contextmanager
 from enum import Enum
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Window
@@ -24,6 +25,7 @@ from checkback.reconcile.publish.batch_row import TABLE as BATCHES
 from checkback.reconcile.publish.topic_tables import TopicTables
 from checkback.reconcile.records.segment_records import LONGEST_DELAY
 from checkback.storage.failure_scope import own_failure
+from checkback.storage.horizon import horizon, since_horizon
 from checkback.storage.schemas import TOPIC_PREFIX
 from checkback.storage.spark_schemas import DECISIONS, DELIVERIES, DISCARDED, TOPIC, UNPUBLISHED
 from checkback.storage.table_scan import read_table, read_topics
@@ -125,7 +127,7 @@ def _finish(
             if counts:
                 tables.append(rows.drop("interrupted"), table)
                 added += counts
-    messages = _messages(spark, tables, _to_publish(spark, tables, interrupted), topics, broken)
+    messages = _messages(spark, tables, _to_publish(spark, tables, interrupted, topics), topics, broken)
     with missing(messages, F.concat(F.lit(TOPIC_PREFIX), "real_topic")) as (rows, counts):
         waiting = _publish(spark, tables, rows, counts, broken)
         added += Counter({name: count for name, count in counts.items() if name not in waiting})
@@ -154,7 +156,9 @@ def _with_interrupted(decisions: DataFrame, interrupted: InterruptedBatch | None
     return decisions.withColumn("interrupted", (F.col("batch_id") == interrupted.rows.batch_id) & same_time)
 
 
-def _to_publish(spark: SparkSession, tables: Tables, interrupted: InterruptedBatch | None) -> DataFrame:
+def _to_publish(
+    spark: SparkSession, tables: Tables, interrupted: InterruptedBatch | None, topics: Collection[str]
+) -> DataFrame:
     """The COMMITs of messages published at once, and the deliveries of scheduled ones as such: by publishing batch.
 
     Columns: IDENTITY, real_topic, decided_at, batch_id, interrupted.
@@ -163,7 +167,19 @@ def _to_publish(spark: SparkSession, tables: Tables, interrupted: InterruptedBat
     decided = _decided(spark, tables, interrupted)
     at_once = decided.where((F.col("state") == "COMMIT") & F.col("deliver_at").isNull()).select(*names, "interrupted")
     deliveries = read_table(spark, tables, "deliveries").withColumn("decided_at", F.col("delivered_at"))
-    return at_once.unionByName(_with_interrupted(deliveries.select(*names), interrupted))
+    found = at_once.unionByName(_with_interrupted(deliveries.select(*names), interrupted))
+    # A topic's messages may be kept for less long than the history.
+    removed = {name.removeprefix(TOPIC_PREFIX): horizon(tables, name) for name in topics}
+    old = reduce(
+        or_,
+        (
+            F.col("real_topic").eqNullSafe(F.lit(topic)) & (F.unix_millis("decided_at") < at)
+            for topic, at in removed.items()
+            if at is not None
+        ),
+        F.lit(False),
+    )
+    return since_horizon(found, "decided_at", horizon(tables)).where(~old)
 
 
 def _publish(
@@ -209,12 +225,13 @@ def _unreadable(spark: SparkSession, tables: Tables, topics: Collection[str]) ->
 
 
 def published(spark: SparkSession, tables: Tables, topics: Collection[str], outstanding: bool = False) -> DataFrame:
-    """The rows of these topic tables and of `unpublished`: IDENTITY, real_topic, decided_at, batch_id.
+    """The rows of these topics and of `unpublished` since the horizon: IDENTITY, real_topic, decided_at, batch_id.
 
     ``outstanding``: of `unpublished` only those that are not noted as published: the others must be in their topic.
     """
     waiting = _outstanding(spark, tables) if outstanding else read_table(spark, tables, unpublished.TABLE)
-    return _waiting(waiting).unionByName(_in_topics(spark, tables, topics))
+    found = _waiting(waiting).unionByName(_in_topics(spark, tables, topics))
+    return since_horizon(found, "decided_at", horizon(tables))
 
 
 def _outstanding(spark: SparkSession, tables: Tables) -> DataFrame:
@@ -254,7 +271,7 @@ def _decisions(spark: SparkSession, tables: Tables, topics: Collection[str]) -> 
         }
     )
     cancelled = F.col("reason") == "CANCELLED"
-    kept = read_table(spark, tables, "discarded")
+    kept = since_horizon(read_table(spark, tables, "discarded"), "discarded_at", horizon(tables))
     of_cancel = read_table(spark, tables, "decisions").where("state = 'CANCEL'").select(*IDENTITY)
     discarded = (
         kept.where(~cancelled)
@@ -332,6 +349,7 @@ def _undiscarded(spark: SparkSession, tables: Tables, decided: DataFrame) -> Dat
     """The messages with a decision DISCARD or CANCEL that are not in `discarded`: its columns, and interrupted."""
     cancelled = F.col("state") == "CANCEL"
     gone = decided.where(cancelled | (F.col("state") == "DISCARD"))
+    gone = since_horizon(gone, "decided_at", horizon(tables), horizon(tables, "discarded"))
     gone = gone.withColumn("reason", F.when(cancelled, "CANCELLED").otherwise(F.col("reason"))).drop("deliver_at")
     gone = gone.join(read_table(spark, tables, "discarded").select(*IDENTITY), on=IDENTITY, how="left_anti")
     rows = _of_half(spark, tables, gone).withColumn("discarded_at", F.col("decided_at"))

@@ -18,6 +18,7 @@ from checkback.reconcile.publish.batch_row import TABLE
 from checkback.storage.checkpoints.checkpoint import read_checkpoint
 from checkback.storage.dataframes import union
 from checkback.storage.failure_scope import own_failure
+from checkback.storage.horizon import horizon
 from checkback.storage.schemas import BATCH_TIMES
 from checkback.storage.table_scan import read_table, read_topics
 
@@ -145,6 +146,8 @@ def _unconcluded(spark: SparkSession, tables: Tables, batches: DataFrame) -> lis
     def lacking(topics: Iterable[str]) -> list[BatchRows]:
         parts = [_batches_of(read_table(spark, tables, name), time) for name, time in BATCH_TIMES.items()]
         found = union([*parts, _batches_of_topics(spark, tables, topics)])
+        at = horizon(tables)  # of batches before it rows are left, and their own rows may be gone
+        found = found if at is None else found.where(F.col("time") >= at)
         rows = found.distinct().join(concluded, on=["batch_id", "time"], how="left_anti").dropna().collect()
         return [BatchRows(row["batch_id"], row["time"]) for row in rows]
 
