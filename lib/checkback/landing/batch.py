@@ -21,6 +21,7 @@ from checkback.landing.duplicates import COPIES_MAX, SURPLUS, find_repeats, spli
 from checkback.landing.parser import DIGEST, DIGEST_OF, RAW_MAX, SCHEMAS, Kind, Reader, parser
 from checkback.storage.checkpoints.checkpoint import plan_versions
 from checkback.storage.checkpoints.checkpoint_fit import recorded_plan
+from checkback.storage.horizon import floors_of
 from checkback.storage.log.optimistic_transaction import fenced
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
+    from checkback.landing.duplicates import BatchSummary
     from checkback.storage.checkpoints.seen_commits import SeenCommits
     from checkback.storage.files.fsync import QueryFlush
     from checkback.storage.queue_owners import OwnedQueues
@@ -148,7 +150,7 @@ class Landing:
     def _half(self, lines: DataFrame, parsed: DataFrame, app: str, batch_id: int) -> None:
         census = summarize(parsed)
         self.confirm()
-        foreign = self._foreign(parsed, census.queues)
+        foreign = _union(self._foreign(parsed, census.queues), self._removed(parsed, census))
         ours, kept = parsed, census
         if foreign is not None:
             ours = parsed.join(F.broadcast(foreign.select("row")), on="row", how="left_anti")
@@ -162,7 +164,7 @@ class Landing:
         if repeats is not None:
             which = F.format_string("repeated (queue_id, queue_offset) %d/%d", "queue_id", "queue_offset")
             repeats = repeats.select("row", "file", "digest", which.alias("reason"))
-        refused = foreign if repeats is None else repeats if foreign is None else foreign.unionByName(repeats)
+        refused = _union(foreign, repeats)
         if refused is None:
             self._write(_good(parsed), census.good, _bad(parsed), census.rejected, app, batch_id)
             return
@@ -202,6 +204,21 @@ class Landing:
         told = F.create_map(*(F.lit(part) for reason in reasons.items() for part in reason))
         return rows.select("row", "file", "digest", told[F.col("queue_id")].alias("reason"))
 
+    def _removed(self, parsed: DataFrame, census: BatchSummary) -> DataFrame | None:
+        """row, file, digest, reason of half messages at offsets that retention has removed; None: there are none.
+
+        They may have been published once.
+        """
+        floors = floors_of(self.tables.log("half"), census.queues) if self.tables.readable and census.queues else {}
+        if not any(box.first < floor for box in census.ranges for floor in floors.values()):
+            return None
+        floor = F.create_map(*(F.lit(part) for pair in floors.items() for part in pair))[F.col("queue_id")]
+        reason = F.format_string("queue_offset: what landed below %d is removed (retention.history)", floor)
+        rows = (
+            _good(parsed).where(F.col("queue_offset") < floor).select("row", "file", "digest", reason.alias("reason"))
+        )
+        return None if rows.isEmpty() else rows
+
     def _told(self, lines: DataFrame, refused: DataFrame) -> DataFrame:
         """raw, reason, file, rejected_at of refused messages (row, file, digest, reason).
 
@@ -237,6 +254,10 @@ class Landing:
     def _other(self, name: str, batch_id: int) -> StateError:
         what = f"{name} has a batch {batch_id} of this query already, with other rows: nothing was landed"
         return StateError(what, self._seen.place, ANEW)
+
+
+def _union(one: DataFrame | None, other: DataFrame | None) -> DataFrame | None:
+    return one if other is None else other if one is None else one.unionByName(other).dropDuplicates(["row"])
 
 
 @contextmanager

@@ -15,10 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkback.maintain.compaction import rewritten, rows_of
+from checkback.maintain.compaction import rewritten, rows_of, write_rows
 from checkback.messages.limits import MS_MAX
 from checkback.reconcile.ended_transactions import KEY, ended, expired_halves, last_of_queues, orphans
 from checkback.reconcile.publish.published_notes import notes_of
+from checkback.storage.batch_runs import runs_of
 from checkback.storage.horizon import floors_of, versions_of
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.rejected_ops import PLACE
@@ -93,6 +94,7 @@ class RowRetention:
             for name in self._those(_FOLLOWING):
                 self._remove_following(name, horizon)
             self._remove_older("ticks", horizon)
+            self._make_runs(horizon)
         for name in self._those(_GIVEN_UP):
             self._remove_older(name, given_up)
         for name in (name for name in self.names if name.startswith(TOPIC_PREFIX)):
@@ -149,6 +151,23 @@ class RowRetention:
         for group in self._groups(name, log, horizon):
             old = pc.less(group.rows.column(_TIMES.get(name, "published_at")), _time(horizon))
             self._remove(name, log, group, pc.fill_null(old, False).to_numpy(), horizon)
+
+    def _make_runs(self, horizon: int) -> None:
+        """Of the batches before the horizon `batches` keeps runs: consumers read by them which messages are whole."""
+        name, log = "batches", self.tables.open_log("batches")
+        done = self.removed.setdefault(name, Removed())
+        for file in log.data_files({"batch_time": (EPOCH, time_of(horizon))}):
+            rows = rows_of(file.path, name)
+            old = pc.fill_null(pc.less(rows.column("batch_time"), _time(horizon)), False)
+            left = pa.concat_tables([runs_of(rows.filter(old)), rows.filter(pc.invert(old))])
+            number = len(rows) - len(left)
+            if 2 * number < len(rows):
+                continue
+            done.rows, done.bytes = done.rows + number, done.bytes + file.size * number // len(rows)
+            if not self.dry_run:
+                path = file.path.removeprefix(f"{self.tables.location(name)}/")
+                new = write_rows(name, self.tables.root, left)
+                log.remove([path], new, versions_of(horizon, {}), changes=False)
 
     def _remove(self, name: str, log: DeltaLog, group: _Group, gone: Mask, horizon: int) -> None:
         """Remove the rows of a group that the mask names, from each file where that is worth a rewrite."""
