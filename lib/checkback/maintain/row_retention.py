@@ -236,24 +236,26 @@ class RowRetention:
         return pa.concat_tables([schema.empty_table(), *(rows_of(file.path, name, columns) for file in files)])
 
 
-def _columns(name: str, time: str) -> tuple[str, ...]:
+def _place_of(name: str) -> tuple[str, ...]:
+    """The columns of KEY in a table, where its rows are about half messages."""
     there = arrow_schema(name).names
-    if name == "rejected":
-        return "source", "file", "raw", time
-    return (*(column for column in (*KEY, *(f"half_{each}" for each in KEY)) if column in there), time)
+    of_half = tuple(f"half_{column}" for column in KEY)
+    return next((columns for columns in (of_half, KEY) if set(columns) <= set(there)), ())
+
+
+def _columns(name: str, time: str) -> tuple[str, ...]:
+    return ("source", "file", "raw", time) if name == "rejected" else (*_place_of(name), time)
 
 
 def _keyed(name: str, rows: pa.Table, time: str) -> pa.Table:
     """The rows with KEY and their time: those of a rejected op are in its text, which `reconcile` has written."""
     if name == "rejected":
-        text = pc.if_else(
-            pc.and_(pc.equal(rows.column("source"), "op"), pc.is_null(rows.column("file"))), rows.column("raw"), None
-        )
-        place = pc.extract_regex(text, PLACE)
+        of_op = pc.and_(pc.equal(rows.column("source"), "op"), pc.is_null(rows.column("file")))
+        place = pc.extract_regex(pc.if_else(of_op, rows.column("raw"), None), PLACE)
         parts = [pc.struct_field(place, each).cast(arrow_schema("half").field(each).type) for each in KEY]
     else:
-        parts = [rows.column(each if each in rows.schema.names else f"half_{each}") for each in KEY if name != "ticks"]
-    return pa.table([*parts, rows.column(time)], names=[*(KEY if parts else ()), time])
+        parts = [rows.column(each) for each in _place_of(name)]
+    return pa.table([*parts, rows.column(time)], names=[*KEY[: len(parts)], time])
 
 
 def _within(files: Iterable[DataFile], ranges: Ranges) -> list[DataFile]:

@@ -55,4 +55,4 @@ def horizon(tables: Tables, name: str = "half") -> int | None:
     """
     if not tables.readable or not DeltaLog.exists(tables.location(name)):
         return None
-    return horizon_of(tables.open_log(name))
+    return horizon_of(tables.log(name))

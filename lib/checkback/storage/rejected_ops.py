@@ -29,7 +29,7 @@ COLUMNS = ("raw", "rejected_at", "source", "file")
 _TEXTS = ("producer_group", "transaction_id", "state")
 #: an offset, and an op's place, as `reconcile` writes them; in a text its quotes would be escaped
 _OFFSET = r'"queue_offset":(?P<offset>-?[0-9]+)'
-PLACE = r'^\{"queue_id":(?P<queue_id>-?[0-9]+),"queue_offset":(?P<queue_offset>-?[0-9]+)'
+PLACE = r'^\{"queue_id": ?(?P<queue_id>-?[0-9]+), ?"queue_offset": ?(?P<queue_offset>-?[0-9]+)'
 
 
 class RejectedOps:

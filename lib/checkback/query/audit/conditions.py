@@ -38,7 +38,8 @@ class RulesInForce:
     batches ever was.
     ``epochs``: the rules, in order. By the last of them, ``longest``: from a check to the next; ``enough``: checks
     required before EXPIRED. ``past``: whether there were earlier batches, of which nothing is known. ``uncounted``:
-    whether checks ever counted only when they were received.
+    whether checks ever counted only when they were received. ``published_since``, ``discarded_since``: messages from
+    before may be gone from their topics, from `discarded`: the retention of these is shorter than that of the history.
     """
 
     batch_time: int | None
@@ -50,6 +51,8 @@ class RulesInForce:
     enough: int = 0
     uncounted: bool = False
     past: bool = True
+    published_since: int | None = None
+    discarded_since: int | None = None
 
 
 def conditions(known: RulesInForce) -> dict[str, str]:
@@ -57,6 +60,7 @@ def conditions(known: RulesInForce) -> dict[str, str]:
     return {
         **_STATES,
         **_PUBLISHING,
+        **_kept(known),
         **_scheduling(known),
         **_DECIDING,
         **_order(known),
@@ -109,7 +113,6 @@ _PUBLISHING = {
     "published_without_commit": f"published > 0 AND NOT {_decided(COMMITS)}",
     "published_twice": "published > 1",
     "published_differs": _unlike("topic_content", "content", "half_content"),
-    "commit_not_published": f"{_decided(COMMITS)} AND NOT published > 0 AND NOT outstanding > 0 AND NOT {_WAITING}",
     "published_in_other_batch": f"{_ONE_END} AND NOT {_WAITING}"
     f" AND (published = 1 AND CASE WHEN unpublished > 0 THEN NOT {_LATE}"
     f" ELSE coalesce(published_batch <> {_DECIDING_BATCH}, FALSE) END"
@@ -124,8 +127,20 @@ _PUBLISHING = {
     "discarded_in_other_batch": f"{_ONE_END} AND discarded + cancelled = 1"
     " AND coalesce(kept_batch <> CASE WHEN cancelled > 0 THEN cancelled_batch ELSE decided_batch END, FALSE)",
     "discard_reason_differs": f"{_ONE_END} AND discarded + cancelled = 1 AND coalesce(kept_why <> decided_why, FALSE)",
-    "discard_not_kept": f"({_decided(DISCARD)} AND NOT discarded > 0) OR (cancels > 0 AND NOT cancelled > 0)",
 }
+
+
+def _kept(known: RulesInForce) -> dict[str, str]:
+    lost = f"{_decided(COMMITS)} AND NOT published > 0 AND NOT outstanding > 0 AND NOT {_WAITING}"
+    not_kept = f"({_decided(DISCARD)} AND NOT discarded > 0) OR (cancels > 0 AND NOT cancelled > 0)"
+    return {
+        "commit_not_published": f"{lost} AND {_since(known.published_since, 'coalesce(delivered_at, decided_at)')}",
+        "discard_not_kept": f"({not_kept}) AND {_since(known.discarded_since, 'decided_at')}",
+    }
+
+
+def _since(horizon: int | None, time: str) -> str:
+    return "TRUE" if horizon is None else f"coalesce({time} >= {horizon}, TRUE)"
 
 
 def _scheduling(known: RulesInForce) -> dict[str, str]:

@@ -20,9 +20,10 @@ from checkback.query.engines.question import Question
 from checkback.query.versions.batches import epochs
 from checkback.reconcile.segment import CHECKS_AT_LEAST
 from checkback.storage.checkpoints.checkpoint import Batch
+from checkback.storage.horizon import horizon
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
     from concurrent.futures import Future
 
     from checkback.query.audit.batches import BatchAudit
@@ -165,6 +166,8 @@ def _in_force(accounted: BatchAudit) -> RulesInForce:
         epochs=epochs(batches),
         past=accounted.past,
         uncounted=ever_uncounted(fixed),
+        published_since=_latest_horizon(fixed, fixed.topics),
+        discarded_since=_latest_horizon(fixed, ["discarded"]),
     )
     if not len(batches):
         return known
@@ -173,6 +176,11 @@ def _in_force(accounted: BatchAudit) -> RulesInForce:
     )
     enough = min(most, CHECKS_AT_LEAST, max_age // max(1, interval) + 1)
     return replace(known, longest=interval + max(0, jitter), enough=enough)
+
+
+def _latest_horizon(fixed: FixedTables, names: Iterable[str]) -> int | None:
+    found = (horizon(fixed.tables, name) for name in names)
+    return max((at for at in found if at is not None), default=None)
 
 
 def _resumed_queues(fixed: FixedTables, settings: Settings) -> list[int]:

@@ -1,0 +1,274 @@
+"""Retention on tables of a folder: what ended long ago goes, what is owed to anybody stays, and the audit agrees."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkback.errors import SettingsError
+from checkback.maintain.row_retention import RowRetention
+from checkback.query.answers import Answers
+from checkback.reconcile.records.segment_records import Reason
+from checkback.settings import Settings
+from checkback.storage.horizon import floors_of, horizon
+from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.tables import Tables
+from maintain.fixtures import maintained, rows_of
+from support.examples import DEAR
+from support.stories import DONE, Row, Transaction, checkpoint, in_batches, ms, write
+
+if TYPE_CHECKING:
+    from checkback.query.audit.findings import Report
+
+pytestmark = pytest.mark.slow
+
+HISTORY = timedelta(days=30)
+HORIZON = DONE - HISTORY
+#: by table, the columns of the key
+_HISTORY = dict.fromkeys(
+    ("half", "op", "decisions", "deliveries", "check_requests", "rejected"), ("queue_id", "queue_offset")
+)
+_HISTORY["unpublished"] = ("half_queue_id", "half_queue_offset")
+
+
+def settings_of(root: Path, **retention: Any) -> Settings:
+    maintain = {"min_files": 2, "target_file_size": "1MiB"}
+    return Settings.model_validate(
+        {"storage": {"root": str(root)}, "maintain": maintain, "retention": {"history": "30d", **retention}}
+    )
+
+
+def _at_once(random: Random, t: Transaction, at: datetime) -> tuple[list[Row], datetime | None]:
+    """A story without a delay, and its end; None = it has not ended."""
+    alien = [t.op(producer_group="pay"), t.rejected_op(Reason.WRONG_GROUP)]
+    waits = t.unpublished(unpublished_at=at, application="query")  # nothing notes it as published
+    stories: list[tuple[list[Row], datetime | None]] = [
+        ([t.half(), t.op(), t.published(published_at=at), t.decision(decided_at=at)], at),
+        ([t.half(), t.op("ROLLBACK"), t.decision("ROLLBACK", decided_at=at)], at),
+        ([t.half(), *t.checks(), t.decision("DISCARD", decided_at=at), t.discarded(discarded_at=at)], at),
+        ([t.half(), t.check(), *alien], None),
+        ([t.half(), t.op(), t.decision(decided_at=at), waits], None),
+    ]
+    return random.choice(stories)
+
+
+def _delayed(random: Random, t: Transaction, at: datetime) -> tuple[list[Row], datetime | None]:
+    later = at + timedelta(days=random.choice([1, 20, 50]))
+    rows = [t.half(deliver_at=later), t.op(), t.decision(decided_at=at, deliver_at=later)]
+    if later > DONE:
+        return rows, None
+    if random.random() < 0.5:
+        _, row = t.decision()
+        names = ("queue_id", "queue_offset", "transaction_id", "producer_group", "real_topic")
+        delivery = {name: row[name] for name in names} | {"deliver_at": later, "delivered_at": later, "batch_id": 0}
+        return [*rows, ("deliveries", delivery), t.published(published_at=later)], later
+    end = later - timedelta(hours=1)
+    kept = t.discarded(reason="CANCELLED", check_times=0, discarded_at=end, deliver_at=later)
+    cancel = t.decision("CANCEL", source="operator", decided_at=end)
+    return [*rows, t.op("CANCEL", source="operator"), cancel, kept], end
+
+
+def lake(root: Path, seed: int, number: int) -> dict[int, datetime | None]:
+    """Tables with transactions of the last sixty days, several files each; by offset, when each ended."""
+    random, rows, ends = Random(seed), list[Row](), {}
+    for offset in range(number):
+        born = DONE - timedelta(days=60 * (number - offset) / number, seconds=random.random())
+        t = Transaction(offset % 2, offset, born.replace(microsecond=0))
+        mine, ends[offset] = random.choice([_at_once, _delayed])(random, t, t.born + timedelta(minutes=30))
+        rows += mine
+    found, done = in_batches(rows)
+    tables = Tables.of(settings_of(root).storage)
+    for first in range(0, len(found), 50):
+        write(None, tables, found[first : first + 50])
+    checkpoint(root, batch_id=done)
+    return ends
+
+
+def by_offset(root: Path, name: str) -> dict[int, list[str]]:
+    """The rows of a table by the offset of their half message."""
+    found: dict[int, list[str]] = {}
+    for row in rows_of(root, name) if (root / name).is_dir() else []:
+        raw = row.get("raw")
+        offset = int(str(raw).rpartition(" ")[2].rstrip("}")) if raw else row.get(_HISTORY[name][1])
+        assert isinstance(offset, int)
+        found.setdefault(offset, []).append(repr(row))
+    return {offset: sorted(rows) for offset, rows in found.items()}
+
+
+def figures(report: Report) -> dict[str, int]:
+    return {found.finding.name: found.count for found in report.found}
+
+
+@DEAR
+@given(st.integers(0, 2**32), st.integers(1, 150))
+def test_what_is_owed_stays_and_the_rest_goes(tmp_path_factory: pytest.TempPathFactory, seed: int, number: int) -> None:
+    """All rows of what had not ended at the horizon; of the others the half message goes first, or nothing does."""
+    root = tmp_path_factory.mktemp("tables")
+    ends = lake(root, seed, number)
+    settings = settings_of(root)
+    answers = Answers(settings)
+    before = {name: by_offset(root, name) for name in _HISTORY}
+    assert not answers.audit().broken
+    asked = answers.pending().to_pylist(), answers.scheduled().to_pylist()
+    promised = maintained(settings, ms(DONE), dry_run=True)
+    done = maintained(settings, ms(DONE))
+    after = {name: by_offset(root, name) for name in _HISTORY}
+    owed = {offset for offset, end in ends.items() if end is None or end >= HORIZON}
+    for name, rows in before.items():
+        for offset, mine in rows.items():
+            left = after[name].get(offset, [])
+            assert left == mine if offset in owed or offset in after["half"] else set(left) <= set(mine), name
+    assert len(set(after["half"]) - owed) <= len(owed & set(after["half"]))
+    assert done["half"].expired_rows == len(before["half"]) - len(after["half"]) == promised["half"].expired_rows
+    report = answers.audit()
+    assert not report.broken, figures(report)
+    assert report.since == (ms(HORIZON) if done["half"].expired_rows else None)
+    assert figures(report)["halves"] == len(owed if report.since else ends)
+    assert [row["queue_offset"] for row in answers.pending().to_pylist()] == [row["queue_offset"] for row in asked[0]]
+    assert [row["queue_offset"] for row in answers.scheduled().to_pylist()] == [row["queue_offset"] for row in asked[1]]
+    again = maintained(settings, ms(DONE))
+    assert not any(one.expired_rows for one in again.values())
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@DEAR
+@given(st.integers(0, 2**32), st.integers(0, 12), st.booleans())
+def test_run_that_breaks_off_is_continued(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, commits: int, made: bool
+) -> None:
+    """Before or after any commit: the next run ends where one that was not interrupted does; the audit is clean."""
+    left = {}
+    for interrupted in (False, True):
+        root = tmp_path_factory.mktemp("tables")
+        ends = lake(root, seed, 60)
+        settings = settings_of(root)
+        if interrupted:
+            with pytest.MonkeyPatch.context() as patch:
+                _kill_at(patch, commits, made)
+                try:
+                    maintained(settings, ms(DONE))
+                except Killed:
+                    assert not Answers(settings).audit().broken
+                    pending = {row["queue_offset"] for row in Answers(settings).pending().to_pylist()}
+                    assert pending <= {offset for offset, end in ends.items() if end is None}
+        maintained(settings, ms(DONE))
+        left[interrupted] = {name: by_offset(root, name) for name in _HISTORY}
+    assert left[True] == left[False]
+
+
+def _kill_at(patch: pytest.MonkeyPatch, commits: int, made: bool) -> None:
+    """End the process at a commit of retention, before it is made or afterwards."""
+    remove, count = DeltaLog.remove, Counter[str]()
+
+    def removing(log: DeltaLog, *arguments: Any, **more: Any) -> bool:
+        count["commits"] += 1
+        if count["commits"] > commits and not made:
+            raise Killed
+        found = remove(log, *arguments, **more)
+        if count["commits"] > commits:
+            raise Killed
+        return found
+
+    patch.setattr(DeltaLog, "remove", removing)
+
+
+def test_history_null_keeps_everything(tmp_path: Path) -> None:
+    lake(tmp_path, 1, 40)
+    before = {name: rows_of(tmp_path, name) for name in _HISTORY}
+    maintained(settings_of(tmp_path, history=None), ms(DONE))
+    assert {name: rows_of(tmp_path, name) for name in _HISTORY} == before
+
+
+def test_what_reconcile_has_not_seen_stays(tmp_path: Path) -> None:
+    """It was stopped for a year: the history reaches back from its last batch."""
+    lake(tmp_path, 2, 40)
+    settings = settings_of(tmp_path)
+    found = RowRetention(Tables.of(settings.storage), settings, [*_HISTORY, "batches"], ms(DONE), False).run()
+    again = RowRetention(
+        Tables.of(settings.storage), settings, [*_HISTORY, "batches"], ms(DONE + timedelta(days=365)), False
+    ).run()
+    assert sum(one.rows for one in found.values()) > 0
+    assert sum(one.rows for one in again.values()) == 0
+
+
+def test_history_is_at_least_what_recognises_a_repetition(tmp_path: Path) -> None:
+    settings = Settings.model_validate({"retention": {"history": "1h"}, "gateway": {"dedup_window": "100h"}})
+    assert settings.history() == timedelta(hours=100)
+    settings = Settings.model_validate({"retention": {"history": "1h"}, "transaction": {"max_age": "50h"}})
+    assert settings.history() == timedelta(hours=50)
+
+
+def test_offsets_below_the_floor_are_not_given_again(tmp_path: Path) -> None:
+    """A queue whose rows are all gone still has its next offset."""
+    born = DONE - timedelta(days=50)
+    rows: list[Row] = []
+    for offset in range(4):
+        t, at = Transaction(0, offset, born), born + timedelta(minutes=1)
+        rows += [t.half(), t.op("ROLLBACK"), t.decision("ROLLBACK", decided_at=at)]
+    found, done = in_batches(rows)
+    settings = settings_of(tmp_path)
+    write(None, Tables.of(settings.storage), found)
+    checkpoint(tmp_path, batch_id=done)
+    maintained(settings, ms(DONE))
+    assert rows_of(tmp_path, "half") == []
+    log = DeltaLog("half", str(tmp_path / "half"))
+    assert floors_of(log, [0, 1]) == {0: 4}
+    assert horizon(Tables.of(settings.storage)) == ms(HORIZON)
+    with pytest.raises(SettingsError, match=r"was removed \(retention.history\)"):
+        Answers(settings).pending(as_of=HORIZON - timedelta(days=1))
+    assert Answers(settings).pending(as_of=HORIZON + timedelta(days=1)).num_rows == 0
+
+
+def test_rows_removed_by_hand_are_no_retention(tmp_path: Path) -> None:
+    """A decision and a message since the horizon that somebody takes out are found."""
+    at = DONE - timedelta(hours=2)
+    rows: list[Row] = []
+    for offset in range(4):
+        t = Transaction(0, offset, at - timedelta(minutes=30) - timedelta(days=50 * (offset < 2)))
+        end = t.born + timedelta(minutes=30)
+        rows += [t.half(), t.op(), t.published(published_at=end), t.decision(decided_at=end)]
+    gone = [row for row in rows if row[0] == "half" and row[1]["queue_offset"] == 3]
+    found, done = in_batches([row for row in rows if row not in gone])
+    settings = settings_of(tmp_path)
+    write(None, Tables.of(settings.storage), found)
+    checkpoint(tmp_path, batch_id=done)
+    maintained(settings, ms(DONE))
+    assert len(rows_of(tmp_path, "half")) == 1
+    broken = {one.finding.name for one in Answers(settings).audit().found if one.finding.level == "broken"}
+    assert broken == {"decision_without_half"}
+
+
+def test_topics_and_what_was_given_up_have_their_own_retention(tmp_path: Path) -> None:
+    """By topic; the audit does not miss what is gone, and a check of the promise goes on for the rest."""
+    rows: list[Row] = []
+    for offset, days in enumerate((20, 8, 1)):
+        for queue, topic in enumerate(("a", "b")):
+            t = Transaction(queue, offset, DONE - timedelta(days=days))
+            at = t.born + timedelta(minutes=30)
+            rows += [t.half(real_topic=topic), t.op(), t.decision(decided_at=at, real_topic=topic)]
+            rows.append(t.published(topic, published_at=at))
+        t = Transaction(2, offset, DONE - timedelta(days=days))
+        at = t.born + timedelta(minutes=30)
+        rows += [t.half(), *t.checks(), t.decision("DISCARD", decided_at=at), t.discarded(discarded_at=at)]
+    found, done = in_batches(rows)
+    settings = settings_of(tmp_path, topics="5d", topic={"a": "10d"}, given_up="10d")
+    for first in range(0, len(found), 3):
+        write(None, Tables.of(settings.storage), found[first : first + 3])
+    checkpoint(tmp_path, batch_id=done)
+    maintained(settings, ms(DONE))
+    assert [row["half_queue_offset"] for row in rows_of(tmp_path, "topics/a")] == [1, 2]
+    assert [row["half_queue_offset"] for row in rows_of(tmp_path, "topics/b")] == [2]
+    assert [row["queue_offset"] for row in rows_of(tmp_path, "discarded")] == [1, 2]
+    assert len(rows_of(tmp_path, "half")) == 9
+    report = Answers(settings).audit()
+    assert not report.broken, figures(report)
