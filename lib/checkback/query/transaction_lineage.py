@@ -12,7 +12,9 @@ from checkback.query.unreadable_topics import beside_unreadable
 from checkback.query.versions.published_notes import NAME, WRITERS, no_notes, notes_about, with_noted
 from checkback.reconcile.publish.unpublished import TABLE
 from checkback.storage.files.object_store import concurrently
+from checkback.storage.horizon import horizon
 from checkback.storage.schemas import TOPIC_PREFIX, columns_of
+from checkback.storage.timestamps import iso, time_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,9 +38,11 @@ COLUMNS = (
 )
 #: what stands for a topic's table that cannot be read: the others are told all the same
 UNREADABLE = "UNREADABLE"
+#: its half message, and what stands for all that retention has removed with it
+HALF, REMOVED = "HALF", "REMOVED"
 #: events with equal times, in causal order
 _ORDER = (
-    *("HALF", "RESUMED", "OP", "CHECK", "ANSWER"),
+    *(HALF, "RESUMED", "OP", "CHECK", "ANSWER"),
     *("DECISION", "DELIVERED", "UNPUBLISHED", "PUBLISHED", "DEAD_LETTER", "DISCARDED", "REJECTED", "OPERATION"),
 )
 
@@ -52,8 +56,9 @@ def lineage_rows(view: View, transaction_id: str, group: str | None = None) -> p
 
     Columns: at TIMESTAMP; event (HALF; RESUMED: a half message that an operator created from a discarded one; OP,
     CHECK, ANSWER, DECISION; DELIVERED: a scheduled message; UNPUBLISHED: it waits for its topic's table, or was
-    published late; PUBLISHED; DEAD_LETTER: a consumer group gave it up; DISCARDED, REJECTED, OPERATION; UNREADABLE, at
-    the end and without a time: a topic's table that cannot be read); table; table_version BIGINT (Delta version that
+    published late; PUBLISHED; DEAD_LETTER: a consumer group gave it up; DISCARDED, REJECTED, OPERATION; at the end
+    REMOVED: retention has removed its half message and the rest, at the horizon's time; UNREADABLE, without a time: a
+    topic's table that cannot be read); table; table_version BIGINT (Delta version that
     added the row, null = not in the log), version_exact BOOLEAN (false: OPTIMIZE has rewritten the file, the row was
     added in that version or an earlier one), committed_at (of that version); batch_id; queue_id, queue_offset,
     producer_group; detail (a text, without body, properties and keys).
@@ -68,10 +73,12 @@ def lineage_rows(view: View, transaction_id: str, group: str | None = None) -> p
         lambda faults: _lineage(view, [*own, *(n for n in topics if n not in faults)], transaction_id, group),
         lambda some: _lineage(view, ["half", *some], transaction_id, group),
     )
-    if not faults:
-        return found
-    unread = [{"event": UNREADABLE, "table": name, "detail": fault} for name, fault in faults.items()]
-    return pa.concat_tables([found, pa.Table.from_pylist(unread, schema=found.schema)])
+    more = [{"event": UNREADABLE, "table": name, "detail": fault} for name, fault in faults.items()]
+    since = horizon(view.tables)
+    if since is not None and found.num_rows and HALF not in found.column("event").to_pylist():
+        detail = f"what ended before {iso(since)} was removed by retention"
+        more.insert(0, {"at": time_of(since), "event": REMOVED, "table": "half", "detail": detail})
+    return pa.concat_tables([found, pa.Table.from_pylist(more, schema=found.schema)]) if more else found
 
 
 def _lineage(view: View, known: Sequence[str], transaction_id: str, group: str | None) -> pa.Table:
