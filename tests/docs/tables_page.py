@@ -29,7 +29,8 @@ The checks of a transaction are numbered from 1. `check_times`, RocketMQ's name,
 
 ## Who may change what
 
-**Rows.** Checkback appends rows and never updates them; neither should you. Append-only tables (`delta.appendOnly`)
+**Rows.** Checkback appends rows and never updates them; neither should you. `maintain` removes old ones
+([retention](runbook.md#maintenance)). Append-only tables (`delta.appendOnly`)
 reject UPDATE and DELETE, but not RESTORE: if it removes rows of `half` or `op`, `reconcile` and `land` stop
 ([faults.md](faults.md#backups)). The sections of the other tables say what deleting rows does. In local folders delete
 with delta-rs (`DeltaTable(path).delete("...")`), or while nothing else runs.
@@ -80,7 +81,7 @@ ABOUT = {
         "created or written, messages wait in [`unpublished`](#unpublished).",
         "`reconcile`, `rebuild` (interrupted batch)",
         "the audit reports `commit_not_published`, and a `rebuild` requires `--leave-out` or `--publish-again` "
-        "([runbook.md](runbook.md#rebuild)). For a shorter retention, copy the messages into a table of your own.",
+        "([runbook.md](runbook.md#rebuild)). `retention.topics` removes old messages.",
     ),
     "decisions": _About(
         "the outcome of a transaction. Without a row it is pending. A cancelled message has two: COMMIT, then CANCEL.",

@@ -23,11 +23,17 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 #: what the lake has that is not ended
 _OPEN = {"open", "checked-1", "landed-open", "scheduled"}
-_RETENTION = ("--set", "retention.history=30d", "--set", "transaction.max_age=72h", "--set", "maintain.min_files=2")
+_RETENTION = ["retention.history=30d", "transaction.max_age=72h", "maintain.min_files=2"]
 
 
 def ids(lake: Lake, name: str) -> Counter[object]:
     return Counter(row["transaction_id"] for row in records_of(lake.root, name))
+
+
+def maintained(lake: Lake) -> None:
+    lake.settings = _RETENTION
+    lake.run("maintain")
+    lake.settings = []
 
 
 def test_everything_goes_on_after_retention(tmp_path: Path) -> None:
@@ -38,7 +44,7 @@ def test_everything_goes_on_after_retention(tmp_path: Path) -> None:
         gateway.post("/v1/half", half("young"))
     lake.run("reconcile", "--available-now")
     published = ids(lake, f"topics/{TOPIC}")
-    lake.run("maintain", *_RETENTION)
+    maintained(lake)
     lake.run("audit")
     left = ids(lake, "half")
     assert not left.keys() & {*COMMITTED, *LANDED, "rolled-back"}
@@ -64,5 +70,5 @@ def test_everything_goes_on_after_retention(tmp_path: Path) -> None:
     lake.run("reconcile", "--available-now")
     assert ids(lake, f"topics/{TOPIC}") == once
     lake.run("audit")
-    lake.run("maintain", *_RETENTION)
+    maintained(lake)
     assert "removed by retention" in lake.run("tx", "describe", COMMITTED[0])

@@ -71,10 +71,12 @@ class Lake:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        #: settings of commands, besides those that the lake was made with
+        self.settings: list[str] = []
 
     def run(self, *arguments: str, endpoint: str | None = None) -> str:
         """What a command prints, which must succeed."""
-        settings = [f"storage.root={self.root}", *_SETTINGS]
+        settings = [f"storage.root={self.root}", *_SETTINGS, *self.settings]
         if endpoint is not None:
             settings.append(f'producers.checked.endpoints=["{endpoint}"]')
         command = [sys.executable, "-m", "checkback", *arguments]

@@ -73,7 +73,9 @@ def lineage_rows(view: View, transaction_id: str, group: str | None = None) -> p
         lambda faults: _lineage(view, [*own, *(n for n in topics if n not in faults)], transaction_id, group),
         lambda some: _lineage(view, ["half", *some], transaction_id, group),
     )
-    more = [{"event": UNREADABLE, "table": name, "detail": fault} for name, fault in faults.items()]
+    more: list[dict[str, object]] = [
+        {"event": UNREADABLE, "table": name, "detail": fault} for name, fault in faults.items()
+    ]
     since = horizon(view.tables)
     if since is not None and found.num_rows and HALF not in found.column("event").to_pylist():
         detail = f"what ended before {iso(since)} was removed by retention"
