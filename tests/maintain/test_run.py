@@ -415,3 +415,17 @@ def test_killed_at_any_point_it_harms_nothing(tmp_path: Path, step: str) -> None
     maintained(settings, now)  # it removes what the first one has only just replaced
     left = {path.name for path in (tmp_path / "half").glob("*.parquet")}
     assert left == files_of(tmp_path, "half")
+
+
+def test_checkpoints_that_were_set_aside_long_ago_go(tmp_path: Path) -> None:
+    """Younger ones, and folders of other names, stay."""
+    Sender(tmp_path).commit()
+    folder = tmp_path / "_checkpoints"
+    names = ("reconcile.before-20240101T000000Z", "reconcile.before-yesterday", "check", "other.before-")
+    young = f"check.before-{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}"
+    for name in (*names, young):
+        (folder / name / "offsets").mkdir(parents=True)
+    maintained(settings_of(tmp_path), dry_run=True)
+    assert len(list(folder.iterdir())) == len(names) + 1
+    maintained(settings_of(tmp_path))
+    assert {path.name for path in folder.iterdir()} == {*names[1:], young}

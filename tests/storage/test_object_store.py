@@ -219,7 +219,7 @@ def test_nothing_is_written_into_a_table_that_was_made_anew(tables: Tables, newe
     log = _log(tables)
     for number in range(3):
         log.commit(_files(tables, number))
-    filesystem.delete(None, tables.location("op"))  # type: ignore[arg-type]
+    filesystem.delete(None, tables.location("op"))
     other = _log(tables)
     for number in range(newest):
         other.commit(_files(tables, number))
@@ -306,7 +306,7 @@ def test_folders_of_checkpoints(tables: Tables) -> None:
     assert not filesystem.exists(spark, tables.checkpoint("q"))
     assert filesystem.text(spark, f"{tables.checkpoint('r')}/rules/1") == "one"
     for place in (mark, tables.checkpoint("r")):
-        filesystem.delete(spark, place)  # type: ignore[arg-type]
+        filesystem.delete(spark, place)
         assert not filesystem.exists(spark, place)
 
 

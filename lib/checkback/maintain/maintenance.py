@@ -13,12 +13,13 @@ from checkback.maintain.file_retention import keep, removable
 from checkback.maintain.report import TableReport
 from checkback.maintain.row_retention import Removed, RowRetention
 from checkback.maintain.streams import readers, removal_hold
-from checkback.storage.files import table_files
+from checkback.storage.files import filesystem, table_files
 from checkback.storage.files.lease import store_time
 from checkback.storage.files.object_store import is_registered
 from checkback.storage.lock import exclusive_lock
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX
+from checkback.storage.timestamps import time_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -79,6 +80,9 @@ def maintain(
         started = _now(tables) if now is None else now
         run = Run(tables, settings, started, dry_run, progress, found, held)
         there = names(tables.root)
+        if held is None and not dry_run:
+            folder = tables.checkpoint("").rstrip("/")
+            filesystem.delete_aside(spark, folder, time_of(started) - settings.maintain.log_retention)
         gone = {} if held is not None else RowRetention(tables, settings, there, started, dry_run).run()
         return [_turn(run, name, gone.get(name, Removed())) for name in there]
 

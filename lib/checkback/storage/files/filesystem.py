@@ -12,6 +12,7 @@ import shutil
 import sys
 import time
 from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Protocol
 
 import obstore
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 #: makes an empty folder of an object store: an object, whose name Spark and Delta ignore
 _FOLDER = "_folder"
+#: between the name of what was put aside and when that was
+_ASIDE, _STAMP = ".before-", "%Y%m%dT%H%M%SZ"
 
 
 class _Files(Protocol):
@@ -71,7 +74,7 @@ def make(spark: SparkSession, folder: str) -> None:
         _files(spark, folder).make()
 
 
-def delete(spark: SparkSession, folder: str) -> None:
+def delete(spark: SparkSession | None, folder: str) -> None:
     """Delete a folder recursively, if it exists. Raises StorageError."""
     with _told("changed", folder):
         files = _files(spark, folder, whole=True)
@@ -110,8 +113,17 @@ def move(spark: SparkSession, folder: str, to: str) -> bool:
 
 def put_aside(spark: SparkSession, folder: str) -> str | None:
     """Rename a folder, adding a timestamp; returns the new path, None if it did not exist. Raises StorageError."""
-    aside = f"{folder}.before-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+    aside = f"{folder}{_ASIDE}{time.strftime(_STAMP, time.gmtime())}"
     return aside if move(spark, folder, aside) else None
+
+
+def delete_aside(spark: SparkSession | None, folder: str, before: datetime) -> None:
+    """Delete what was put aside in a folder before a time. Raises StorageError."""
+    for name in names(spark, folder):
+        _, _, stamp = name.rpartition(_ASIDE)
+        with suppress(ValueError):  # another name
+            if datetime.strptime(stamp, _STAMP).replace(tzinfo=timezone.utc) < before:
+                delete(spark, f"{folder}/{name}")
 
 
 def needs_spark(place: str) -> bool:
