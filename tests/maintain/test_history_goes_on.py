@@ -40,6 +40,7 @@ def test_everything_goes_on_after_retention(tmp_path: Path) -> None:
     lake = unpacked(max(ARCHIVES.glob("release-*/lake.tar.gz")), tmp_path)
     tables = Tables.of(Settings.model_validate({"storage": {"root": str(lake.root)}}).storage)
     age(tables, timedelta(days=40))
+    lake.run("rebuild")
     with lake.gateway() as gateway:  # commits what the killed one has left
         gateway.post("/v1/half", half("young"))
     lake.run("reconcile", "--available-now")

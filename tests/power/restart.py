@@ -70,7 +70,8 @@ def moments(notes: Sequence[Note], root: Path, number: int, random: Random) -> I
         else:
             disk.apply(note)
         if chosen and moment == chosen[0]:
-            shutil.rmtree(root, ignore_errors=True)
+            while root.exists():  # threads of Spark may still write to the checkpoint of the round before
+                shutil.rmtree(root, ignore_errors=True)
             disk.cut(root, random)
             chosen.pop(0)
             yield moment, promised
