@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,17 +13,23 @@ import pytest
 
 from checkback.errors import FencedError
 from checkback.maintain.maintenance import LOCK, maintain
+from checkback.query.answers import Answers
+from checkback.settings import Settings
 from checkback.storage.files import table_files
 from checkback.storage.files.lease import Lease
+from checkback.storage.horizon import floors_of
 from checkback.storage.log.commit_reader import CommitReader
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.parquet.parquet_reader import read_rows
 from checkback.storage.schemas import arrow_schema
+from examples.s3_server import options
 from maintain.fixtures import DAY_MS, Quiet, settings_of
+from support.stories import DONE, Transaction, in_batches, ms, write
 
 if TYPE_CHECKING:
     from checkback.storage.parquet.parquet_files import ParquetFile
     from checkback.storage.tables import Tables
+    from support.stories import Row
 
 pytestmark = pytest.mark.slow
 
@@ -101,3 +108,25 @@ def test_process_that_was_stopped_for_longer_than_its_lease_changes_nothing_more
         maintain(settings, s3, dry_run=False, progress=Stopped(), now=now + 100 * DAY_MS)
     assert log.version() == version
     assert set(files) <= set(table_files.names(place))
+
+
+def test_retention(s3: Tables, s3_port: int) -> None:
+    """What ended long ago is gone by one commit a table; the offset of each queue that is next is known."""
+    rows: list[Row] = []
+    for offset, days in enumerate((50, 40, 31, 2)):
+        t = Transaction(0, offset, DONE - timedelta(days=days))
+        at = t.born + timedelta(minutes=30)
+        rows += [t.half(), t.op(), t.published(published_at=at), t.decision(decided_at=at)]
+    found, _ = in_batches([*rows, Transaction(0, 9, DONE - timedelta(days=45)).half()])
+    write(None, s3, found)
+    storage = {"root": s3.root, "options": options(s3_port)}
+    settings = Settings.model_validate({"storage": storage, "maintain": {"min_files": 2}})
+    for expired in (3, 0):
+        done = {one.table: one for one in maintain(settings, s3, False, Quiet(), now=ms(DONE))}
+        assert [done[name].expired_rows for name in ("half", "op", "decisions", "topics/a")] == [expired] * 3 + [0]
+    left = [
+        read_rows(file.path, "half", ["queue_offset"], pc.scalar(True)) for file in s3.open_log("half").data_files()
+    ]
+    assert sorted(pa.concat_tables(left).column(0).to_pylist()) == [3, 9]
+    assert floors_of(s3.open_log("half"), [0]) == {0: 3}
+    assert not Answers(settings).audit().broken
