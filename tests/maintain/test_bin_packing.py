@@ -94,4 +94,4 @@ def test_order_is_that_of_the_offsets_or_of_the_time() -> None:
     assert order_of("half") == ("queue_id", "queue_offset")
     assert order_of("op") == ("queue_id", "queue_offset")
     assert order_of("topics/orders") == ("published_at",)
-    assert order_of("rejected") == ()
+    assert order_of("rejected") == ("rejected_at",)

@@ -44,7 +44,7 @@ def test_summary_for_people_and_as_json(tmp_path: Path, capfd: pytest.CaptureFix
     assert run(tmp_path) == 0
     out, err = capfd.readouterr()
     assert err == ""
-    assert out.splitlines()[1].split()[:2] == ["half", "1"]
+    assert out.splitlines()[1].split()[:3] == ["half", "0", "1"]
 
 
 def test_repair_puts_aside_what_is_torn(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
-from deltalake.transaction import AddAction
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +17,6 @@ from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import SCHEMAS, arrow_schema
 from checkback.storage.spark_schemas import schema_of
-from maintain.fixtures import maintained, settings_of
 from support.examples import fewer
 
 if TYPE_CHECKING:
@@ -102,23 +99,6 @@ def test_each_row_is_found_by_each_column(
     _assert_found(f"{root}/{name}")
     DeltaLog(name, f"{root}/{name}").checkpoint()
     _assert_found(f"{root}/{name}")
-
-
-def test_compaction_mends_statistics_without_values(tmp_path: Path) -> None:
-    """Empty maps hide a file's rows from datasets; the file that replaces it has none."""
-    _append(str(tmp_path), "rejected", _some("rejected", 1))
-    place = str(tmp_path / "rejected")
-    table = DeltaTable(place)
-    (file,) = pa.table(table.get_add_actions()).to_pylist()
-    empty: dict[str, Any] = {"numRecords": 3, "minValues": {}, "maxValues": {}, "nullCount": {}}
-    action = AddAction(file["path"], file["size_bytes"], {}, 0, False, json.dumps(empty))
-    table.create_write_transaction([action], "append", table.schema())
-    _append(str(tmp_path), "rejected", _some("rejected", 1))
-    here = pc.field("source") == "a" * 40
-    assert DeltaTable(place).to_pyarrow_dataset().count_rows(filter=here) == 3
-    maintained(settings_of(tmp_path))
-    assert DeltaTable(place).to_pyarrow_dataset().count_rows(filter=here) == 6
-    _assert_found(place)
 
 
 def test_rows_beside_those_of_other_writers_are_found(spark: SparkSession, tmp_path: Path) -> None:
