@@ -142,7 +142,25 @@ class RowRetention:
             there = self._rows("half", _within(self._files("half"), _ranges(group.rows)), (*KEY, _TIMES["half"]))
             if self.dry_run:  # without those that would be gone by then
                 there = there.filter(pa.array(~self._ended(there, horizon)))
-            self._remove(name, log, group, orphans(group.rows, there, _TIMES[name], _time(horizon)), horizon)
+            gone = orphans(group.rows, there, _TIMES[name], _time(horizon))
+            if name in ("decisions", "deliveries") and not self.dry_run:
+                gone &= self._answers_none(name, group.rows, horizon)
+            self._remove(name, log, group, gone, horizon)
+
+    def _answers_none(self, name: str, rows: pa.Table, horizon: int) -> Mask:
+        """Mask of the rows that end no COMMIT that `decisions` still has: without them it would seem to be scheduled.
+
+        It may lie in a mixed file, which stays. These rows, of `deliveries` and CANCELs, go after it.
+        """
+        columns = (*KEY, "state", "deliver_at")
+        commits = self._rows("decisions", _within(self._files("decisions"), _ranges(rows)), columns)
+        commits = commits.filter(
+            pc.and_(pc.equal(commits.column("state"), "COMMIT"), commits.column("deliver_at").is_valid())
+        )
+        free = orphans(rows, commits, _TIMES[name], _time(horizon))
+        if name == "decisions":
+            free |= pc.fill_null(pc.not_equal(rows.column("state"), "CANCEL"), True).to_numpy()
+        return free
 
     def _remove_older(self, name: str, horizon: int | None) -> None:
         if horizon is None or name not in self.names:
@@ -244,7 +262,11 @@ def _place_of(name: str) -> tuple[str, ...]:
 
 
 def _columns(name: str, time: str) -> tuple[str, ...]:
-    return ("source", "file", "raw", time) if name == "rejected" else (*_place_of(name), time)
+    return ("source", "file", "raw", time) if name == "rejected" else (*_place_of(name), *_also(name), time)
+
+
+def _also(name: str) -> tuple[str, ...]:
+    return ("state",) if name == "decisions" else ()
 
 
 def _keyed(name: str, rows: pa.Table, time: str) -> pa.Table:
@@ -255,7 +277,8 @@ def _keyed(name: str, rows: pa.Table, time: str) -> pa.Table:
         parts = [pc.struct_field(place, each).cast(arrow_schema("half").field(each).type) for each in KEY]
     else:
         parts = [rows.column(each) for each in _place_of(name)]
-    return pa.table([*parts, rows.column(time)], names=[*KEY[: len(parts)], time])
+    more = {column: rows.column(column) for column in (*_also(name), time)}
+    return pa.table([*parts, *more.values()], names=[*KEY[: len(parts)], *more])
 
 
 def _within(files: Iterable[DataFile], ranges: Ranges) -> list[DataFile]:
