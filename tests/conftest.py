@@ -53,6 +53,12 @@ _MARKED = re.compile(r"^pytestmark = (?:\[[^]]*\]|.*)", re.MULTILINE)
 TRACE = Path(__file__).parent / "data" / "rocketmq-trace"
 
 
+def pytest_configure() -> None:
+    """A shell starts background jobs with SIGINT ignored, and tests send it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """What is imported and collected stays: looking for garbage in it takes a fifth of the short tests' time."""

@@ -22,7 +22,7 @@ from checkback.storage.horizon import floors_of, horizon
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.tables import Tables
 from maintain.fixtures import maintained, rows_of
-from support.examples import DEAR
+from support.examples import fewer
 from support.stories import DONE, Row, Transaction, checkpoint, in_batches, ms, write
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def figures(report: Report) -> dict[str, int]:
     return {found.finding.name: found.count for found in report.found}
 
 
-@DEAR
+@fewer(25)
 @given(st.integers(0, 2**32), st.integers(1, 150))
 def test_what_is_owed_stays_and_the_rest_goes(tmp_path_factory: pytest.TempPathFactory, seed: int, number: int) -> None:
     """All rows of what had not ended at the horizon; of the others the half message goes first, or nothing does."""
@@ -145,7 +145,7 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-@DEAR
+@fewer(25)
 @given(st.integers(0, 2**32), st.integers(0, 12), st.booleans())
 def test_run_that_breaks_off_is_continued(
     tmp_path_factory: pytest.TempPathFactory, seed: int, commits: int, made: bool
