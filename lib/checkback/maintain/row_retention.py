@@ -23,7 +23,7 @@ from checkback.storage.batch_runs import runs_of
 from checkback.storage.horizon import floors_of, versions_of
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.rejected_ops import PLACE
-from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema
+from checkback.storage.schemas import BATCH_TIMES, TOPIC_PREFIX, arrow_schema
 from checkback.storage.timestamps import EPOCH, ms_of, time_of
 
 if TYPE_CHECKING:
@@ -38,16 +38,11 @@ if TYPE_CHECKING:
 
 #: by table, the time of a row
 _TIMES = {
-    "half": "store_timestamp",
-    "op": "store_timestamp",
-    "check_requests": "requested_at",
+    **BATCH_TIMES,
+    **dict.fromkeys(("half", "op"), "store_timestamp"),
     "check_answers": "answered_at",
     "rejected": "rejected_at",
-    "deliveries": "delivered_at",
-    "unpublished": "unpublished_at",
-    "decisions": "decided_at",
     "ticks": "tick_at",
-    "discarded": "discarded_at",
     "dead_letters": "dead_at",
     "operations": "at",
 }
@@ -90,9 +85,10 @@ class RowRetention:
         """Remove what the settings no longer keep; by table what that is. Raises StorageError."""
         horizon, given_up = self._history_horizon(), self._before(self.settings.retention.given_up)
         if horizon is not None:
-            self._remove_halves(horizon)
+            outstanding = self._not_published_before(horizon)
+            self._remove_halves(horizon, outstanding)
             for name in self._those(_FOLLOWING):
-                self._remove_following(name, horizon)
+                self._remove_following(name, horizon, outstanding)
             self._remove_older("ticks", horizon)
             self._make_runs(horizon)
         for name in self._those(_GIVEN_UP):
@@ -118,30 +114,28 @@ class RowRetention:
         times = [file.spans["batch_time"][1] for file in self._files("batches") if "batch_time" in file.spans]
         return None if not times else min(horizon, horizon - self.now + ms_of(max(times)))
 
-    def _remove_halves(self, horizon: int) -> None:
+    def _remove_halves(self, horizon: int, outstanding: pa.Table) -> None:
         log = self.tables.open_log("half")
         for group in self._groups("half", log, horizon):
-            gone = self._ended(group.rows, horizon)
-            self._remove("half", log, group, gone, horizon)
+            self._remove("half", log, group, self._ended(group.rows, horizon, outstanding), horizon)
 
-    def _ended(self, halves: pa.Table, horizon: int) -> Mask:
-        """Mask of the half messages that may go."""
+    def _ended(self, halves: pa.Table, horizon: int, outstanding: pa.Table) -> Mask:
+        """Mask of the half messages that may go. ``outstanding``: `_not_published_before` the horizon."""
         ranges = _ranges(halves)
 
         def there(name: str, *columns: str) -> pa.Table:
             return self._rows(name, _within(self._files(name), ranges), (*KEY, *columns))
 
         decisions = there("decisions", "state", "decided_at", "deliver_at")
-        outstanding = self._not_published_before(horizon)
         over = ended(decisions, there("deliveries", "delivered_at"), outstanding, _time(horizon))
         return expired_halves(halves, over, _time(horizon))
 
-    def _remove_following(self, name: str, horizon: int) -> None:
+    def _remove_following(self, name: str, horizon: int, outstanding: pa.Table) -> None:
         log = self.tables.open_log(name)
         for group in self._groups(name, log, horizon):
             there = self._rows("half", _within(self._files("half"), _ranges(group.rows)), (*KEY, _TIMES["half"]))
             if self.dry_run:  # without those that would be gone by then
-                there = there.filter(pa.array(~self._ended(there, horizon)))
+                there = there.filter(pa.array(~self._ended(there, horizon, outstanding)))
             gone = orphans(group.rows, there, _TIMES[name], _time(horizon))
             if name in ("decisions", "deliveries") and not self.dry_run:
                 gone &= self._answers_none(name, group.rows, horizon)

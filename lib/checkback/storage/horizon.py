@@ -29,11 +29,6 @@ def versions_of(horizon: int, floors: Mapping[int, int]) -> dict[str, int]:
     return {HORIZON: horizon} | {f"{_FLOOR}{queue}": floor for queue, floor in floors.items()}
 
 
-def horizon_of(log: DeltaLog) -> int | None:
-    """The table's horizon (ms); None = nothing was removed. Raises StorageError."""
-    return log.versions([HORIZON])[HORIZON]
-
-
 def floors_of(log: DeltaLog, queues: Iterable[int]) -> dict[int, int]:
     """The floor of each of these half queues that has one; ``log``: that of `half`. Raises StorageError."""
     apps = {f"{_FLOOR}{queue}": queue for queue in queues}
@@ -55,4 +50,4 @@ def horizon(tables: Tables, name: str = "half") -> int | None:
     """
     if not tables.readable or not DeltaLog.exists(tables.location(name)):
         return None
-    return horizon_of(tables.log(name))
+    return tables.log(name).versions([HORIZON])[HORIZON]
