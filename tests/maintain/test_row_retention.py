@@ -141,6 +141,23 @@ def test_what_is_owed_stays_and_the_rest_goes(tmp_path_factory: pytest.TempPathF
     assert [row["queue_offset"] for row in answers.scheduled().to_pylist()] == [row["queue_offset"] for row in asked[1]]
 
 
+def test_batches_stay_while_no_half_message_is_gone(tmp_path: Path) -> None:
+    """All of them are owed: the audit, which reads by the horizon of `half`, still has each batch to judge by."""
+    t = Transaction(0, 0, DONE - timedelta(days=50))
+    at = t.born + timedelta(minutes=30)
+    rows = [t.half(), t.op(), t.decision(decided_at=at), t.unpublished(unpublished_at=at, application="query")]
+    more = Transaction(1, 0, t.born)
+    rows += [more.half(), more.check(1), more.check(2)]
+    found, done = in_batches(rows)
+    settings = settings_of(tmp_path)
+    write(None, Tables.of(settings.storage), found)
+    checkpoint(tmp_path, batch_id=done)
+    for _ in range(2):
+        assert not Answers(settings).audit().broken
+        assert len(rows_of(tmp_path, "batches")) == done + 1
+        maintained(settings, ms(DONE))
+
+
 class Killed(BaseException):
     """The process ends here."""
 

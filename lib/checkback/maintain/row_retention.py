@@ -21,6 +21,7 @@ from checkback.reconcile.ended_transactions import KEY, ended, expired_halves, l
 from checkback.reconcile.publish.published_notes import notes_of
 from checkback.storage.batch_runs import runs_of
 from checkback.storage.horizon import floors_of, versions_of
+from checkback.storage.horizon import horizon as of_table
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.rejected_ops import PLACE
 from checkback.storage.schemas import BATCH_TIMES, TOPIC_PREFIX, arrow_schema
@@ -87,10 +88,13 @@ class RowRetention:
         if horizon is not None:
             outstanding = self._not_published_before(horizon)
             self._remove_halves(horizon, outstanding)
-            for name in self._those(_FOLLOWING):
-                self._remove_following(name, horizon, outstanding)
-            self._remove_older("ticks", horizon)
-            self._make_runs(horizon)
+            # As far as `half` says: by its horizon the others are read.
+            said = horizon if self.dry_run and self.removed["half"].rows else of_table(self.tables)
+            if said is not None:
+                for name in self._those(_FOLLOWING):
+                    self._remove_following(name, said, outstanding)
+                self._remove_older("ticks", said)
+                self._make_runs(said)
         for name in self._those(_GIVEN_UP):
             self._remove_older(name, given_up)
         for name in (name for name in self.names if name.startswith(TOPIC_PREFIX)):
@@ -116,6 +120,7 @@ class RowRetention:
 
     def _remove_halves(self, horizon: int, outstanding: pa.Table) -> None:
         log = self.tables.open_log("half")
+        self.removed["half"] = Removed()
         for group in self._groups("half", log, horizon):
             self._remove("half", log, group, self._ended(group.rows, horizon, outstanding), horizon)
 
