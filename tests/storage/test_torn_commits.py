@@ -247,3 +247,12 @@ def test_what_an_unfinished_batch_has_left_is_removed(tmp_path: Path) -> None:
         assert (_names(place / "offsets"), _names(place / "commits")) == ({"0", "1", "2"}, {"0", "1"})
         assert _names(place / "state/0/0") == {"1.changelog", "2.changelog"}
         assert _names(place / "state/0/_metadata/v2") == {"0", "1"}
+
+
+def test_state_of_a_first_batch_that_is_lost_goes_with_its_folders(tmp_path: Path) -> None:
+    """As after a power cut: Spark starts no query whose checkpoint has no batch and a state that is not empty."""
+    place = _checkpoint(tmp_path, 1)
+    (place / "commits/0").unlink()
+    (place / "offsets/0").unlink()
+    assert _torn(tmp_path) is None
+    assert not (place / "state").exists()

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import zlib
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -104,6 +105,9 @@ def _unfinished(place: str) -> Iterator[str]:
     """Remove the files; yields them."""
     begun, done = (max(_numbers(f"{place}/{folder}"), default=-1) for folder in ("offsets", "commits"))
     following = begun + 1 if begun == done else max(begun, 0)
+    if begun == done == -1 and os.path.isdir(f"{place}/state"):  # its folders, too: Spark wants none before a batch
+        shutil.rmtree(f"{place}/state")
+        yield f"{place}/state"
     for folder, _, names in os.walk(f"{place}/state"):
         about = "/_metadata" in folder or "/_stateSchema" in folder
         for name in names:
