@@ -92,6 +92,9 @@ def restart(settings: Settings, moment: int, promised: Promised, random: Random,
         return outcome
     if spark is not None:
         _reconcile(spark, settings, outcome)
+        # Its threads would go on writing to the checkpoint, whose folder is the next cut's, too.
+        jvm: Any = spark._jvm
+        getattr(jvm.org.apache.spark.sql.execution.streaming.state, "StateStore$").__getattr__("MODULE$").stop()
     _readable(settings, outcome, ("half", "op") if spark is None else (*SCHEMAS, "topics/a", "topics/b"))
     _books(settings, promised, outcome, finished=spark is not None)
     return outcome
