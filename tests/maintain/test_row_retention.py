@@ -130,7 +130,7 @@ def test_what_is_owed_stays_and_the_rest_goes(tmp_path_factory: pytest.TempPathF
     assert done["half"].expired_rows == len(before["half"]) - len(after["half"]) == promised["half"].expired_rows
     report = answers.audit()
     assert not report.broken, figures(report)
-    assert report.since == (ms(HORIZON) if done["half"].expired_rows else None)
+    assert report.since == (ms(HORIZON) if any(one.expired_rows for one in done.values()) else None)
     assert figures(report)["halves"] == len(owed if report.since else ends)
     assert [row["queue_offset"] for row in answers.pending().to_pylist()] == [row["queue_offset"] for row in asked[0]]
     assert [row["queue_offset"] for row in answers.scheduled().to_pylist()] == [row["queue_offset"] for row in asked[1]]
@@ -141,21 +141,52 @@ def test_what_is_owed_stays_and_the_rest_goes(tmp_path_factory: pytest.TempPathF
     assert [row["queue_offset"] for row in answers.scheduled().to_pylist()] == [row["queue_offset"] for row in asked[1]]
 
 
-def test_batches_stay_while_no_half_message_is_gone(tmp_path: Path) -> None:
-    """All of them are owed: the audit, which reads by the horizon of `half`, still has each batch to judge by."""
-    t = Transaction(0, 0, DONE - timedelta(days=50))
-    at = t.born + timedelta(minutes=30)
-    rows = [t.half(), t.op(), t.decision(decided_at=at), t.unpublished(unpublished_at=at, application="query")]
-    more = Transaction(1, 0, t.born)
-    rows += [more.half(), more.check(1), more.check(2)]
-    found, done = in_batches(rows)
-    settings = settings_of(tmp_path)
-    write(None, Tables.of(settings.storage), found)
-    checkpoint(tmp_path, batch_id=done)
-    for _ in range(2):
-        assert not Answers(settings).audit().broken
-        assert len(rows_of(tmp_path, "batches")) == done + 1
-        maintained(settings, ms(DONE))
+@fewer(25)
+@given(st.integers(0, 2**32), st.integers(0, 12), st.integers(0, 60))
+def test_lake_whose_half_messages_all_stay_is_cleaned(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, owed: int, idle: int
+) -> None:
+    """It is idle, or all of them are owed. `half` says the horizon by which the others are read, once."""
+    root, random = tmp_path_factory.mktemp("tables"), Random(seed)
+    rows = list[Row]()
+    for offset in range(owed):
+        t = Transaction(0, offset, DONE - timedelta(days=random.randrange(1, 60)))
+        at = t.born + timedelta(minutes=30)
+        waits = [t.op(), t.decision(decided_at=at), t.unpublished(unpublished_at=at, application="query")]
+        rows += [t.half(), *random.choice([waits, t.checks(2)])]
+    times = [DONE - timedelta(seconds=random.randrange(60 * 86_400)) for _ in range(idle)]
+    found, done = in_batches(rows, times)
+    settings = settings_of(root)
+    tables, answers = Tables.of(settings.storage), Answers(settings)
+    write(None, tables, found)
+    for time in times:
+        write(None, tables, [("ticks", {"tick_at": time})])
+    for name in ("ticks", *_HISTORY):
+        DeltaLog.create(name, tables.location(name))
+    checkpoint(root, batch_id=done)
+    before, pending = {name: by_offset(root, name) for name in _HISTORY}, answers.pending().num_rows
+    promised = maintained(settings, ms(DONE), dry_run=True)
+    done_by_table = maintained(settings, ms(DONE))
+    assert {name: by_offset(root, name) for name in _HISTORY} == before
+    assert {row["tick_at"] for row in rows_of(root, "ticks")} == {time for time in times if time >= HORIZON}
+    gone = {name: one.expired_rows for name, one in done_by_table.items() if one.expired_rows}
+    assert gone == {name: one.expired_rows for name, one in promised.items() if one.expired_rows}
+    assert gone.keys() <= {"ticks", "batches"}
+    assert horizon(tables) == (ms(HORIZON) if gone else None)
+    assert not answers.audit().broken
+    assert answers.pending().num_rows == pending
+    for _ in range(2):  # the compaction may have made a file of batches that is worth it
+        again = maintained(settings, ms(DONE))
+    assert all(one.version_after == one.version_before for one in again.values())
+
+
+def test_longer_history_does_not_take_the_horizon_back(tmp_path: Path) -> None:
+    lake(tmp_path, 2, 40)
+    maintained(settings_of(tmp_path), ms(DONE))
+    settings = settings_of(tmp_path, history="50d")
+    maintained(settings, ms(DONE + timedelta(days=10)))
+    assert horizon(Tables.of(settings.storage)) == ms(HORIZON)
+    assert not Answers(settings).audit().broken
 
 
 class Killed(BaseException):

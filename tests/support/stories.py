@@ -14,6 +14,7 @@ from checkback.reconcile.records.segment_records import REJECTION
 from checkback.storage.schemas import arrow_schema
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -194,12 +195,12 @@ def batch_of(row: Row) -> datetime | None:
     return values.get("published_at" if name.startswith("topics/") else BATCH_TIME.get(name, ""))
 
 
-def in_batches(rows: list[Row], **rules: Any) -> tuple[list[Row], int]:
+def in_batches(rows: list[Row], idle: Iterable[datetime] = (), **rules: Any) -> tuple[list[Row], int]:
     """The rows, in batches with ids by their times, and a row of each up to DONE; and the id of that one.
 
-    What is later is of the batch after it.
+    What is later is of the batch after it. ``idle``: times of batches besides, that did nothing.
     """
-    there = {DONE, *(time for time in map(batch_of, rows) if time is not None and time <= DONE)}
+    there = {DONE, *idle, *(time for time in map(batch_of, rows) if time is not None and time <= DONE)}
     times = sorted(there, key=lambda time: DONE - timedelta(seconds=1) if time == SET_BACK else time)
     numbers = {time: number for number, time in enumerate(times)}
     found: list[Row] = []

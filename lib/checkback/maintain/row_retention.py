@@ -20,7 +20,7 @@ from checkback.messages.limits import MS_MAX
 from checkback.reconcile.ended_transactions import KEY, ended, expired_halves, last_of_queues, orphans
 from checkback.reconcile.publish.published_notes import notes_of
 from checkback.storage.batch_runs import runs_of
-from checkback.storage.horizon import floors_of, versions_of
+from checkback.storage.horizon import HORIZON, floors_of, versions_of
 from checkback.storage.horizon import horizon as of_table
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.rejected_ops import PLACE
@@ -88,13 +88,10 @@ class RowRetention:
         if horizon is not None:
             outstanding = self._not_published_before(horizon)
             self._remove_halves(horizon, outstanding)
-            # As far as `half` says: by its horizon the others are read.
-            said = horizon if self.dry_run and self.removed["half"].rows else of_table(self.tables)
-            if said is not None:
-                for name in self._those(_FOLLOWING):
-                    self._remove_following(name, said, outstanding)
-                self._remove_older("ticks", said)
-                self._make_runs(said)
+            for name in self._those(_FOLLOWING):
+                self._remove_following(name, horizon, outstanding)
+            self._remove_older("ticks", horizon)
+            self._make_runs(horizon)
         for name in self._those(_GIVEN_UP):
             self._remove_older(name, given_up)
         for name in (name for name in self.names if name.startswith(TOPIC_PREFIX)):
@@ -110,13 +107,16 @@ class RowRetention:
     def _history_horizon(self) -> int | None:
         """Before it, transactions that ended are removed (ms); None = none are.
 
-        Measured from the last batch: what `reconcile` has not read stays, however long it is stopped.
+        Measured from the last batch: what `reconcile` has not read stays, however long it is stopped. A longer history
+        does not bring back what is gone: the horizon never recedes.
         """
         horizon = self._before(self.settings.history())
         if horizon is None or not {"half", "decisions", "batches"} <= set(self.names):
             return None
         times = [file.spans["batch_time"][1] for file in self._files("batches") if "batch_time" in file.spans]
-        return None if not times else min(horizon, horizon - self.now + ms_of(max(times)))
+        if not times:
+            return None
+        return max(min(horizon, horizon - self.now + ms_of(max(times))), of_table(self.tables) or 0)
 
     def _remove_halves(self, horizon: int, outstanding: pa.Table) -> None:
         log = self.tables.open_log("half")
@@ -184,6 +184,7 @@ class RowRetention:
             if not self.dry_run:
                 path = file.path.removeprefix(f"{self.tables.location(name)}/")
                 new = write_rows(name, self.tables.root, left)
+                self._say(horizon)
                 log.remove([path], new, versions_of(horizon, {}), changes=False)
 
     def _remove(self, name: str, log: DeltaLog, group: _Group, gone: Mask, horizon: int) -> None:
@@ -206,7 +207,16 @@ class RowRetention:
         floors = last_of_queues(group.rows, gone) if name == "half" else {}
         before = floors_of(log, floors)
         versions = versions_of(horizon, {queue: max(last + 1, before.get(queue, 0)) for queue, last in floors.items()})
+        if name in (*_FOLLOWING, "ticks"):
+            self._say(horizon)
         log.remove(old, new, versions, changes=name.startswith(TOPIC_PREFIX))
+
+    def _say(self, horizon: int) -> None:
+        """Have `half` say the horizon, by which the other tables are read, though it may have lost no row itself."""
+        log = self.tables.open_log("half")
+        said = log.versions([HORIZON])
+        if (said[HORIZON] or 0) < horizon:
+            log.commit_after([], said, {HORIZON: horizon})
 
     def _not_published_before(self, horizon: int) -> pa.Table:
         """KEY of the messages in `unpublished` that wait there, or were published since the horizon."""

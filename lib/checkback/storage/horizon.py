@@ -2,8 +2,9 @@
 
 A removal is one commit: the files that go, those that hold what is left of them, and Delta transaction identifiers,
 which stay in every checkpoint of the log (PROTOCOL.md of delta-io/delta). ``retention`` has the *horizon* as its
-version: rows of what ended before it may be gone. ``retention/<queue>`` has a half queue's *floor*: offsets below it
-may be gone, and no half message lands there any more.
+version: rows of what ended before it may be gone. The horizon of `half` is that of all tables of the history; it is
+committed alone if `half` loses no row. ``retention/<queue>`` has a half queue's *floor*: offsets below it may be gone,
+and no half message lands there any more.
 """
 
 from __future__ import annotations
