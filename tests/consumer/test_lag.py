@@ -206,8 +206,8 @@ def test_a_damaged_topic_hides_neither_groups_nor_topics(lake: Published) -> Non
     assert (orders.messages, orders.damaged) == (None, found[1].damaged)
     assert (payments.messages, payments.damaged) == (1, None)
     assert topic_rows(found[1], lake.time) == [
-        ("orders", "64/64", "?", "?", "0", "-", "0"),
-        ("payments", "64/64", "1", "0s", "0", "-", "0"),
+        ("orders", "64/64", "?", "?", "0", "-", "0", "?"),
+        ("payments", "64/64", "1", "0s", "0", "-", "0", "0"),
     ]
     shown = as_json(found[1])
     assert (shown["lag_messages"], shown["lag_s"], shown["retries"], shown["dead_letters"]) == (None, None, 0, 0)

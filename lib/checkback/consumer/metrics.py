@@ -53,6 +53,7 @@ _LAG = {
     "lag_seconds": "Time since the batch of the oldest of them; 0 = none",
     "retries": "Messages that the group is to consume again",
     "group_dead_letters": "Messages that the group has given up so far",
+    "missed_messages": "Messages that retention removed so far before the group had consumed them",
 }
 
 
@@ -114,7 +115,7 @@ class ConsumerMetrics(Collector):
             found["held_failures"].add_metric(of, held.times)
         for each in self._read_lag():
             labels = [group, each.topic]
-            counts = (each.messages, each.seconds, each.retries, each.dead_letters)
+            counts = (each.messages, each.seconds, each.retries, each.dead_letters, each.missed)
             for name, count in zip(_LAG, counts, strict=True):
                 if count is not None:
                     found[name].add_metric(labels, count)

@@ -9,7 +9,7 @@ import numpy as np
 
 from checkback.consumer.position import floor_of
 from checkback.consumer.process_queue import Run
-from checkback.consumer.process_queues import MOST_MESSAGES, now_ms
+from checkback.consumer.process_queues import MOST_MESSAGES, now_ms, warn
 from checkback.consumer.retry_or_dead_letter import DeadLetter, due
 from checkback.errors import StorageError
 
@@ -32,6 +32,8 @@ _RETRY_BYTES = 2 << 20
 _PATIENCE_S = 1.0
 #: pause after an error of the store (s)
 PAUSE_S = 1.0
+#: time between looks at what retention has removed (s): a request in an object store
+_MISSED_S = 60.0
 _RESTORED = "batches that the group has consumed are gone: the tables were restored from a backup"
 _IS_CONSUMED = "nothing to do: later batches are consumed, and what was published again is consumed again"
 _GONE = "the message is no longer in the topic's table"
@@ -52,6 +54,8 @@ class ReaderThread:
         self._compared: dict[MessageQueue, tuple[int, int]] = {}
         #: the listing of which was told that batches are gone
         self._told = -1
+        #: by topic the messages that the group has missed, as was last told, and when to look again (monotonic, s)
+        self._missed: dict[str, tuple[int, float]] = {}
 
     def run(self) -> None:
         """Until the consumer stops."""
@@ -98,6 +102,7 @@ class ReaderThread:
             first = min(starts.values())
         if first >= len(self._log):
             return False
+        self._tell_missed(topic, min(each.fetched.settled_at or 0 for each in room))
         mine, count = self._apart(room, starts), 1
         if mine:
             first = starts[mine[0].queue]
@@ -136,6 +141,25 @@ class ReaderThread:
         if self._log.listed.lacks(each.fetched) and self._told != self._log.listing:
             self._told = self._log.listing
             self._hand.note(StorageError(_RESTORED, self._log.place, _IS_CONSUMED))
+
+    def _tell_missed(self, topic: str, settled_at: int) -> None:
+        """Log how many messages retention has removed that the group, which had consumed up to then (ms), missed."""
+        now = time.monotonic()
+        told, again = self._missed.get(topic, (-1, now))
+        if now < again:
+            return
+        horizon, missed = self._topics[topic].missed(self._hand.group)
+        if told < 0:  # else it was told when the group went on
+            told = 0 if settled_at < horizon else missed
+        self._missed[topic] = missed, now + _MISSED_S
+        if missed > told:
+            warn(
+                "group %s: retention has removed %d messages of the topic %s that the group has not consumed: it goes "
+                "on at the first one that is left",
+                self._hand.group,
+                missed - told,
+                topic,
+            )
 
     def _apart(self, room: list[ProcessQueue], starts: dict[MessageQueue, int]) -> list[ProcessQueue]:
         """A queue whose batch consumed in part is not the next one: that is read by itself, as its ``starts`` says.

@@ -19,6 +19,7 @@ from checkback.consumer.row_groups import BatchTimes, RowGroup, WantedRows, grou
 from checkback.errors import StorageError
 from checkback.storage.failure_scope import reading
 from checkback.storage.followed_log import FollowedLog
+from checkback.storage.horizon import missed_of
 from checkback.storage.schemas import TOPIC_PREFIX
 from checkback.storage.timestamps import ms_of, time_of
 
@@ -60,6 +61,11 @@ class TopicReader:
         with suppress(StorageError):  # told to whoever reads it
             return self._log.open() is not None
         return True
+
+    def missed(self, group: str) -> tuple[int, int]:
+        """The topic's horizon (ms; 0 = none), and how many messages the group has missed. Raises StorageError."""
+        opened = self._log.open()
+        return (0, 0) if opened is None else missed_of(opened[0], group)
 
     def run(self, batches: Sequence[ListedBatch]) -> int:
         """How many of the batches, from the first on, are to be read together. Raises StorageError."""

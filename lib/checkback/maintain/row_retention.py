@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -16,11 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkback.maintain.compaction import rewritten, rows_of, write_rows
+from checkback.maintain.missed_messages import MissedMessages
 from checkback.messages.limits import MS_MAX
 from checkback.reconcile.ended_transactions import KEY, ended, expired_halves, last_of_queues, orphans
 from checkback.reconcile.publish.published_notes import notes_of
 from checkback.storage.batch_runs import runs_of
-from checkback.storage.horizon import HORIZON, floors_of, versions_of
+from checkback.storage.horizon import HORIZON, floors_of, versions_of, with_missed
 from checkback.storage.horizon import horizon as of_table
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.rejected_ops import PLACE
@@ -97,6 +99,10 @@ class RowRetention:
         for name in (name for name in self.names if name.startswith(TOPIC_PREFIX)):
             self._remove_older(name, self._before(self.settings.retention.of_topic(name.removeprefix(TOPIC_PREFIX))))
         return self.removed
+
+    @cached_property
+    def _missed(self) -> MissedMessages:
+        return MissedMessages(self.tables)
 
     def _those(self, names: Iterable[str]) -> list[str]:
         return [name for name in names if name in self.names]
@@ -190,26 +196,30 @@ class RowRetention:
     def _remove(self, name: str, log: DeltaLog, group: _Group, gone: Mask, horizon: int) -> None:
         """Remove the rows of a group that the mask names, from each file where that is worth a rewrite."""
         place, done = self.tables.location(name), self.removed.setdefault(name, Removed())
-        old: list[str] = []
+        files: list[DataFile] = []
         left: dict[str, pa.Array] = {}
         for file, mask in zip(group.files, np.split(gone, np.cumsum(group.sizes)[:-1]), strict=True):
             number = int(mask.sum())
             if 2 * number < max(1, len(mask)):
                 mask[:] = False
                 continue
-            old.append(file.path.removeprefix(f"{place}/"))
+            files.append(file)
             if number < len(mask):
-                left[old[-1]] = pa.array(~mask)
+                left[file.path.removeprefix(f"{place}/")] = pa.array(~mask)
             done.rows, done.bytes = done.rows + number, done.bytes + file.size * number // len(mask)
-        if not old or self.dry_run:
+        if not files or self.dry_run:
             return
+        old = [file.path.removeprefix(f"{place}/") for file in files]
         new = [file for path, mask in left.items() for file in rewritten(name, self.tables.root, [path], {path: mask})]
         floors = last_of_queues(group.rows, gone) if name == "half" else {}
         before = floors_of(log, floors)
         versions = versions_of(horizon, {queue: max(last + 1, before.get(queue, 0)) for queue, last in floors.items()})
         if name in (*_FOLLOWING, "ticks"):
             self._say(horizon)
-        log.remove(old, new, versions, changes=name.startswith(TOPIC_PREFIX))
+        topic = name.removeprefix(TOPIC_PREFIX)
+        if topic != name:
+            versions |= with_missed(log, self._missed.of(topic, files, horizon))
+        log.remove(old, new, versions, changes=topic != name)
 
     def _say(self, horizon: int) -> None:
         """Have `half` say the horizon, by which the other tables are read, though it may have lost no row itself."""

@@ -4,7 +4,8 @@ A removal is one commit: the files that go, those that hold what is left of them
 which stay in every checkpoint of the log (PROTOCOL.md of delta-io/delta). ``retention`` has the *horizon* as its
 version: rows of what ended before it may be gone. The horizon of `half` is that of all tables of the history; it is
 committed alone if `half` loses no row. ``retention/<queue>`` has a half queue's *floor*: offsets below it may be gone,
-and no half message lands there any more.
+and no half message lands there any more. In a topic's table ``retention/missed/<group>`` has the number of messages
+that were removed before the consumer group had consumed them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 #: the application whose version is the horizon (ms)
 HORIZON = "retention"
 _FLOOR = f"{HORIZON}/"
+_MISSED = f"{HORIZON}/missed/"
 
 
 def versions_of(horizon: int, floors: Mapping[int, int]) -> dict[str, int]:
@@ -34,6 +36,17 @@ def floors_of(log: DeltaLog, queues: Iterable[int]) -> dict[int, int]:
     """The floor of each of these half queues that has one; ``log``: that of `half`. Raises StorageError."""
     apps = {f"{_FLOOR}{queue}": queue for queue in queues}
     return {apps[app]: floor for app, floor in log.versions(apps).items() if floor is not None}
+
+
+def missed_of(log: DeltaLog, group: str) -> tuple[int, int]:
+    """A topic's horizon (ms; 0 = none), and how many of its messages the group has missed. Raises StorageError."""
+    found = log.versions([HORIZON, _MISSED + group])
+    return found[HORIZON] or 0, found[_MISSED + group] or 0
+
+
+def with_missed(log: DeltaLog, more: Mapping[str, int]) -> dict[str, int]:
+    """The transaction identifiers of `missed_of` once groups miss these messages besides. Raises StorageError."""
+    return {_MISSED + group: missed_of(log, group)[1] + number for group, number in more.items()}
 
 
 def since_horizon(rows: DataFrame, time: str, *horizons: int | None) -> DataFrame:

@@ -54,7 +54,8 @@ class TopicLag(_Lag):
     """A topic; ``queues``: all 64. ``owned``: how many of them have a member that consumes them.
 
     ``damaged``: why its table cannot be read. ``subscribed``: by a member that lives; None = no member does.
-    ``missing``: it has no table yet.
+    ``missing``: it has no table yet. ``missed``: messages that retention has removed so far before the group had
+    consumed them; None = not known.
     """
 
     topic: str
@@ -63,6 +64,7 @@ class TopicLag(_Lag):
     damaged: str | None = None
     subscribed: bool | None = None
     missing: bool = False
+    missed: int | None = 0
 
 
 @dataclass(frozen=True)
@@ -134,10 +136,11 @@ def group_lag(
     now: int,
     damaged: Mapping[str, str] = MappingProxyType({}),
     missing: Collection[str] = (),
+    missed: Mapping[str, int] = MappingProxyType({}),
 ) -> GroupLag:
     """A group's state, with what its queues have not consumed; ``unread``: queues without any are left out.
 
-    ``damaged``: why it is not known of topics; ``missing``: topics that have no table yet.
+    ``damaged``: why it is not known of topics; ``missing``: topics that have no table yet; ``missed``: by topic.
     """
     by_topic: dict[str, list[QueueLag]] = {}
     for queue, found in sorted(state.queues.items()):
@@ -158,7 +161,16 @@ def group_lag(
     living = [each for each in members if each.lives]
     subscribed = {topic for each in living for topic in each.topics}
     topics = tuple(
-        _topic_lag(topic, tuple(queues), damaged.get(topic), topic in subscribed if living else None, topic in missing)
+        TopicLag(
+            *_total(tuple(queues)),
+            topic,
+            sum(each.owner is not None for each in queues),
+            tuple(queues),
+            damaged.get(topic),
+            topic in subscribed if living else None,
+            topic in missing,
+            None if topic in damaged else missed.get(topic, 0),
+        )
         for topic, queues in by_topic.items()
     )
     why = next((each.damaged for each in topics if each.damaged is not None), None)
@@ -184,13 +196,6 @@ def _queue_lag(queue: MessageQueue, state: QueueState, unread: tuple[int, float]
     due = min((each.due_at for each in state.retries), default=None)
     counts = messages, seconds, len(state.retries), due, state.dead_letters
     return QueueLag(*counts, queue.queue_id, state.owner, state.position, state.held)
-
-
-def _topic_lag(
-    topic: str, queues: tuple[QueueLag, ...], damaged: str | None, subscribed: bool | None, missing: bool
-) -> TopicLag:
-    owned = sum(each.owner is not None for each in queues)
-    return TopicLag(*_total(queues), topic, owned, queues, damaged, subscribed, missing)
 
 
 def _total(parts: tuple[_Lag, ...]) -> tuple[int | None, float | None, int | None, int | None, int | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from checkback.consumer.batch_log import BatchLog
 from checkback.consumer.group.group_lag import GroupLag, damaged_group, group_lag
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from checkback.consumer.message_rows import Unread
     from checkback.consumer.position import Position
     from checkback.storage.tables import Tables
+
+    _Counted: TypeAlias = Sequence[tuple[Mapping[MessageQueue, Unread], int]]
 
 
 def consumer_lag(tables: Tables, now: int, group: str | None = None) -> list[GroupLag]:
@@ -57,32 +59,36 @@ class LagReader:
         _, *there = self._together(partial(self._log.refresh, floor), *(self._readers[topic].open for topic in topics))
         missing = {topic for topic, opened in zip(topics, there, strict=True) if not opened}
         count = self._unread if group is not None else self._unread_or_why
-        counted = dict(zip(topics, self._together(*(partial(count, topic, states) for topic in topics)), strict=True))
-        whys = {topic: why for topic, why in counted.items() if isinstance(why, str)}
+        counts = self._together(*(partial(count, topic, list(stored), states) for topic in topics))
+        whys = {topic: why for topic, why in zip(topics, counts, strict=True) if isinstance(why, str)}
+        counted = {topic: of for topic, of in zip(topics, counts, strict=True) if not isinstance(of, str)}
         known = []
         for at, (name, one) in enumerate(stored.items()):
-            unread = {key: each for of in counted.values() if not isinstance(of, str) for key, each in of[at].items()}
-            known.append(group_lag(name, one.state, one.written_at, unread, now, whys, missing - whys.keys()))
+            unread = {key: each for of in counted.values() for key, each in of[at][0].items()}
+            missed = {topic: of[at][1] for topic, of in counted.items()}
+            known.append(group_lag(name, one.state, one.written_at, unread, now, whys, missing - whys.keys(), missed))
         return sorted([*known, *damaged], key=lambda one: one.group)
 
     def _together(self, *steps: Callable[[], Any]) -> list[Any]:
         """What they return; in an object store they run side by side."""
         return list(concurrently(self._tables.root, lambda step: step(), steps))
 
-    def _unread_or_why(self, topic: str, states: Sequence[GroupState]) -> list[dict[MessageQueue, Unread]] | str:
+    def _unread_or_why(self, topic: str, groups: Sequence[str], states: Sequence[GroupState]) -> _Counted | str:
         """`_unread`, or why it is not known."""
         try:
-            return self._unread(topic, states)
+            return self._unread(topic, groups, states)
         except StorageError as error:
             return str(error)
 
-    def _unread(self, topic: str, states: Sequence[GroupState]) -> list[dict[MessageQueue, Unread]]:
-        """What each group has not consumed of a topic."""
+    def _unread(self, topic: str, groups: Sequence[str], states: Sequence[GroupState]) -> _Counted:
+        """What each group has not consumed of a topic, and how many messages it has missed."""
         found = []
-        for state in states:
+        for group, state in zip(groups, states, strict=True):
             positions = {queue.queue_id: each.position for queue, each in state.queues.items() if queue.topic == topic}
-            counted = unread_of(self._log, self._readers[topic], positions)
-            found.append({MessageQueue(topic, queue_id): unread for queue_id, unread in counted.items()})
+            reader = self._readers[topic]
+            counted = unread_of(self._log, reader, positions)
+            unread = {MessageQueue(topic, queue_id): unread for queue_id, unread in counted.items()}
+            found.append((unread, reader.missed(group)[1] if positions else 0))
         return found
 
 

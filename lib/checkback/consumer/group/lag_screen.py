@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from checkback.consumer.retry_or_dead_letter import Retry
 
 _COUNTS = ("lag", "behind", "retries", "next retry", "dead letters")
-TOPICS = ("topic", "queues", *_COUNTS)
+TOPICS = ("topic", "queues", *_COUNTS, "missed")
 QUEUES = ("topic", "queue", "consumed up to", *_COUNTS, "owner")
 HELD = ("topic", "queue", "blocked by", "since", "failed tries", "next try", "last error")
 _NOT, _MISSING = "not subscribed", "not there yet"
@@ -50,10 +50,11 @@ def heading(group: GroupLag, now: int) -> str:
 
 def topic_rows(group: GroupLag, now: int) -> list[tuple[str, ...]]:
     """Rows of the table of topics, in TOPICS."""
-    return [
-        (each.topic, _NOT if each.subscribed is False else f"{each.owned}/{len(each.queues)}", *_counts(each, now))
-        for each in group.topics
-    ]
+    return [(each.topic, _queues(each), *_counts(each, now), _count(each.missed)) for each in group.topics]
+
+
+def _queues(topic: TopicLag) -> str:
+    return _NOT if topic.subscribed is False else f"{topic.owned}/{len(topic.queues)}"
 
 
 def queue_rows(group: GroupLag, now: int) -> list[tuple[str, ...]]:
@@ -127,6 +128,7 @@ def as_json(group: GroupLag) -> dict[str, Any]:
                 "subscribed": topic.subscribed,
                 "missing": topic.missing,
                 **_counts_json(topic),
+                "missed_messages": topic.missed,
                 "owned": topic.owned,
                 "queues": [_queue_json(each) for each in topic.queues],
             }
