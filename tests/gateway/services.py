@@ -19,7 +19,7 @@ from checkback.settings import Settings
 from gateway.process import PATIENCE_S
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
 
     from checkback.gateway.deduplication.remembered_half import RememberedHalf
@@ -35,7 +35,7 @@ class SlowHistory(DeduplicationHistory):
         self.begun, self.end = threading.Event(), threading.Event()
         self.read = 0
 
-    def named(self, producer_group: str, transaction_id: str) -> list[RememberedHalf]:
+    def named(self, producer_group: str, transaction_id: str) -> Iterator[list[RememberedHalf]]:
         self.begun.set()
         assert self.end.wait(PATIENCE_S)
         self.read += 1

@@ -260,6 +260,12 @@ def test_transaction_tells_its_state(gateway: Gateway) -> None:
     assert (answer.status_code, answer.json()) == (200, expected)
     gateway.post("/v1/op", op(offset, name, "ROLLBACK"))
     assert gateway.get(path, producer_group="orders").json() == expected | {"state": "ROLLBACK"}
+    place = {"queue_id": "0", "queue_offset": str(offset)}
+    assert gateway.get(path, producer_group="orders", **place).json() == expected | {"state": "ROLLBACK"}
+    place["queue_offset"] = str(offset + 1000)
+    problem(gateway.get(path, producer_group="orders", **place), 404, "unknown_transaction")
+    for wrong in ({"queue_id": "0"}, {**place, "queue_id": "-1"}, {**place, "queue_offset": "9" * 30}):
+        problem(gateway.get(path, producer_group="orders", **wrong), 422, "unfit")
     problem(gateway.get(path, producer_group="stock"), 404, "unknown_transaction")
     problem(gateway.get(path), 422, "unfit")
     problem(gateway.get("/v1/transactions/", producer_group="orders"), 422, "unfit")

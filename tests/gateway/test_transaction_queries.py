@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from checkback.gateway.problems import Problem
 from checkback.gateway.transaction_queries import WAITING_MAX, WAITING_SHARE
+from checkback.storage.horizon import HORIZON
+from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.schemas import arrow_schema
 from gateway.process import PATIENCE_S, half, op
 from gateway.services import SlowHistory, code, half_sent, op_sent, with_service
-from gateway.test_deduplication_history import T0, land
+from gateway.test_deduplication_history import T0, T0_MS, land
 from gateway.test_deduplication_history import half as landed_half
 
 if TYPE_CHECKING:
@@ -87,6 +90,42 @@ def test_of_several_half_messages_a_committed_one_is_answered(tmp_path: Path, re
                     assert found == (7, 4 * own + number - 1, states[number - 1] or "PENDING"), states
 
     with_service(tmp_path, act, dedup_window="1h", dedup_max=100)
+
+
+def test_place_of_a_half_message_needs_no_search(tmp_path: Path) -> None:
+    """Also of one that the gateway has forgotten, or another one stored; only of the transaction that is asked for."""
+    land(tmp_path, "half", landed_half(3, "t-2") | {"queue_id": 7})
+
+    async def act(service: GatewayService, history: SlowHistory) -> None:
+        (stored,) = await service.halves.take([half_sent(half("t-1"), 1)], None)
+        assert isinstance(stored, dict)
+        places = {"t-1": (0, stored["queue_offset"]), "t-2": (7, 3)}
+        for _ in range(2):
+            for name, place in places.items():
+                answer = await service.questions.transaction(name, "orders", None, place)
+                assert isinstance(answer, dict)
+                assert (answer["queue_id"], answer["queue_offset"], answer["state"]) == (*place, "PENDING")
+                other = await service.questions.transaction("t-3", "orders", None, place)
+                assert code(other) == "unknown_transaction"
+            service.cache.forget(2**62, 0)
+        assert not history.begun.is_set()
+
+    with_service(tmp_path, act)
+
+
+def test_unknown_transaction_may_have_been_removed(tmp_path: Path) -> None:
+    """The answer says as of when half messages are gone."""
+    land(tmp_path, "half", landed_half(3, "t-2"))
+    DeltaLog("half", f"{tmp_path}/half").commit_after([], {HORIZON: None}, {HORIZON: T0_MS})
+
+    async def act(service: GatewayService, history: SlowHistory) -> None:
+        history.end.set()
+        for place in (None, (0, 1)):
+            answer = await service.questions.transaction("t-1", "orders", None, place)
+            assert isinstance(answer, Problem)
+            assert answer.detail.endswith("what ended before 2026-03-01T00:00:00.000Z was removed by retention")
+
+    with_service(tmp_path, act)
 
 
 def test_questions_beyond_the_limit_are_refused(tmp_path: Path) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from checkback.errors import CheckbackError
-from checkback.gateway.deduplication.history import DeduplicationHistory, TransactionEnd
+from checkback.gateway.deduplication.history import DeduplicationHistory, Place, TransactionEnd
 from checkback.gateway.deduplication.remembered_half import RememberedHalf, name_of
 from checkback.gateway.problems import Answer, Problem
+from checkback.storage.timestamps import iso
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 #: a half message, how its transaction ended, and when it was delivered if it had a delay (ms)
 _Described = tuple[RememberedHalf, TransactionEnd, int | None]
-#: Limit of waiting queries. Each may scan all of `half`, and continues even if its client disconnects.
+#: Limit of waiting queries. Each may search all of `half`, and continues even if its client disconnects.
 #: The share of one token leaves capacity to others.
 WAITING_MAX = 16
 WAITING_SHARE = 12
@@ -36,17 +38,21 @@ class TransactionQueries:
         """``history``: not shared with ops."""
         self._history, self._cache, self._tokens, self._health = history, cache, tokens, health
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="questions")
-        self._asked: dict[asyncio.Future[_Described | None], Groups] = {}
+        self._asked: dict[asyncio.Future[_Described | int | None], Groups] = {}
 
-    async def transaction(self, transaction_id: str, producer_group: str, groups: Groups) -> Answer:
-        """The state of a transaction."""
+    async def transaction(
+        self, transaction_id: str, producer_group: str, groups: Groups, place: Place | None = None
+    ) -> Answer:
+        """The state of a transaction. ``place``: queue and offset of its half message; None = it is searched for."""
         problem = self._tokens.refused(producer_group, groups) or self._refusal(groups)
         if problem is not None:
             return problem
-        known = self._cache.named(name_of(producer_group, transaction_id))
-        work = asyncio.get_running_loop().run_in_executor(
-            self._thread, self._described, known, producer_group, transaction_id
-        )
+        name = name_of(producer_group, transaction_id)
+        known = self._cache.named(name) if place is None else self._cache.at(*place)
+        if known is not None and known.name != name:
+            known = None
+        look = partial(self._described, known, producer_group, transaction_id, place)
+        work = asyncio.get_running_loop().run_in_executor(self._thread, look)
         self._asked[work] = groups
         work.add_done_callback(self._asked.pop)
         await asyncio.wait((work,))
@@ -56,8 +62,8 @@ class TransactionQueries:
             found = work.result()
         except (CheckbackError, OSError) as error:
             return self._health.unread(error)
-        if found is None:
-            return Problem("unknown_transaction", "the group has sent no half message of this transaction_id")
+        if not isinstance(found, tuple):
+            return Problem("unknown_transaction", _UNKNOWN if found is None else f"{_UNKNOWN}{_REMOVED % iso(found)}")
         half, ended, delivered_at = found
         return {
             "transaction_id": transaction_id,
@@ -89,16 +95,24 @@ class TransactionQueries:
             return Problem("queue_full", f"{len(self._asked)} questions wait to be answered; ask again")
         return None
 
-    def _described(self, known: RememberedHalf | None, group: str, transaction_id: str) -> _Described | None:
-        """A half message that was committed, if there is one; else the newest.
+    def _described(
+        self, known: RememberedHalf | None, group: str, transaction_id: str, place: Place | None
+    ) -> _Described | int | None:
+        """A half message that was committed, if there is one; else the newest. Without any, the horizon of `half` (ms).
 
         One in memory that is pending is not compared with others: that takes a scan of `half`.
         """
         found = [] if known is None else self._ends([known])
-        if not {ended.state for _, ended in found} & {"COMMIT", "PENDING"}:
-            found += self._ends(self._history.named(group, transaction_id))
+        if place is not None:
+            if known is None:
+                found = self._ends(self._history.at(place, group, transaction_id))
+        elif not {ended.state for _, ended in found} & {"COMMIT", "PENDING"}:
+            for halves in self._history.named(group, transaction_id):
+                found += self._ends(halves)
+                if any(ended.state == "COMMIT" for _, ended in found):
+                    break
         if not found:
-            return None
+            return self._history.horizon()
         half, ended = max(found, key=lambda one: (one[1].state == "COMMIT", one[0].stored))
         if ended.decided_at is None:
             ended = replace(ended, check_times=self._history.check_times(half))
@@ -116,4 +130,6 @@ class TransactionQueries:
         ]
 
 
+_UNKNOWN = "the group has sent no half message of this transaction_id"
+_REMOVED = "; what ended before %s was removed by retention"
 _STOPPING = Problem("stopping", "the gateway is to end; ask again")

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from heapq import nlargest
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -27,7 +28,7 @@ from checkback.storage import first_op, rejected_ops
 from checkback.storage.failure_scope import reading
 from checkback.storage.files import table_files
 from checkback.storage.files.object_store import concurrently
-from checkback.storage.horizon import floors_of
+from checkback.storage.horizon import HORIZON, floors_of
 from checkback.storage.log.delta_errors import unreadable
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.log.log_tail import LogTail
@@ -323,19 +324,37 @@ class DeduplicationHistory:
         ]
         return max(times, default=0)
 
-    def named(self, producer_group: str, transaction_id: str) -> list[RememberedHalf]:
-        """The half messages of a transaction, at most the last 100: a full scan of `half`. Raises StorageError."""
+    def named(self, producer_group: str, transaction_id: str) -> Iterator[list[RememberedHalf]]:
+        """The half messages of a transaction, some hundred at most: those of a list landed after those of the next.
+
+        Searches `half` from its end, no further than it is asked for. Raises StorageError.
+        """
         wanted = (pc.field("transaction_id") == transaction_id) & (pc.field("producer_group") == producer_group)
+        files = sorted(self._files("half"), key=_last_landed, reverse=True)
+        older = chain(map(_last_landed, files[1:]), [float("-inf")])
         last: list[RememberedHalf] = []
-        for file, source in _opened(self._files("half")):
-            if self.closed:
+        count = 0
+        for (file, source), before in zip(_opened(files), older, strict=False):
+            if self.closed or count >= _OF_ONE_NAME:
                 break
             rows = read_rows(file.path, "half", _ABOUT, wanted & pc.field("queue_offset").is_valid(), source)
             last = nlargest(_OF_ONE_NAME, [*last, *map(_kept, rows.to_pylist())], key=_landing)
-        # One whose offset was seen before is rejected: another transaction is at that offset.
-        taken = self._first_at({(half.queue_id, half.queue_offset) for half in last})
+            if last and before < last[-1].stored:
+                # One whose offset was seen before is rejected: another transaction is at that offset.
+                taken = self._first_at({(half.queue_id, half.queue_offset) for half in last}).values()
+                yield [half for half in taken if half.name == name_of(producer_group, transaction_id)]
+                count += len(last)
+                last = []
+
+    def at(self, place: Place, producer_group: str, transaction_id: str) -> list[RememberedHalf]:
+        """The half message at a position, if it is of this transaction. Raises StorageError."""
         name = name_of(producer_group, transaction_id)
-        return [half for half in taken.values() if half.name == name]
+        return [half for half in self._first_at([place]).values() if half.name == name]
+
+    def horizon(self) -> int | None:
+        """Half messages of transactions that ended before it may be gone (ms); None = of none. Raises StorageError."""
+        log = self._log("half")
+        return None if log is None else log.versions([HORIZON])[HORIZON]
 
     def _flush(self) -> None:
         """Fsync what was read, even if another process wrote it: answers to producers rely on it."""
@@ -424,6 +443,12 @@ def _covers(file: DataFile, column: str, values: Collection[int]) -> bool:
 def _greatest(file: DataFile) -> float:
     span = file.spans.get("queue_offset")
     return float("inf") if span is None else span[1]
+
+
+def _last_landed(file: DataFile) -> float:
+    """When the last half message of the file landed (ms)."""
+    span = file.spans.get("store_timestamp")
+    return float("inf") if span is None else ms_of(span[1])
 
 
 def _kept(row: Mapping[str, Any]) -> RememberedHalf:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
@@ -75,6 +76,7 @@ async def _each(answers: Awaitable[list[Answer]]) -> Reply:
 
 
 _TRANSACTIONS = "/v1/transactions/"
+_NUMBER = re.compile("[0-9]{1,19}")
 _METRICS = b"text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -82,6 +84,16 @@ def create_app(service: GatewayService, metrics: Metrics, settings: Gateway) -> 
     """The ASGI application of an open service."""
     posts = message_routes(service)
     return RequestMiddleware(Questions(service, metrics, posts).reply, posts, service.tokens, metrics, settings)
+
+
+def place_of(question: Question) -> tuple[int, int] | None:
+    """The place that a question names. Raises MessageRejectedError if it names half of one."""
+    queue_id, queue_offset = question.queue_id, question.queue_offset
+    if queue_id is not None and queue_offset is not None:
+        return queue_id, queue_offset
+    if queue_id is None and queue_offset is None:
+        return None
+    raise MessageRejectedError("queue_id, queue_offset: give both or neither")
 
 
 class Questions:
@@ -123,9 +135,14 @@ class Questions:
             return groups
         asked: dict[str, Any] = {"transaction_id": scope["path"].removeprefix(_TRANSACTIONS)}
         asked |= dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+        for name in ("queue_id", "queue_offset"):
+            if _NUMBER.fullmatch(asked.get(name, "")):
+                asked[name] = int(asked[name])
         try:
             question = message_of({name: asked[name] for name in Question.__struct_fields__ if name in asked}, Question)
             refuse_group(question.producer_group)
+            place = place_of(question)
         except MessageRejectedError as error:
             return unfit(error)
-        return await self._service.questions.transaction(question.transaction_id, question.producer_group, groups)
+        about = question.transaction_id, question.producer_group
+        return await self._service.questions.transaction(*about, groups, place)

@@ -135,6 +135,8 @@ class Question(Struct):
 
     transaction_id: TransactionId
     producer_group: Group
+    queue_id: QueueId | None = None
+    queue_offset: Offset | None = None
 
 
 _DESCRIBED = (
@@ -237,7 +239,10 @@ def _paths() -> dict[str, dict[str, dict[str, Any]]]:
             "getTransaction",
             "The state of a transaction.",
             _responses(Transaction, _TRANSACTION, 403, 404, 422),
-            [_parameter("transaction_id", "path"), _parameter("producer_group", "query")],
+            [
+                _parameter("transaction_id", "path"),
+                *(_parameter(name, "query") for name in ("producer_group", "queue_id", "queue_offset")),
+            ],
         ),
         "/healthz": _get("operation", "getHealth", "Liveness: is the process alive?", {"200": _json(Health)}),
         "/readyz": _get(
@@ -271,8 +276,12 @@ def _get(
 
 
 def _parameter(name: str, place: str) -> dict[str, Any]:
-    schema = msgspec.json.schema(Question)["$defs"]["Question"]["properties"][name]
-    return {"name": name, "in": place, "required": True, "schema": schema}
+    stated = msgspec.json.schema(Question)["$defs"]["Question"]
+    schema = stated["properties"][name]
+    if name in stated["required"]:
+        return {"name": name, "in": place, "required": True, "schema": schema}
+    text = "place of the half message, both or neither: then it is not searched for"
+    return {"name": name, "in": place, "required": False, "description": text, "schema": schema["anyOf"][0]}
 
 
 def _ref(model: type[Struct]) -> dict[str, str]:
