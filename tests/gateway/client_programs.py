@@ -124,7 +124,7 @@ class Use {
     Op op = op(stored, Op.StateEnum.COMMIT), undo = op(stored, Op.StateEnum.ROLLBACK);
     Ended ended = api.endTransaction(op);
     List<EndedResult> ops = api.endTransactions(new Ops().ops(List.of(op, undo))).getResults();
-    Transaction found = new TransactionsApi(to).getTransaction("order-4711", "orders");
+    Transaction found = new TransactionsApi(to).getTransaction("order-4711", "orders", null, null);
     say(stored.getQueueOffset(), halves.get(0).getOneStored().getQueueOffset(), halves.get(1).getProblem().getCode());
     say(messageStored.getQueueOffset(), messages.get(0).getOneStored().getQueueOffset());
     say(ended.getState(), ops.get(0).getOneEnded().getState(), ops.get(1).getProblem().getCode(), found.getState());
