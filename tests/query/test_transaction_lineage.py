@@ -6,12 +6,15 @@ import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from checkback.errors import StorageError
 from checkback.query.answers import Answers
 from checkback.query.engines.duckdb_engine import DuckDBEngine
 from checkback.settings import Settings
+from checkback.storage.batch_runs import runs_of
+from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
 from support.stories import CHECK_MAX, DECIDED, Transaction, in_batches, write
 
@@ -19,13 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    import pyarrow as pa
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.slow
 
 
-def _checks(settings: Settings) -> list[str]:
-    return [row["detail"] for row in Answers(settings).lineage("tx-0-0").to_pylist() if row["event"] == "CHECK"]
+def _checks(settings: Settings, spark: SparkSession | None = None) -> list[str]:
+    events = Answers(settings, spark).lineage("tx-0-0").to_pylist()
+    return [row["detail"] for row in events if row["event"] == "CHECK"]
 
 
 def test_a_check_is_one_of_as_many_as_its_batch_allowed(tmp_path: Path) -> None:
@@ -42,6 +46,24 @@ def test_a_check_is_one_of_as_many_as_its_batch_allowed(tmp_path: Path) -> None:
     assert _checks(settings) == [f"check 1 of {CHECK_MAX}", "check 2"]
     write(None, tables, [second])
     assert _checks(settings) == [f"check 1 of {CHECK_MAX}", f"check 2 of {CHECK_MAX + 1}"]
+
+
+@pytest.mark.parametrize("engine", ["duckdb", pytest.param("spark", marks=pytest.mark.spark)])
+def test_a_check_has_the_rules_of_the_run_of_its_batch(
+    tmp_path: Path, engine: str, request: pytest.FixtureRequest
+) -> None:
+    """Retention has merged its batch with others: into a run, in which all were decided by the same rules."""
+    settings = Settings.model_validate({"storage": {"root": str(tmp_path)}})
+    checked = Transaction(0)
+    rows, _ = in_batches([checked.half(), *checked.checks(2)])
+    batches = pa.Table.from_pylist([row for name, row in rows if name == "batches"], arrow_schema("batches"))
+    runs = runs_of(batches).to_pylist()
+    assert [(row["first_batch_id"], row["batch_id"]) for row in runs] == [(0, 2)]
+    other = {**runs[0], "application": "rebuilt", "first_batch_id": None, "first_batch_time": None, "check_max": 99}
+    rows = [row for row in rows if row[0] != "batches"]
+    write(None, Tables.of(settings.storage), [*rows, ("batches", runs[0]), ("batches", other)])
+    spark = request.getfixturevalue("spark") if engine == "spark" else None
+    assert _checks(settings, spark) == [f"check {number} of {CHECK_MAX}" for number in (1, 2)]
 
 
 def test_an_op_that_says_that_a_check_counts_is_told_as_such(tmp_path: Path) -> None:

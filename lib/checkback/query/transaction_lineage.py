@@ -219,9 +219,12 @@ def _resumed_queues(places: Mapping[str, str]) -> str:
 
 
 def _rules(there: bool) -> str:
-    """SQL: transaction.check_max of each batch. A batch may have two rows, which `audit` reports."""
-    rows = "{batches}" if there else "(SELECT 0 AS batch_id, timestamp_micros(0) AS batch_time, 0 AS check_max)"
-    return f"(SELECT batch_id, batch_time, max(check_max) AS check_max FROM {rows} GROUP BY batch_id, batch_time)"
+    """SQL: transaction.check_max of batches, and of runs of several, which were decided by the same rules."""
+    if not there:
+        time = "timestamp_micros(0)"
+        return f"(SELECT 0 AS first_id, 0 AS batch_id, {time} AS first_time, {time} AS batch_time, 0 AS check_max)"
+    return """(SELECT coalesce(first_batch_id, batch_id) AS first_id, batch_id,
+        coalesce(first_batch_time, batch_time) AS first_time, batch_time, check_max FROM {batches})"""
 
 
 def _events(place: str, name: str, words: Mapping[str, str]) -> str:
@@ -254,9 +257,11 @@ _SEARCHED = {
         FROM TABLE AS h LEFT JOIN OPERATORS AS r ON r.new_queue_id = h.queue_id
         WHERE NAMED""",
     "check_requests": """
-        SELECT c.*, r.check_max
-        FROM TABLE AS c LEFT JOIN RULES AS r ON r.batch_id = c.batch_id AND r.batch_time = c.requested_at
-        WHERE NAMED""",
+        SELECT c.*, max(r.check_max) AS check_max
+        FROM (SELECT * FROM TABLE WHERE NAMED) AS c
+        LEFT JOIN RULES AS r ON c.batch_id BETWEEN r.first_id AND r.batch_id
+            AND c.requested_at BETWEEN r.first_time AND r.batch_time
+        GROUP BY ALL""",
     # Ops that name the transaction, and all others at its offsets: batched ones, or those of other transactions.
     "op": """
         SELECT o.queue_id, o.queue_offset, o.producer_group, o.transaction_id, o.state, o.source,
