@@ -128,6 +128,8 @@ def test_what_is_owed_stays_and_the_rest_goes(tmp_path_factory: pytest.TempPathF
             assert left == mine if offset in owed or offset in after["half"] else set(left) <= set(mine), name
     assert len(set(after["half"]) - owed) <= len(owed & set(after["half"]))
     assert done["half"].expired_rows == len(before["half"]) - len(after["half"]) == promised["half"].expired_rows
+    counts = {name: (promised[name].expired_rows, done[name].expired_rows) for name in done}
+    assert all(would == did for name, (would, did) in counts.items() if name not in ("decisions", "deliveries")), counts
     report = answers.audit()
     assert not report.broken, figures(report)
     assert report.since == (ms(HORIZON) if any(one.expired_rows for one in done.values()) else None)

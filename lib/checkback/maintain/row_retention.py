@@ -75,7 +75,10 @@ class _Group:
 
 @dataclass(frozen=True)
 class RowRetention:
-    """A run over the tables ``names``. ``now``: ms. ``dry_run``: only count."""
+    """A run over the tables ``names``. ``now``: ms. ``dry_run``: only count.
+
+    ``going``: in a dry run the files of `half` that would be removed or rewritten.
+    """
 
     tables: Tables
     settings: Settings
@@ -83,6 +86,7 @@ class RowRetention:
     now: int
     dry_run: bool
     removed: dict[str, Removed] = field(default_factory=dict)
+    going: set[str] = field(default_factory=set)
 
     def run(self) -> dict[str, Removed]:
         """Remove what the settings no longer keep; by table what that is. Raises StorageError."""
@@ -144,13 +148,18 @@ class RowRetention:
     def _remove_following(self, name: str, horizon: int, outstanding: pa.Table) -> None:
         log = self.tables.open_log(name)
         for group in self._groups(name, log, horizon):
-            there = self._rows("half", _within(self._files("half"), _ranges(group.rows)), (*KEY, _TIMES["half"]))
-            if self.dry_run:  # without those that would be gone by then
-                there = there.filter(pa.array(~self._ended(there, horizon, outstanding)))
+            there = self._halves_left(_ranges(group.rows), horizon, outstanding)
             gone = orphans(group.rows, there, _TIMES[name], _time(horizon))
             if name in ("decisions", "deliveries") and not self.dry_run:
                 gone &= self._answers_none(name, group.rows, horizon)
             self._remove(name, log, group, gone, horizon)
+
+    def _halves_left(self, ranges: Ranges, horizon: int, outstanding: pa.Table) -> pa.Table:
+        """The half messages in these ranges, in a dry run without those that would be gone by then."""
+        files, columns = _within(self._files("half"), ranges), (*KEY, _TIMES["half"])
+        left = self._rows("half", [file for file in files if file.path not in self.going], columns)
+        going = self._rows("half", [file for file in files if file.path in self.going], columns)
+        return pa.concat_tables([left, going.filter(pa.array(~self._ended(going, horizon, outstanding)))])
 
     def _answers_none(self, name: str, rows: pa.Table, horizon: int) -> Mask:
         """Mask of the rows that end no COMMIT that `decisions` still has: without them it would seem to be scheduled.
@@ -207,6 +216,8 @@ class RowRetention:
             if number < len(mask):
                 left[file.path.removeprefix(f"{place}/")] = pa.array(~mask)
             done.rows, done.bytes = done.rows + number, done.bytes + file.size * number // len(mask)
+        if self.dry_run and name == "half":
+            self.going.update(file.path for file in files)
         if not files or self.dry_run:
             return
         old = [file.path.removeprefix(f"{place}/") for file in files]
