@@ -36,11 +36,13 @@ def _with_identity(rows: DataFrame, frame: DataFrame) -> DataFrame:
 def test_late_op_is_rejected_only_if_it_is_not_the_halfs_own(
     spark: SparkSession, name: str, group: str, reason: str | None
 ) -> None:
-    """The state has forgotten a decided half: the tables still know whose it was."""
+    """The state has forgotten a decided half: the tables still know whose it was, until retention removes it."""
     messages, op = half_frame(spark, half(1)), op_frame(spark, (1, name, group))
     late = _with_identity(action_rows(spark, actions(action(Action.LATE_OP, 1))), op)
     found = rejected_ops(late, op, messages).collect()
     assert [row["reason"] for row in found] == ([reason] if reason else [])
+    removed = rejected_ops(late, op, messages.limit(0)).collect()
+    assert [row["reason"] for row in removed] == [REJECTION[Reason.NO_HALF]]
     if reason:
         assert found[0]["source"] == "op"
         assert json.loads(found[0]["raw"])["transaction_id"] == name

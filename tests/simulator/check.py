@@ -50,6 +50,7 @@ class Check:
         self.begun += 1
         self.offsets: list[tuple[int, int]] = []
         self.committed = 0
+        self._snapshot: list[Request] = []
 
     @property
     def app(self) -> str:
@@ -63,11 +64,13 @@ class Check:
 
     def has_news(self) -> bool:
         """Are there requests that no batch has read?"""
-        return len(self.tables.rows["check_requests"]) > (self.offsets[-1][1] if self.offsets else 0)
+        return len(self.tables.landed["check_requests"]) > (self.offsets[-1][1] if self.offsets else 0)
 
     def plan(self) -> None:
-        """Write the next batch's entry of the offset log."""
-        self.offsets.append((self.offsets[-1][1] if self.offsets else 0, len(self.tables.rows["check_requests"])))
+        """Write the next batch's entry of the offset log: the first batch reads what is left of the table."""
+        if not self.offsets:
+            self._snapshot = list(self.tables.rows["check_requests"])
+        self.offsets.append((self.offsets[-1][1] if self.offsets else 0, len(self.tables.landed["check_requests"])))
 
     def run(self, clock: int, crash: int | None, rules: Rules) -> str:
         """Do the batch that is under way; what came of it. Raises CrashError at POINTS[crash].
@@ -75,7 +78,8 @@ class Check:
         ``rules``: as they are now, not as they were when the requests were made.
         """
         number = self.committed
-        requests: list[Request] = self.tables.rows["check_requests"][slice(*self.offsets[number])]
+        requests: list[Request] = self.tables.landed["check_requests"][slice(*self.offsets[number])]
+        requests = requests if number else self._snapshot
         # Step 1
         table = deduplicate_requests(_as_arrow(requests, {**_KEYS, "requested_at": "at", "row": None}))
         recorded: list[Answer] = self.tables.rows["check_answers"]
@@ -116,7 +120,7 @@ class Check:
             "queue_offset": np.array([row.offset for row in answers]),
             "transaction_id": [str(row.transaction) for row in answers],
             "producer_group": [str(row.group) for row in answers],
-            "outcome": [row.outcome for row in answers],
+            "outcome": pa.array([row.outcome for row in answers], pa.string()),
             "check_times": np.array([row.times for row in answers], np.int32),
             "delivered": pa.array([row.delivered for row in answers], pa.bool_()),
             "answered_at": [_EPOCH + timedelta(milliseconds=row.at) for row in answers],

@@ -10,7 +10,7 @@ from checkback.reconcile.records.segment_records import Kind, Source
 from checkback.reconcile.segment import Rules
 from simulator.failover_promises import FailoverPromises
 from simulator.gateways import Gateway
-from simulator.scheduler import happening, rebuild_step, restart_steps
+from simulator.scheduler import happening, rebuild_step, restart_steps, with_retention
 from simulator.services import ANSWERS, BARRIER, GROUP, Sending, Service
 from simulator.steps import HOSTILE, LoseCheckpoint
 from simulator.tables import Half, Op
@@ -66,7 +66,7 @@ class SendHalf(NamedTuple):
             gateway = here.gateways[queue % len(here.gateways)]
             if not gateway.running:
                 continue
-            body = 1000 * sending.transaction + len(gateway.journal) + len(here.tables.rows["half"])
+            body = 1000 * sending.transaction + len(gateway.journal) + len(here.tables.landed["half"])
             named = GROUP, sending.transaction, body
             place = gateway.take_half(Half(0, 0, 0, here.clock, self.immunity, *named, -self.delay))
             here.tell(f"id {sending.transaction} is stored at {place}, {'acknowledged' if answered else 'no answer'}")
@@ -167,13 +167,14 @@ FailoverStep = SendHalf | RunLocal | SendOp | SendJunk | Flush | Happens
 
 @dataclass(frozen=True)
 class FailoverScenario:
-    """A history before it has happened. ``service``: a test gives a broken one."""
+    """A history before it has happened. ``service``: a test gives a broken one. ``aged``: rows are removed in it."""
 
     rules: Rules
     transactions: tuple[Sending, ...]
     steps: tuple[Any, ...]
     gateways: int
     service: type[Service] = Service
+    aged: bool = False
 
     @property
     def rebuilt(self) -> bool:
@@ -217,7 +218,10 @@ def failover(seed: int, service: type[Service] = Service) -> FailoverScenario:
             at = random.randrange(at, len(steps) + 1)
             steps.insert(at, step)
             at += 1
-    return FailoverScenario(rules, sendings, tuple(steps), random.choice([2, 2, 3]), service)
+    gateways, aged = random.choice([2, 2, 3]), Random(f"aged failover {seed}")
+    is_aged = rules.max_age < _FOR_EVER and aged.random() < 0.6
+    steps = with_retention(aged, steps) if is_aged else steps
+    return FailoverScenario(rules, sendings, tuple(steps), gateways, service, is_aged)
 
 
 def _transaction(random: Random, number: int) -> list[FailoverStep]:

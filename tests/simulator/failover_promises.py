@@ -29,7 +29,7 @@ class FailoverPromises(Promises):
     def check(self) -> None:
         """Raises BrokenError when one is broken."""
         super().check()
-        tables = self.world.tables.rows
+        tables = self.world.tables.landed
         of = {(half.queue, half.offset): half.transaction for half in tables["half"]}
         published: dict[int, list[tuple[int, int]]] = {}
         for row in tables["topics"]:
@@ -47,7 +47,7 @@ class FailoverPromises(Promises):
         """See Promises.end."""
         done = super().end()
         if done:
-            tables = self.world.tables.rows
+            tables = self.world.tables.landed
             of = {(half.queue, half.offset): half.transaction for half in tables["half"]}
             published = {(row.queue, row.offset) for row in tables["topics"]}
             discarded = {(row.queue, row.offset) for row in tables["discarded"]}

@@ -44,7 +44,7 @@ class Gateway:
         """A process starts: it remembers what is in the tables and the journal."""
         journaled = [record for record in self.journal if isinstance(record, Half)]
         halves = [half for half in [*self.world.tables.rows["half"], *journaled] if half.queue == self.queue]
-        self.cache = DeduplicationCache({self.queue: 0})
+        self.cache = DeduplicationCache({self.queue: self.world.floor(self.queue)})
         self.cache.remember([self._cached(half) for half in halves])
         self.unverified = UnverifiedOps(self.world.reconcile.rules.max_age, UNVERIFIED)
         for record in self.journal:
@@ -123,7 +123,8 @@ class Gateway:
             self.cache.forget(1 << 62, 0)
 
     def _last(self, queue: int) -> int:
-        return max((half.offset for half in self.world.tables.rows["half"] if half.queue == queue), default=-1)
+        offsets = (half.offset for half in self.world.tables.rows["half"] if half.queue == queue)
+        return max(offsets, default=self.world.floor(queue) - 1)
 
     def _looked_up(self, queue: int, offset: int) -> RememberedHalf | None:
         """As the tables have it."""

@@ -76,8 +76,8 @@ class Lives:
     """Reads each entry of the offset log once.
 
     ``ops``: those that no segment has forgotten, with the batch that has read them; ``cancels``: all that were read;
-    ``received``: of each place the
-    checks that were received, as (batch, place in the table, number); ``rebuilt``: the entries of rebuilds.
+    ``received``: of each place the checks that were received, as (batch, place in the table, number); ``rebuilt``: the
+    entries of rebuilds; ``early``: the ops that wait, with the time since when; ``reads``: when ops were read first.
     """
 
     world: World
@@ -86,7 +86,8 @@ class Lives:
     cancels: list[tuple[int, Op]] = field(default_factory=list)
     received: dict[Key, list[tuple[int, int, int]]] = field(default_factory=dict)
     rebuilt: list[int] = field(default_factory=list)
-    _early: dict[Key, list[tuple[int, Op]]] = field(default_factory=dict)
+    early: dict[Key, list[tuple[int, Op]]] = field(default_factory=dict)
+    reads: dict[Op, int] = field(default_factory=dict)
     _latest: int = 0
     _read: int = 0
 
@@ -118,22 +119,24 @@ class Lives:
     def _read_batch(self, number: int) -> None:
         """Half messages, then ops, by the rules 1 to 3."""
         planned = self.world.reconcile.offsets[number]
-        halves = self.world.tables.rows["half"][slice(*planned.half)]
+        halves = self.world.tables.landed["half"][slice(*planned.half)]
         for half in sorted(halves, key=lambda row: (row.store, row.group, row.transaction)):
             key = half.queue, half.offset
             if key not in self.by_key:
                 self.by_key[key] = Life(half, number, planned.time + planned.rules.max_age)
                 self.by_key[key].commit_itself(number)
-        ops = list(enumerate(self.world.tables.rows["op"]))[slice(*planned.op)]
+        ops = list(enumerate(self.world.tables.landed["op"]))[slice(*planned.op)]
         self._receive(number, ops)
+        for _, op in ops:
+            self.reads.setdefault(op, planned.time)
         self.cancels += [(number, op) for _, op in ops if op.kind == Kind.CANCEL]
         deciding = (op for _, op in ops if op.kind not in (_COUNTED, Kind.CANCEL))
         new = sorted(deciding, key=lambda op: (op.store, op.born, op.kind))
         self._latest = max(self._latest, planned.time)
         self.ops += [(number, op) for op in new if not self._forgotten(op)]
-        dealt = {row.row for row in self.world.tables.rows["rejected"] if row.batch < number}
-        waiting = [(since, op) for ops in self._early.values() for since, op in ops if op not in dealt]
-        self._early = {}
+        dealt = {row.row for row in self.world.tables.landed["rejected"] if row.batch < number}
+        waiting = [(since, op) for ops in self.early.values() for since, op in ops if op not in dealt]
+        self.early = {}
         for since, op in [*waiting, *((planned.time, op) for op in new if op.kind != UNKNOWN)]:
             self._arrives(op, since, number)
 
@@ -148,7 +151,7 @@ class Lives:
         query = self.world.reconcile
         life = self.by_key.get((op.queue, op.offset))
         if life is None:
-            held = self._early.setdefault((op.queue, op.offset), [])
+            held = self.early.setdefault((op.queue, op.offset), [])
             waited = query.offsets[number].time - query.offsets[number].rules.max_age
             known = any(
                 (other.group, other.transaction) == (op.group, op.transaction) and since >= waited
@@ -167,7 +170,7 @@ class Lives:
 
     def _read_tables(self, number: int) -> None:
         """What a rebuild restores. Of the batches that were not committed only what they have written counts."""
-        query, tables = self.world.reconcile, self.world.tables.rows
+        query, tables = self.world.reconcile, self.world.tables.landed
         planned = query.offsets[number]
         self._latest = max(self._latest, planned.time)
         self.rebuilt.append(number)
@@ -188,11 +191,12 @@ class Lives:
         # The same op sent again is rejected with it.
         dealt = {row.row._replace(store=0) for row in tables["rejected"] if row.batch < number}
         known = {op for _, op in self.ops}
-        self._early = {}
-        ops = tables["op"][: planned.op[1]]
+        self.early = {}
+        ops = self.world.tables.until("op", planned.op[1])
         self.cancels += [(number, op) for op in ops if op.kind == Kind.CANCEL]
-        self._receive(number, list(enumerate(ops)))
+        self._receive(number, list(enumerate(tables["op"][: planned.op[1]])))
         for op in sorted(ops, key=lambda row: (row.store, row.born, row.kind)):
+            self.reads.setdefault(op, planned.time)
             if op._replace(store=0) in dealt or op.kind in (_COUNTED, Kind.CANCEL):
                 continue
             if op not in known and not self._forgotten(op):

@@ -20,21 +20,27 @@ from checkback.reconcile.segment import WAITING_OF_GROUP
 from checkback.reconcile.state.next_deliveries import load
 from checkback.reconcile.state.packed_events import parse_key
 from checkback.reconcile.state.partition_batch import due_timer
+from checkback.storage.horizon import HORIZON
 from simulator.lives import LATER, UNKNOWN, Key, Life, Lives
 from simulator.steps import HOSTILE
 
 if TYPE_CHECKING:
     from checkback.reconcile.segment import Rules
-    from simulator.tables import Decision, Delivery, Request
+    from simulator.tables import Decision, Delivery, Op, Request
     from simulator.world import World
 
 
+_NEVER = 1 << 60
 #: longest time for which a batch puts off a delivery: `partition_batch.put_off_delivery`
 _PUT_OFF = 1 + 7 + 8 * 30
 
 
 class BrokenError(AssertionError):
     """A promise was not kept."""
+
+
+class UndeterminedError(Exception):
+    """An op was removed at the end of its wait, and may yet be obeyed or not: the history ends here."""
 
 
 @dataclass
@@ -49,6 +55,8 @@ class Promises:
     _in_state: set[Key] = field(default_factory=set)
     _judged: int = 0
     _size: int = -1
+    _removals: int = 0
+    _removed: dict[str, set[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.lives = Lives(self.world)
@@ -57,7 +65,8 @@ class Promises:
         """Raises BrokenError when one is broken."""
         query = self.world.reconcile
         self.lives.read()
-        tables = self.world.tables.rows
+        self._owed()
+        tables = self.world.tables.landed
         size = sum(map(len, tables.values())) + query.committed
         if size == self._size:
             return  # nothing has happened but time
@@ -86,11 +95,51 @@ class Promises:
             self._whole(decisions, published, discarded, requests)
             self._scheduled(decisions, published, deliveries, cancelled)
 
+    def _owed(self) -> None:
+        """P1: retention has removed nothing of what had not ended before the horizon."""
+        tables = self.world.tables
+        if self._removals == tables.removals:
+            return
+        self._removals = tables.removals
+        horizon = tables.last_version("half", HORIZON) or 0
+        whole = {row.batch for row in tables.landed["batches"]}
+        ends: dict[Key, int] = {(half.queue, half.offset): _NEVER for half in tables.landed["half"]}
+        for row in sorted(tables.landed["decisions"], key=lambda row: row.state == "CANCEL"):
+            key = row.queue, row.offset
+            ends[key] = _NEVER if row.batch not in whole or row.deliver_at else row.at
+        for row in tables.landed["deliveries"]:
+            ends[row.queue, row.offset] = row.at if row.batch in whole else _NEVER
+        for name, rows in tables.landed.items():
+            if name == "batches":
+                continue
+            gone = set(range(len(rows))).difference(tables.places[name])
+            for row in (rows[place] for place in gone - self._removed.get(name, set())):
+                about = row.row if name == "rejected" else row
+                key = about.queue, about.offset
+                time = row.store // 1000 if hasattr(row, "store") else row.at
+                old = max(time, ends.get(key, time)) < horizon
+                _keep("P1", old, key, "is removed before it has ended: {}", row)
+                if name == "op" and key not in self.lives.by_key:
+                    self._waited(key, row)
+            self._removed[name] = gone
+        _keep("P1", tables.rows["topics"] == tables.landed["topics"], (0, 0), "and others: messages are gone")
+
+    def _waited(self, key: Key, op: Op) -> None:
+        """P1: an op waits for its half message for max_age from when it was read; a CANCEL until it is rejected."""
+        rows = self.world.tables.landed["rejected"]
+        waits = any(op == other for _, other in self.lives.early.get(key, []))
+        if not waits and (op.kind != Kind.CANCEL or any(row.row == op for row in rows)):
+            return
+        lasted = self.world.clock - self.lives.reads.get(op, self.world.clock)
+        ended = self.world.set_back > 0 or lasted >= self.world.reconcile.rules.max_age
+        _keep("P1", ended, key, "may still come, and is removed: {}", op)
+        raise UndeterminedError
+
     def end(self) -> bool:
         """Checks, and tells whether each half message that has landed is decided. Raises BrokenError."""
         self.check()
-        landed = {(half.queue, half.offset) for half in self.world.tables.rows["half"]}
-        tables = self.world.tables.rows
+        landed = {(half.queue, half.offset) for half in self.world.tables.landed["half"]}
+        tables = self.world.tables.landed
         decided = {(row.queue, row.offset) for row in tables["decisions"]}
         waiting = {(row.queue, row.offset) for row in tables["decisions"] if row.deliver_at}
         waiting -= {(row.queue, row.offset) for row in tables["deliveries"]}
@@ -175,11 +224,11 @@ class Promises:
             _keep("P5", last, key, "is given up without a last check")
             return
         _keep("P5", count >= rules.check_max, key, f"is discarded after {count} checks that count")
-        answers = self.world.tables.rows["check_answers"]
+        answers = self.world.tables.landed["check_answers"]
         answers = [row for row in answers if (row.queue, row.offset) == key]
         received = {row.times for row in answers if row.delivered}
         sent = {row.times for row in answers if row.outcome != "SKIPPED"}
-        told = [op for op in self.world.tables.rows["op"] if op.kind == Kind.COUNTED]
+        told = [op for op in self.world.tables.landed["op"] if op.kind == Kind.COUNTED]
         received |= sent & {op.number for op in told if (op.queue, op.offset) == key}
         for row in asked:
             rules_since = [
@@ -243,7 +292,7 @@ class Promises:
         query = self.world.reconcile
         last = query.committed - 1
         now = query.offsets[last].time
-        discarded = _by_key(self.world.tables.rows["discarded"])
+        discarded = _by_key(self.world.tables.landed["discarded"])
         for key in self._in_state | set(deliveries) | set(cancelled):
             _keep("P1", bool(decisions.get(key)), key, "is scheduled without a decision")
         for key, rows in decisions.items():
@@ -276,7 +325,7 @@ class Promises:
         """P0: each CANCEL that was read has cancelled something, or is in `rejected`."""
         if not self.lives.applied(last):
             return
-        rejected = {row.row._replace(store=0) for row in self.world.tables.rows["rejected"]}
+        rejected = {row.row._replace(store=0) for row in self.world.tables.landed["rejected"]}
         taken = set()
         for batch, op in self.lives.cancels:
             key = op.queue, op.offset
@@ -315,9 +364,9 @@ class Promises:
 
     def _rejected(self) -> list[Any]:
         """P0: each once, and of half messages at one place not the only one."""
-        rows: list[Any] = self.world.tables.rows["rejected"]
+        rows: list[Any] = self.world.tables.landed["rejected"]
         batches: dict[Any, int] = {}
-        places = Counter((half.queue, half.offset) for half in self.world.tables.rows["half"])
+        places = Counter((half.queue, half.offset) for half in self.world.tables.landed["half"])
         for row in rows:
             key = row.row.queue, row.row.offset
             batch = batches.setdefault((row.row, row.reason), row.batch)

@@ -10,6 +10,7 @@ from checkback.reconcile.records.segment_records import NOT_STATED, Kind
 from checkback.reconcile.state.packed_events import segment_key
 from checkback.reconcile.state.state_codec import encode
 from checkback.reconcile.state.state_restore import ROW, Known, restore
+from checkback.storage.horizon import HORIZON
 from simulator.reconcile import CrashError, kind_of
 from simulator.tables import Decision, Delivery, Discarded, Published
 
@@ -25,6 +26,8 @@ Checked = tuple[int, int, int, int]
 #: crash points before those of its batch, and in it
 STEPS, _BATCH = 8, 7
 POINTS = STEPS + _BATCH + 1
+#: tables that a batch writes, and that tell of one that was broken off
+_OF_BATCHES = ("topics", "decisions", "deliveries", "discarded", "check_requests")
 
 
 class Rebuild:
@@ -47,6 +50,7 @@ class Rebuild:
         for name, rows in self.finish():
             self._point(name)
             self.tables.append(name, rows)
+        self._conclude(clock)
         self._point("restoring")
         until = self.noted()
         meanwhile()
@@ -60,6 +64,13 @@ class Rebuild:
         self.query.rebuilding = False
         return f"{len(blocks)} segments of {self.size}; {written}"
 
+    def _conclude(self, clock: int) -> None:
+        """As rebuild._conclude: an interrupted batch that has written something is complete now."""
+        number, first, rows = self.query.committed, self.query.first, self.tables.rows
+        wrote = {name: [row for row in rows[name] if row.batch == number] for name in _OF_BATCHES}
+        if self.query.under_way and any(wrote.values()):
+            self.tables.append("batches", [self.query.row_of(number, wrote, clock)], self.query.app, number - first)
+
     def _point(self, name: str) -> None:
         if self._step == self.crash:
             raise CrashError(f"before {name}")
@@ -67,7 +78,7 @@ class Rebuild:
 
     def noted(self) -> tuple[int, int]:
         """How far `half` and `op` are restored."""
-        return len(self.tables.rows["half"]), len(self.tables.rows["op"])
+        return len(self.tables.landed["half"]), len(self.tables.landed["op"])
 
     def read_from(self, until: tuple[int, int]) -> tuple[int, int]:
         """From where the query reads `half` and `op`."""
@@ -75,7 +86,10 @@ class Rebuild:
 
     def finish(self) -> Iterator[tuple[str, list[Any]]]:
         """As unfinished.finish: decisions that messages lack, then messages that decisions lack."""
-        rows = self.tables.rows
+        since = {name: self.tables.last_version(name, HORIZON) or 0 for name in ("half", "topics", "discarded")}
+        rows = {**self.tables.rows}
+        for name in ("topics", "discarded"):  # as horizon.since_horizon
+            rows[name] = [row for row in rows[name] if row.at >= since["half"]]
         halves = _first(rows["half"])
 
         def decided() -> set[Key]:
@@ -141,7 +155,7 @@ class Rebuild:
                     *(row for row in rows["decisions"] if row.state == "COMMIT" and not row.deliver_at),
                     *rows["deliveries"],
                 ]
-                if (row.queue, row.offset) not in published
+                if (row.queue, row.offset) not in published and row.at >= max(since["half"], since["topics"])
             ],
         )
         yield (
@@ -150,7 +164,9 @@ class Rebuild:
                 Discarded(row.queue, row.offset, halves[row[:4]].body, reason, row.times, row.at, row.batch)
                 for row in rows["decisions"]
                 for reason in ["CANCELLED" if row.state == "CANCEL" else row.reason]
-                if row.state in ("DISCARD", "CANCEL") and (row.queue, row.offset) not in discarded
+                if row.state in ("DISCARD", "CANCEL")
+                and (row.queue, row.offset) not in discarded
+                and row.at >= max(since["half"], since["discarded"])
             ],
         )
 
@@ -177,7 +193,7 @@ class Rebuild:
         ended = self.cancelled() | {(row.queue, row.offset) for row in self.tables.rows["deliveries"]}
         checks = self.checks()
         since = now - self.query.rules.max_age
-        for half in self.tables.rows["half"][:until]:
+        for half in self.tables.until("half", until):
             key = half.queue, half.offset
             times, asked, at = checks.get((*key, half.group, half.transaction), (0, 0, 0))
             known = Known.DECIDED if key in decided else Known.UNDECIDED
@@ -221,7 +237,7 @@ class Rebuild:
         rows = self.tables.rows
         dealt = {_raw(row.row) for row in rows["rejected"] if hasattr(row.row, "kind")}
         owners = {(row.queue, row.offset): (row.group, row.transaction) for row in rows["decisions"]}
-        for op in rows["op"][:until]:
+        for op in self.tables.until("op", until):
             owner = owners.get((op.queue, op.offset))
             own = owner is not None and op.group == owner[0] and op.transaction in (owner[1], NOT_STATED)
             if op.kind == Kind.CANCEL:

@@ -14,10 +14,10 @@ from checkback.reconcile.records.segment_records import EVENT, NOT_STATED, Actio
 from checkback.reconcile.state.packed_events import EVENT_COLUMNS, pack
 from checkback.reconcile.state.processor import SegmentProcessor
 from simulator.store import BatchTime, Handle, State
-from simulator.tables import Decision, Delivery, Discarded, Half, Op, Published, Rejected, Request, Tables
+from simulator.tables import Batch, Decision, Delivery, Discarded, Half, Op, Published, Rejected, Request, Tables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from checkback.reconcile.segment import Rules
 
@@ -107,15 +107,15 @@ class Reconcile:
         Which of several half messages that landed together at one offset was read first, the tables do not tell:
         where there may be a rebuild they are read together.
         """
-        rows = self.tables.rows["half"]
+        rows = self.tables.landed["half"]
         until = min(self._read()[0] + halves, len(rows))
         while self.together and 0 < until < len(rows) and rows[until].store == rows[until - 1].store:
             until += 1
-        return until, len(self.tables.rows["op"])
+        return until, len(self.tables.landed["op"])
 
     def has_news(self) -> bool:
         """Are there rows that no batch has read?"""
-        return bool(self.tables.rows["half"] or self.tables.rows["op"]) and self.news(1 << 30) != self._read()
+        return bool(self.tables.landed["half"] or self.tables.landed["op"]) and self.news(1 << 30) != self._read()
 
     def _read(self) -> tuple[int, int]:
         """How far `half` and `op` have been read."""
@@ -129,7 +129,7 @@ class Reconcile:
         self.void |= {*range(self.committed - broken_off, len(self.offsets))}
         settings = self.rules, self.max_checks, self.max_deliveries
         self.offsets.append(Planned((0, until[0]), (0, until[1]), clock, *settings, restored=True))
-        half, op = (len(self.tables.rows[name]) for name in ("half", "op"))
+        half, op = (len(self.tables.landed[name]) for name in ("half", "op"))
         self.offsets.append(Planned((read_from[0], half), (read_from[1], op), clock, *settings))
         self.size, self._initial = size, blocks
         self.first = self.committed = len(self.offsets) - 1
@@ -166,19 +166,25 @@ class Reconcile:
         state, records = self._decide(planned, time, before)
         *writes, rejected = self._writes(Actions(records, time), number) if len(records) else [("rejected", [])]
         turn = order % max(1, len(writes))
-        writes = [*writes[turn:], *writes[:turn], rejected]
+        writes = [*writes[turn:], *writes[:turn], rejected, ("batches", [self.row_of(number, dict(writes), clock)])]
         done: list[str] = []
         for place, (name, rows) in enumerate(writes):
             if place == crash:
                 raise CrashError(f"before {name}, after {', '.join(done) or 'nothing'}")
             self.tables.append(name, rows, self.app, number - self.first)
-            if rows:
+            if rows and name != "batches":
                 done.append(f"{name} +{len(rows)}")
         if crash is not None and crash >= len(writes):
             raise CrashError(f"before the commit log, after {', '.join(done) or 'nothing'}")
         self.states = {number: self.states[number], number + 1: state}
         self.committed += 1
         return ", ".join(done) or "nothing"
+
+    def row_of(self, number: int, wrote: Mapping[str, list[Any]], clock: int) -> Batch:
+        """A batch's row in `batches`."""
+        decided = [row for row in wrote.get("decisions", []) if row.state == "COMMIT"]
+        counts = len(decided), sum(1 for row in decided if row.deliver_at), len(wrote.get("deliveries", []))
+        return Batch(self.app, number, self.offsets[number].time, clock, *counts)
 
     def _decide(self, planned: Planned, time: int, before: int) -> tuple[State, Records]:
         """Data first, then the timers after the last batch's time and up to this one's, as Spark 4.2 looks for them."""
@@ -206,8 +212,8 @@ class Reconcile:
         return handle.state(), actions.records
 
     def _packed(self, planned: Planned) -> Iterable[tuple[str, bytes]]:
-        halves: list[Half] = self.tables.rows["half"][slice(*planned.half)]
-        ops: list[Op] = self.tables.rows["op"][slice(*planned.op)]
+        halves: list[Half] = self.tables.landed["half"][slice(*planned.half)]
+        ops: list[Op] = self.tables.landed["op"][slice(*planned.op)]
         rows = [
             *(
                 (h.queue, h.offset, kind_of(h), 0, h.born, h.store, h.immunity, h.group, h.transaction, h.delay, -1)
@@ -299,7 +305,7 @@ class Reconcile:
             seen.add(about_it)
             if action == Action.REJECT_HALF:
                 alike = [h for h in halves if (h.queue, h.offset, h.store, h.group, h.transaction) == row]
-                yield Rejected(alike[0], "repeated", batch)
+                yield Rejected(alike[0], "repeated", batch, actions.batch_time)
                 continue
             reason = Reason(record["detail"]) if action == Action.REJECT_OP else None
             for op in self.tables.rows["op"]:
@@ -307,12 +313,15 @@ class Reconcile:
                 if same and _is_about(reason, op):
                     why = self._reason(action, record, op, halves)
                     if why:
-                        yield Rejected(op, why, batch)
+                        yield Rejected(op, why, batch, actions.batch_time)
 
     def _reason(self, action: Action, record: Any, op: Op, halves: list[Half]) -> str:
         if action == Action.REJECT_OP:
             return Reason(record["detail"]).name
-        owner = min((h for h in halves if (h.queue, h.offset) == (op.queue, op.offset)), key=lambda h: h.store)
+        there = [h for h in halves if (h.queue, h.offset) == (op.queue, op.offset)]
+        if not there:
+            return Reason.NO_HALF.name
+        owner = min(there, key=lambda h: h.store)
         if op.group != owner.group:
             return Reason.WRONG_GROUP.name
         return "" if op.transaction in (owner.transaction, NOT_STATED) else Reason.WRONG_TRANSACTION_ID.name

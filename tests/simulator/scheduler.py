@@ -23,6 +23,7 @@ from simulator.steps import (
     LoseCheckpoint,
     MoveClock,
     Restart,
+    Retain,
     Said,
     Sent,
     WaitForTimer,
@@ -41,11 +42,12 @@ _RIGHT, _WRONG = ("", "", "", "unstated"), ("group", "id")
 
 @dataclass(frozen=True)
 class Scenario:
-    """A history before it has happened."""
+    """A history before it has happened. ``aged``: rows are removed in it."""
 
     rules: Rules
     transactions: tuple[Transaction, ...]
     steps: tuple[Step, ...]
+    aged: bool = False
 
     @property
     def rebuilt(self) -> bool:
@@ -81,7 +83,33 @@ def scenario(seed: int) -> Scenario:
     for _ in range(random.choice([0, 0, 0, 1, 2, 3])):
         at = random.randrange(len(happens) + 1)
         happens[at:at] = restart_steps(random, rules)
-    return Scenario(rules, transactions, tuple(happens))
+    aged = Random(f"aged {seed}")
+    if rules.max_age == _FOR_EVER or aged.random() < 0.4:
+        return Scenario(rules, transactions, tuple(happens))
+    return Scenario(rules, transactions, tuple(age(aged, happens, len(transactions))), aged=True)
+
+
+def with_retention(random: Random, happens: list[Any]) -> list[Any]:
+    """These steps with runs of retention, mostly some batches after a long time."""
+    found = list(happens)
+    for _ in range(random.randrange(1, 5)):
+        crash = random.randrange(8) if random.random() < 0.3 else None
+        run = Retain(random.choice([0, 0, 20, 300]), random.choice([1, 1, 2, 4, 99]), crash)
+        waits = [MoveClock(random.choice([50, 500, 2000])), Decide(1 << 30, 0, None), Ask(None)]
+        waits += [MoveClock(random.choice([210, 2000, 2000])), Decide(1 << 30, 0, random.choice([None, None, 3, 6]))]
+        at = random.randrange(len(found) // 3, len(found) + 1)
+        found[at:at] = [*waits, run] if random.random() < 0.8 else [run]
+    return found
+
+
+def age(random: Random, happens: list[Step], transactions: int) -> list[Step]:
+    """With retention, and half messages and ops sent again."""
+    found = with_retention(random, happens)
+    for number in range(transactions):
+        again = [LandHalves((_half(random, number, other=random.random() < 0.2),)), LandOps((_op(random, number),))]
+        for step in random.sample(again, random.randrange(3)):
+            found.insert(random.randrange(len(found) // 2, len(found) + 1), step)
+    return found
 
 
 def rebuild_step(random: Random, sent: list[Step]) -> Step:

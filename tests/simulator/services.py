@@ -124,7 +124,7 @@ class Service:
 
     def ask(self, key: Place) -> str:
         """A check comes in."""
-        half = next(half for half in self.tables.rows["half"] if (half.queue, half.offset) == key)
+        half = next(half for half in self.tables.landed["half"] if (half.queue, half.offset) == key)
         turn = self._asked.get(key, 0)
         self._asked[key] = turn + 1
         answers = next(one.answers for one in self.sendings if one.transaction == half.transaction)

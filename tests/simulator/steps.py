@@ -53,7 +53,7 @@ class LandHalves(NamedTuple):
         for number, sent in enumerate(self.sent):
             of = world.producers.transactions[sent.transaction]
             name = of.transaction + 100 if sent.other else of.transaction
-            body = len(world.tables.rows["half"]) + number
+            body = len(world.tables.landed["half"]) + number
             named = of.group, name, body
             delay = max(1, world.clock + sent.at) if sent.at else -sent.delay
             born = world.clock - sent.ago
@@ -190,6 +190,17 @@ class LoseCheckpoint(NamedTuple):
         world.build_anew(self.size, self.order, self.crash, int if landing is None else lambda: landing.apply(world))
 
 
+class Retain(NamedTuple):
+    """`maintain` removes rows that are older than ``history`` (ms), from files of ``size`` rows; it may crash."""
+
+    history: int
+    size: int
+    crash: int | None
+
+    def apply(self, world: World) -> None:
+        world.retain(self.history, self.size, self.crash)
+
+
 Step = (
     LandHalves
     | LandOps
@@ -202,4 +213,5 @@ Step = (
     | Ask
     | Drain
     | LoseCheckpoint
+    | Retain
 )

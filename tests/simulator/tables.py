@@ -1,8 +1,11 @@
-"""The tables of a simulated world: rows that are only appended, each batch of an application once."""
+"""The tables of a simulated world: rows are appended, each batch of an application once, and removed by retention."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 
 class Half(NamedTuple):
@@ -121,16 +124,41 @@ class Rejected(NamedTuple):
     row: Half | Op
     reason: str
     batch: int
+    at: int
 
 
-NAMES = ("half", "op", "topics", "decisions", "deliveries", "discarded", "check_requests", "check_answers", "rejected")
+class Batch(NamedTuple):
+    """A row of `batches`. first, first_at: of a run, else None."""
+
+    app: str
+    batch: int
+    at: int
+    finished: int
+    committed: int
+    scheduled: int
+    delivered: int
+    first: int | None = None
+    first_at: int | None = None
+
+
+NAMES = (
+    *("half", "op", "topics", "decisions", "deliveries", "discarded"),
+    *("check_requests", "check_answers", "rejected", "batches"),
+)
 
 
 class Tables:
-    """Rows by table, and Delta's transaction identifiers."""
+    """Rows by table, and Delta's transaction identifiers.
+
+    ``landed``: all rows there ever were, as a stream reads them. ``rows``: those that are left, and ``places`` where in
+    ``landed`` each was. ``removals``: commits of retention.
+    """
 
     def __init__(self) -> None:
+        self.landed: dict[str, list[Any]] = {name: [] for name in NAMES}
         self.rows: dict[str, list[Any]] = {name: [] for name in NAMES}
+        self.places: dict[str, list[int]] = {name: [] for name in NAMES}
+        self.removals = 0
         self._versions: dict[tuple[str, str], int] = {}
 
     def append(self, name: str, rows: list[Any], app: str = "", version: int = 0) -> None:
@@ -139,7 +167,20 @@ class Tables:
             return
         if app:
             self._versions[name, app] = version
+        self.places[name] += range(len(self.landed[name]), len(self.landed[name]) + len(rows))
+        self.landed[name] += rows
         self.rows[name] += rows
+
+    def until(self, name: str, place: int) -> list[Any]:
+        """The rows that are left of the first ``place`` that landed."""
+        return [row for row, at in zip(self.rows[name], self.places[name], strict=True) if at < place]
+
+    def keep(self, name: str, kept: Sequence[tuple[int, Any]], versions: Mapping[str, int]) -> None:
+        """A commit of retention: what is left, places and rows; and transaction identifiers."""
+        self.places[name] = [place for place, _ in kept]
+        self.rows[name] = [row for _, row in kept]
+        self._versions |= {(name, app): version for app, version in versions.items()}
+        self.removals += 1
 
     def last_version(self, name: str, app: str) -> int | None:
         """The last version that an application has appended."""

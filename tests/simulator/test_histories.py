@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from random import Random
+from typing import TYPE_CHECKING
 
 import pytest
 
+from checkback.maintain import row_retention
 from simulator.history import happen, report, shorter
 from simulator.mutants import (
     ENGINES,
@@ -22,7 +24,11 @@ from simulator.mutants import (
 from simulator.rebuild import Rebuild
 from simulator.rebuild_mutants import REBUILDS
 from simulator.reconcile import Reconcile
+from simulator.retention_mutants import RETENTIONS, broken_retention
 from simulator.scheduler import scenario
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 pytestmark = pytest.mark.slow
 
@@ -44,14 +50,22 @@ _FINDS = {
 
 
 def _first_broken(
-    fault: str, engine: type[Reconcile] = Reconcile, rebuild: type[Rebuild] | None = None
+    fault: str,
+    engine: type[Reconcile] = Reconcile,
+    rebuild: type[Rebuild] | None = None,
+    retention: ModuleType | None = None,
 ) -> tuple[int, str]:
-    """The seed of the first history that breaks a promise, and which. Of a ``rebuild``: among those that have one."""
+    """The seed of the first history that breaks a promise, and which.
+
+    Of a ``rebuild`` or ``retention``: among those that have one.
+    """
     for seed in (_FINDS.get(fault, 1), *range(1, _PATIENCE)):
         plan = scenario(seed)
         if rebuild is not None and not plan.rebuilt:
             continue
-        broken = happen(plan, engine=engine, rebuild=rebuild or Rebuild).broken
+        if retention is not None and not plan.aged:
+            continue
+        broken = happen(plan, engine, rebuild or Rebuild, retention or row_retention).broken
         if broken:
             return seed, broken
     raise AssertionError(f"the fault was not found in {_PATIENCE} histories")
@@ -93,6 +107,11 @@ def test_fault_in_a_rebuild_is_found(fault: str) -> None:
 def test_fault_in_what_is_restored_is_found(fault: str) -> None:
     with broken_restore(fault):
         print(f"{fault}: history {' '.join(map(str, _first_broken(fault, rebuild=Rebuild)))}")
+
+
+@pytest.mark.parametrize("fault", RETENTIONS)
+def test_fault_in_retention_is_found(fault: str) -> None:
+    print(f"{fault}: history {' '.join(map(str, _first_broken(fault, retention=broken_retention(fault))))}")
 
 
 @pytest.mark.parametrize("fault", ENGINES)

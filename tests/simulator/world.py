@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from checkback.maintain import row_retention
+from simulator import retention
 from simulator.check import Check
 from simulator.producers import Producers
 from simulator.rebuild import Rebuild
@@ -27,7 +29,10 @@ class World:
     def __init__(
         self, rules: Rules, transactions: Sequence[Transaction], tell: Callable[[str], object] = lambda _: None
     ) -> None:
-        """``tell`` is given what happens, in words."""
+        """``tell`` is given what happens, in words.
+
+        ``aged``: rows are removed; then half messages come through `land`. ``set_back``: ms, by all steps together.
+        """
         self.clock = 1  # 0 is no time in ROW
         self.tables = Tables()
         self.producers = Producers(transactions)
@@ -35,6 +40,9 @@ class World:
         self.check = Check(self.tables, self.producers)
         self.tell = tell
         self.rebuild = Rebuild
+        self.retention = row_retention
+        self.aged = False
+        self.set_back = 0
         self._landings = 0
 
     def stored(self, after: int = -1) -> int:
@@ -48,16 +56,41 @@ class World:
         Where there may be a rebuild, none lands before one that is there: which of two came first the tables tell by
         their store_timestamps alone.
         """
-        there = (half.store for half in self.tables.rows["half"] if (half.queue, half.offset) in keys)
+        there = (half.store for half in self.tables.landed["half"] if (half.queue, half.offset) in keys)
         return self.stored(max(there, default=-1) if self.reconcile.together else -1)
 
     def land_halves(self, halves: Sequence[Half]) -> None:
         """Append to `half`."""
+        halves = self._new(halves) if self.aged else halves
         self.tables.append("half", list(halves))
         for half in halves:
             immunity = "" if half.immunity < 0 else f", immune for {half.immunity} ms"
             more = f"{immunity}{f', delay {half.delay}' if half.delay else ''}{', committed' if half.committed else ''}"
             self.tell(f"half {half.queue}/{half.offset} lands: id {half.transaction}, born {half.born}{more}")
+
+    def _new(self, halves: Sequence[Half]) -> list[Half]:
+        """As landing.batch: without those whose place is taken, or was before it was removed."""
+        there = {(half.queue, half.offset) for half in self.tables.rows["half"]}
+        new = {(half.queue, half.offset): half for half in reversed(halves)}
+        return [half for key, half in reversed(new.items()) if key not in there and key[1] >= self.floor(key[0])]
+
+    def floor(self, queue: int) -> int:
+        """The lowest offset that a half queue still takes."""
+        return retention.floor(self.tables, queue)
+
+    def retain(self, history: int, size: int, crash: int | None) -> bool:
+        """`maintain` removes what is older; False = it crashed.
+
+        The history lasts longer than the clock is ever set back: by their times rows would be older than they are.
+        """
+        settings = retention.settings_of(history + self.set_back, self.reconcile.rules.max_age)
+        try:
+            done = retention.retain(self.tables, settings, self.clock, size, crash, self.retention)
+            self.tell(f"retention with a history of {settings.history()}: {done}")
+        except CrashError as error:
+            self.tell(f"retention with a history of {settings.history()}: CRASH {error}")
+            return False
+        return True
 
     def land_ops(self, ops: Sequence[Op]) -> None:
         """Append to `op`."""

@@ -51,6 +51,8 @@ _TIMES = {
 }
 #: Tables whose rows follow their half messages, in this order: without its delivery a decision would seem to wait.
 _FOLLOWING = ("op", "check_requests", "check_answers", "rejected", "decisions", "deliveries", "unpublished")
+#: Of these, rows without a half message may be of an op that waits for it: since it was read (rule 3).
+_OF_OPS = ("op", "rejected")
 _GIVEN_UP = ("discarded", "dead_letters", "operations")
 #: rows that are looked at together
 _TOGETHER = 2_000_000
@@ -128,6 +130,13 @@ class RowRetention:
             return None
         return max(min(horizon, horizon - self.now + ms_of(max(times))), of_table(self.tables) or 0)
 
+    def _read_by(self, horizon: int) -> int:
+        """Time of the last batch up to the horizon (ms; 0 = none): what landed before was read, and waits no more."""
+        files = self.tables.log("batches").data_files({"batch_time": (EPOCH, time_of(horizon))})
+        times = self._rows("batches", files, ("batch_time",)).column("batch_time")
+        last = pc.max(times.filter(pc.less_equal(times, _time(horizon)))).as_py()
+        return 0 if last is None else ms_of(last)
+
     def _remove_halves(self, horizon: int, outstanding: pa.Table) -> None:
         log = self.tables.open_log("half")
         self.removed["half"] = Removed()
@@ -146,11 +155,11 @@ class RowRetention:
         return expired_halves(halves, over, _time(horizon))
 
     def _remove_following(self, name: str, horizon: int, outstanding: pa.Table) -> None:
-        log = self.tables.open_log(name)
-        for group in self._groups(name, log, horizon):
+        log, before = self.tables.open_log(name), self._read_by(horizon) if name in _OF_OPS else horizon
+        for group in self._groups(name, log, before):
             there = self._halves_left(_ranges(group.rows), horizon, outstanding)
-            gone = orphans(group.rows, there, _TIMES[name], _time(horizon))
-            if name in ("decisions", "deliveries") and not self.dry_run:
+            gone = orphans(group.rows, there, _TIMES[name], _time(before))
+            if name in ("decisions", "deliveries", "rejected") and not self.dry_run:
                 gone &= self._answers_none(name, group.rows, horizon)
             self._remove(name, log, group, gone, horizon)
 
@@ -162,16 +171,15 @@ class RowRetention:
         return pa.concat_tables([left, going.filter(pa.array(~self._ended(going, horizon, outstanding)))])
 
     def _answers_none(self, name: str, rows: pa.Table, horizon: int) -> Mask:
-        """Mask of the rows that end no COMMIT that `decisions` still has: without them it would seem to be scheduled.
+        """Mask of the rows that end no COMMIT or op that is left: it would seem to be scheduled, or to decide.
 
-        It may lie in a mixed file, which stays. These rows, of `deliveries` and CANCELs, go after it.
+        It may lie in a mixed file, which stays. Rows of `deliveries` and `rejected`, and CANCELs, go after it.
         """
-        columns = (*KEY, "state", "deliver_at")
-        commits = self._rows("decisions", _within(self._files("decisions"), _ranges(rows)), columns)
-        commits = commits.filter(
-            pc.and_(pc.equal(commits.column("state"), "COMMIT"), commits.column("deliver_at").is_valid())
-        )
-        free = orphans(rows, commits, _TIMES[name], _time(horizon))
+        of, columns = ("op", KEY) if name == "rejected" else ("decisions", (*KEY, "state", "deliver_at"))
+        left = self._rows(of, _within(self._files(of), _ranges(rows)), columns)
+        if of == "decisions":
+            left = left.filter(pc.and_(pc.equal(left.column("state"), "COMMIT"), left.column("deliver_at").is_valid()))
+        free = orphans(rows, left, _TIMES[name], _time(horizon))
         if name == "decisions":
             free |= pc.fill_null(pc.not_equal(rows.column("state"), "CANCEL"), True).to_numpy()
         return free

@@ -40,7 +40,7 @@ def rejected_ops(actions: DataFrame, op: DataFrame, half: DataFrame) -> DataFram
     """Rows of `rejected` for the ops that were not applied.
 
     An op whose half is already decided (LATE_OP) is a harmless duplicate if group and transaction match the half's;
-    only otherwise it is rejected. The state no longer has the half's identity: `half` has.
+    only otherwise it is rejected. The state no longer has the half's identity: `half` has, until retention removes it.
     """
     about = actions.where(F.col("action").isin(int(Action.REJECT_OP), int(Action.LATE_OP)))
     about = about.select(*_ROW_AND_IDENTITY, "action", "detail", "batch_time").distinct()
@@ -57,6 +57,7 @@ def rejected_ops(actions: DataFrame, op: DataFrame, half: DataFrame) -> DataFram
     reason = (
         F.when(other_group, F.lit(REJECTION[Reason.WRONG_GROUP]))
         .when(other_id, F.lit(REJECTION[Reason.WRONG_TRANSACTION_ID]))
+        .when(late & F.col("owner").isNull(), F.lit(REJECTION[Reason.NO_HALF]))
         .when(~late, _text_of(F.col("detail")))
     )
     return judged.select(

@@ -1,0 +1,208 @@
+"""`checkback maintain`'s retention in a simulated world: the real RowRetention, on files made of the world's rows."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import pyarrow as pa
+
+from checkback.maintain import row_retention
+from checkback.settings import Settings
+from checkback.settings.model import Gateway, Retention, Transaction
+from checkback.storage import horizon as horizons
+from checkback.storage.horizon import floors_of
+from checkback.storage.log.snapshot_files import DataFile
+from checkback.storage.schemas import arrow_schema
+from checkback.storage.timestamps import time_of
+from simulator.reconcile import CrashError
+from simulator.tables import Batch, Op
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from types import ModuleType
+
+    from simulator.tables import Tables
+
+    Row = tuple[int, Any]
+
+TOPIC = "topics/payments"
+#: by table, the column of its rows' time, which is ``at`` there, or ``store`` (us)
+_TIMES = {
+    **dict.fromkeys(("half", "op"), "store_timestamp"),
+    TOPIC: "published_at",
+    "decisions": "decided_at",
+    "deliveries": "delivered_at",
+    "discarded": "discarded_at",
+    "check_requests": "requested_at",
+    "check_answers": "answered_at",
+    "rejected": "rejected_at",
+    "batches": "batch_time",
+}
+
+
+def settings_of(history: int, max_age: int) -> Settings:
+    """Times in ms."""
+    return Settings.model_construct(
+        retention=Retention.model_construct(history=timedelta(milliseconds=history)),
+        transaction=Transaction.model_construct(max_age=timedelta(milliseconds=max_age)),
+        gateway=Gateway.model_construct(dedup_window=timedelta(0)),
+    )
+
+
+def floor(tables: Tables, queue: int) -> int:
+    """The lowest offset that a half queue still takes."""
+    log: Any = _Log(_Lake(tables, 1, None), "half")
+    return floors_of(log, [queue]).get(queue, 0)
+
+
+def retain(
+    tables: Tables, settings: Settings, now: int, size: int, crash: int | None, rules: ModuleType = row_retention
+) -> str:
+    """One run over files of ``size`` rows; what it removed. Raises CrashError before commit number ``crash``.
+
+    ``rules``: a test gives a broken row_retention.
+    """
+    lake: Any = _Lake(tables, size, crash)
+    there = SimpleNamespace(exists=lambda _: True)
+    parts = {"rows_of": lake.rows_of, "rewritten": lake.rewritten, "write_rows": lake.write_rows, "DeltaLog": there}
+    with ExitStack() as stack:
+        stack.enter_context(patch.multiple(rules, **parts))
+        stack.enter_context(patch.object(horizons, "DeltaLog", there))
+        found = rules.RowRetention(lake, settings, [*_TIMES], now, False).run()
+    return ", ".join(f"{name} -{one.rows}" for name, one in found.items() if one.rows) or "nothing"
+
+
+class _Lake:
+    """The tables as storage.tables.Tables; a table's location is its name."""
+
+    readable, root = True, ""
+
+    def __init__(self, tables: Tables, size: int, crash: int | None) -> None:
+        self.tables = tables
+        self._left = crash
+        self._made = 0
+        self._files: dict[str, dict[str, list[Row]]] = {name: {} for name in (*_TIMES, "unpublished")}
+        for name in _TIMES:
+            rows = list(zip(tables.places[_own(name)], tables.rows[_own(name)], strict=True))
+            for first in range(0, len(rows), size):
+                self.add(name, rows[first : first + size])
+
+    def location(self, name: str) -> str:
+        return name
+
+    def log(self, name: str) -> _Log:
+        return _Log(self, name)
+
+    open_log = log
+
+    def files(self, name: str) -> list[DataFile]:
+        """With statistics of the time, and the number of rows."""
+        found = []
+        for path, rows in self._files[name].items():
+            times = [row.store // 1000 if hasattr(row, "store") else row.at for _, row in rows]
+            spans = {_TIMES[name]: (time_of(min(times)), time_of(max(times)))}
+            found.append(DataFile(path, len(rows), spans, len(rows)))
+        return found
+
+    def rows_of(self, path: str, name: str, columns: Sequence[str] = ()) -> pa.Table:
+        """As compaction.rows_of."""
+        schema = arrow_schema(name)
+        schema = pa.schema([schema.field(column) for column in columns or schema.names])
+        return pa.Table.from_pylist([_columns(name, row) for _, row in self._files[name][path]], schema)
+
+    def rewritten(self, name: str, root: str, paths: Sequence[str], left: Mapping[str, pa.Array]) -> list[list[Row]]:  # noqa: ARG002 - as compaction.rewritten
+        """The rows that stay."""
+        rows = [row for path in paths for row in zip(self._files[name][f"{name}/{path}"], left[path], strict=True)]
+        return [[row for row, stays in rows if stays.as_py()]]
+
+    def write_rows(self, name: str, root: str, rows: pa.Table) -> list[list[Row]]:  # noqa: ARG002 - as compaction.write_rows
+        """Rows of `batches`."""
+        place = {row: place for file in self._files[name].values() for place, row in file}
+        found = [_batch(row) for row in rows.to_pylist()]
+        last = {(row.app, row.batch): at for row, at in place.items()}
+        return [[(last[row.app, row.batch], row) for row in found]]
+
+    def add(self, name: str, rows: list[Row]) -> None:
+        """A file."""
+        self._made += 1
+        self._files[name][f"{name}/{self._made}"] = rows
+
+    def commit(self, name: str, old: Iterable[str], new: Iterable[list[Row]], versions: Mapping[str, int]) -> None:
+        """Replace these files."""
+        if self._left == 0:
+            raise CrashError(f"before a commit to {name}")
+        self._left = None if self._left is None else self._left - 1
+        for path in old:
+            del self._files[name][f"{name}/{path}"]
+        for rows in new:
+            self.add(name, rows)
+        kept = sorted(row for rows in self._files[name].values() for row in rows)
+        self.tables.keep(_own(name), kept, versions)
+
+
+class _Log:
+    """As storage.log.delta_log.DeltaLog."""
+
+    def __init__(self, lake: _Lake, name: str) -> None:
+        self._lake, self._name = lake, name
+
+    def data_files(self, within: object = None) -> list[DataFile]:  # noqa: ARG002 - statistics may always be missing
+        return self._lake.files(self._name)
+
+    def versions(self, apps: Iterable[str]) -> dict[str, int | None]:
+        return {app: self._lake.tables.last_version(_own(self._name), app) for app in apps}
+
+    def remove(self, old: Iterable[str], left: Iterable[list[Row]], versions: Mapping[str, int], changes: bool) -> bool:  # noqa: ARG002
+        self._lake.commit(self._name, old, left, versions)
+        return True
+
+    def commit_after(self, rows: object, found: object, versions: Mapping[str, int]) -> bool:  # noqa: ARG002
+        self._lake.commit(self._name, [], [], versions)
+        return True
+
+
+def _own(name: str) -> str:
+    return "topics" if name == TOPIC else name
+
+
+def _columns(name: str, row: Any) -> dict[str, Any]:
+    """A row by the columns that retention reads."""
+    if name == "batches":
+        return _of_batch(row)
+    time = {_TIMES[name]: row.store if hasattr(row, "store") else row.at * 1000}
+    if name == "rejected":
+        about = f'{{"queue_id":{row.row.queue},"queue_offset":{row.row.offset},'
+        return {"source": "op" if isinstance(row.row, Op) else "half", "raw": about, **time}
+    half = "half_" if name == TOPIC else ""
+    found = {f"{half}queue_id": row.queue, f"{half}queue_offset": row.offset, **time}
+    if name == "decisions":
+        found |= {"state": row.state, "deliver_at": row.deliver_at * 1000 or None}
+    return found
+
+
+def _of_batch(row: Batch) -> dict[str, Any]:
+    return {
+        "application": row.app,
+        "batch_id": row.batch,
+        "batch_time": row.at * 1000,
+        "finished_at": row.finished * 1000,
+        "committed": row.committed,
+        "scheduled": row.scheduled,
+        "delivered": row.delivered,
+        "table_versions": [],
+        "first_batch_id": row.first,
+        "first_batch_time": None if row.first_at is None else row.first_at * 1000,
+    }
+
+
+def _batch(row: Mapping[str, Any]) -> Batch:
+    def ms(name: str) -> Any:
+        return None if row[name] is None else round(row[name].timestamp() * 1000)
+
+    counts = row["committed"], row["scheduled"], row["delivered"]
+    named = row["application"], row["batch_id"], ms("batch_time"), ms("finished_at")
+    return Batch(*named, *counts, row["first_batch_id"], ms("first_batch_time"))

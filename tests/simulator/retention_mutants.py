@@ -1,0 +1,35 @@
+"""Retention with one fault put in: the simulator must find every one."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+from checkback.maintain import row_retention
+from checkback.reconcile import ended_transactions
+from simulator.mutants import broken_module
+
+#: what is wrong -> (as it stands, as it should not): in ended_transactions.py
+_RULES: dict[str, tuple[str, str]] = {
+    "scheduled ones are not owed": ('found.filter(pc.greater_equal(over, found.column("due_sum")))', "found"),
+    "ended since the horizon": ('decisions.filter(pc.less(decisions.column("decided_at"), horizon))', "decisions"),
+    "rows of what is owed": ('list(KEY), join_type="left anti"))\n\n\ndef _mask', "list(KEY)))\n\n\ndef _mask"),
+}
+#: likewise in row_retention.py
+_RUNS: dict[str, tuple[str, str]] = {
+    "offsets handed out again": ('last_of_queues(group.rows, gone) if name == "half" else {}', "{}"),
+    "floors recede": ("max(last + 1, before.get(queue, 0))", "last + 1"),
+    "the last batch is not waited for": ("min(horizon, horizon - self.now + ms_of(max(times)))", "horizon"),
+    "rejected ops decide": ('("decisions", "deliveries", "rejected")', '("decisions", "deliveries")'),
+    "waiting ops are gone": ("self._read_by(horizon) if name in _OF_OPS else horizon", "horizon"),
+}
+_AS_IT_IS = ("class RowRetention:", "class RowRetention:")
+RETENTIONS = (*_RULES, *_RUNS)
+
+
+def broken_retention(fault: str) -> Any:
+    """A row_retention with this fault."""
+    if fault in _RUNS:
+        return broken_module(row_retention, *_RUNS[fault])
+    with patch.dict("sys.modules", {ended_transactions.__name__: broken_module(ended_transactions, *_RULES[fault])}):
+        return broken_module(row_retention, *_AS_IT_IS)
