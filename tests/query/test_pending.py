@@ -17,12 +17,11 @@ from checkback.errors import SettingsError
 from checkback.query.answers import Answers
 from checkback.query.frames import Frames
 from checkback.query.json_lines import json_rows
-from checkback.query.pending_transactions import CONTENT
 from checkback.query.shown_rows import table
 from checkback.query.transaction_lineage import COLUMNS as LINEAGE_COLUMNS
 from checkback.settings import Settings
 from checkback.storage.log.commit_reader import CommitReader
-from checkback.storage.schemas import arrow_schema
+from checkback.storage.schemas import CONTENT, arrow_schema
 from checkback.storage.tables import Tables
 from checkback.storage.valid_texts import OVERTAKEN
 from support.pending_columns import COLUMNS, GROUP_COLUMNS

@@ -45,7 +45,7 @@ from checkback.storage.dataframes import frame
 from checkback.storage.files.paths import for_spark
 from checkback.storage.offset_ranges import within
 from checkback.storage.queue_owners import log_of_half, operators_queues
-from checkback.storage.schemas import arrow_schema
+from checkback.storage.schemas import CONTENT, arrow_schema
 from checkback.storage.spark_schemas import CHECK_REQUESTS, HALF
 from checkback.storage.starting_versions import first_read
 from checkback.storage.valid_texts import NOT_UTF8, OVERTAKEN, is_valid, valid_texts
@@ -369,7 +369,7 @@ def _counts(answers: pa.Table, last: int | None) -> pa.ChunkedArray:
 
 #: the columns in which a request and its half message are equal
 _SAME_HALF = ["queue_id", "queue_offset", "transaction_id", "producer_group", "real_topic", "born_timestamp"]
-_MESSAGE = StructType([HALF[name] for name in ("tags", "keys", "properties", "body")])
+_MESSAGE = StructType([HALF[name] for name in CONTENT])
 
 
 def wanting(requests: pa.Table, groups: Sequence[str], resumed: Collection[int]) -> pa.Table:

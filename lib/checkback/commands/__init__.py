@@ -22,6 +22,7 @@ MODULES = {
     "reconcile": ("reconcile",),
     "rebuild": ("reconcile",),
     "maintain": ("maintain",),
+    "erase": ("erase",),
     "status": ("status",),
     "outages": ("status",),
     "audit": ("audit",),

@@ -36,7 +36,7 @@ PAUSE_S = 1.0
 _MISSED_S = 60.0
 _RESTORED = "batches that the group has consumed are gone: the tables were restored from a backup"
 _IS_CONSUMED = "nothing to do: later batches are consumed, and what was published again is consumed again"
-_GONE = "the message is no longer in the topic's table"
+_GONE = "the message is no longer in the topic's table, or was erased"
 
 
 class ReaderThread:

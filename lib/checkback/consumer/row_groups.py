@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from checkback.filter import MessageSelector
     from checkback.storage.log.snapshot_files import DataFile
 
+    _Found = tuple[NDArray[np.int64], MessageKeys, NDArray[np.int64]]
+
 _SCHEMA = arrow_schema(TOPIC_PREFIX)
 _KEY = ["batch_id", "published_at", "queue_id", "half_queue_id", "half_queue_offset"]
 
@@ -209,7 +211,7 @@ def groups_of(files: Sequence[DataFile], wanted: WantedRows, selector: MessageSe
 
 def _groups_in(source: Any, wanted: WantedRows, selector: MessageSelector | None) -> Iterator[RowGroup]:
     chosen = () if selector is None else selector.columns
-    columns = [*_KEY, *chosen]
+    columns = [*_KEY, "erased_at", *chosen]
     file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us", pre_buffer=False)
     names = set(file.schema_arrow.names)
     for number in range(file.num_row_groups):
@@ -217,20 +219,33 @@ def _groups_in(source: Any, wanted: WantedRows, selector: MessageSelector | None
             continue
         read = file.read_row_group(number, [name for name in columns if name in names])
         conformed = _conform(read, columns)
-        found = wanted.of(conformed)
+        found = _left(wanted.of(conformed), conformed)
         if found is not None and selector is not None:
             places, keys, times = found
             selected = conformed.select(list(chosen))
             if len(places) < len(conformed):
                 selected = selected.take(places)
-            kept = np.flatnonzero(_booleans(selector.mask(selected)))
-            found = (places[kept], keys.take(kept), times[kept]) if len(kept) else None
+            found = _kept(found, _booleans(selector.mask(selected)))
         if found is not None:
             places, keys, times = found
             order = keys.order()
             if order is not None:
                 places, keys, times = places[order], keys.take(order), times[order]
             yield RowGroup(file, number, places, keys, times)
+
+
+def _left(found: _Found | None, rows: pa.Table) -> _Found | None:
+    """Those of the rows that are not erased."""
+    erased = rows.column("erased_at")
+    if found is None or erased.null_count == len(erased):
+        return found
+    return _kept(found, _booleans(erased.is_null())[found[0]])
+
+
+def _kept(found: _Found, mask: NDArray[np.bool_]) -> _Found | None:
+    places, keys, times = found
+    kept = np.flatnonzero(mask)
+    return (places[kept], keys.take(kept), times[kept]) if len(kept) else None
 
 
 def _conform(rows: pa.Table, columns: Sequence[str]) -> pa.Table:

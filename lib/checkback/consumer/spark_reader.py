@@ -45,7 +45,9 @@ def read(
     selector: MessageSelector | None = None,
     isolation: Literal["batch", "none"] = "batch",
 ) -> DataFrame:
-    """A topic's messages that the selector matches (None: all). Columns: ``topics/<topic>`` (docs/tables.md).
+    """A topic's messages that the selector matches (None: all), without erased ones.
+
+    Columns: ``topics/<topic>`` (docs/tables.md).
 
     ``isolation``: ``batch`` = only messages of batches that have their row in `batches`, as of this call; the table's
     version is fixed by it, so use the DataFrame within the time that VACUUM keeps files (`maintain.retention`). Runs a
@@ -67,7 +69,7 @@ def read(
         rows = tables.read(spark, name, version)
         cut = Cut.at(read_batches(SparkEngine(spark, tables)), None)
         rows = rows.where(F.lit(False)) if cut is None else cut.of(rows, name)
-    rows = whole_columns(rows, name)
+    rows = whole_columns(rows, name).where(F.col("erased_at").isNull())
     return rows if selector is None else rows.where(selector.column())
 
 
@@ -78,7 +80,7 @@ def read_stream(
     selector: MessageSelector | None = None,
     starting: Literal["first"] | datetime = "first",
 ) -> DataFrame:
-    """A topic's messages that the selector matches (None: all), as a stream. Columns: as of `read`.
+    """As `read`, as a stream.
 
     ``starting``: where a query without a checkpoint begins. ``first`` = all messages there are, a datetime with a time
     zone = messages whose ``published_at`` is at or after it; for one longer ago than half of `maintain.retention` the
@@ -100,7 +102,7 @@ def read_stream(
     options = {"skipChangeCommits": "true"}
     if since is not None:
         options |= options_since(since, newest, round(time.time() * 1000), settings.maintain.retention)
-    rows = whole_columns(tables.stream(spark, name, **options), name)
+    rows = whole_columns(tables.stream(spark, name, **options), name).where(F.col("erased_at").isNull())
     if since is not None:
         rows = rows.where(F.col("published_at") >= moment_column(time_of(since)))
     return rows if selector is None else rows.where(selector.column())
@@ -203,7 +205,7 @@ def _select(topic: str, batches: str) -> str:
     return f"""
         SELECT message.*, try_validate_utf8(CAST(message.body AS STRING)) AS body_text
         FROM {topic} AS message
-        WHERE EXISTS (
+        WHERE message.erased_at IS NULL AND (EXISTS (
             SELECT 1 FROM {batches} AS whole
             WHERE whole.batch_id = message.batch_id AND whole.batch_time = message.published_at
         ) OR EXISTS (
@@ -214,4 +216,4 @@ def _select(topic: str, batches: str) -> str:
             WHERE run.day = CAST(message.published_at AS DATE)
                 AND message.batch_id BETWEEN run.first_batch_id AND run.batch_id
                 AND message.published_at BETWEEN run.first_batch_time AND run.batch_time
-        )"""  # noqa: S608 - quoted names
+        ))"""  # noqa: S608 - quoted names

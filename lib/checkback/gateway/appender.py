@@ -23,7 +23,7 @@ from checkback.storage.files.fsync import UnflushedError
 from checkback.storage.files.object_store import is_registered
 from checkback.storage.log.delta_log import AlteredError, DeltaLog, UncommittedError
 from checkback.storage.parquet.parquet_files import FileWriter
-from checkback.storage.schemas import arrow_schema
+from checkback.storage.schemas import ERASED, arrow_schema
 from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
@@ -273,6 +273,7 @@ def half_rows_at(halves: Sequence[Half], queue_id: int, offsets: npt.NDArray[np.
     columns["queue_id"] = np.full(len(halves), queue_id)
     columns["queue_offset"] = offsets
     columns["properties"] = _maps(columns["properties"])
+    columns[ERASED] = pa.nulls(len(halves))
     columns["deliver_at"] = [None if at is None else at * 1000 for at in columns["deliver_at"]]
     return _table(arrow_schema("half"), columns, stored)
 

@@ -183,7 +183,7 @@ class HalfMessageWriter:
         known = self._cache.named(name)
         if known is not None:
             place = known.queue_id, known.queue_offset
-            if known.fingerprint != content:
+            if known.fingerprint and known.fingerprint != content:
                 return _other_content(*place)
             if known.state in _IN_VAIN:
                 return contradiction(known.state, known.reason, known.decided_at)

@@ -59,6 +59,16 @@ def added_since(place: str, log: Log, version: int) -> set[str]:
     }
 
 
+def removed_since(place: str, log: Log, version: int) -> set[str]:
+    """The files that the commit ``version`` or a later one has removed from the table. Raises StorageError."""
+    return {
+        unquote(action["path"])
+        for commit in log.commits
+        if commit >= version
+        for action in read_actions(place, commit, "remove")
+    }
+
+
 def remove_data(place: str, names: Iterable[str]) -> None:
     """Remove files of the table's folder. Raises StorageError; a rerun continues."""
     if is_registered(place):

@@ -78,7 +78,7 @@ def resume_at(
     """Append their messages as half messages, from the place ``first`` on. None if another operator was first.
 
     ``versions``: of the messages' applications, 0 where nothing is known (`next_versions`).
-    Raises RefusedError if one of the messages is not in `discarded`.
+    Raises RefusedError if one of the messages is not in `discarded`, or erased.
     """
     messages = dict(own_rows_at(store, "discarded", {one.place: one for one in some}))
     places = [Place(first.queue_id, first.queue_offset + number) for number in range(len(some))]
@@ -90,6 +90,8 @@ def resume_at(
                 f"transaction {one.place}",
                 "run `checkback reconcile`, which finishes its last batch, then again",
             )
+        if messages[one.place]["erased_at"] is not None:
+            raise RefusedError("was erased", f"transaction {one.place}", "nothing of it is left to publish")
         rows.append(half_row(messages[one.place], place, signed, now, again=one.resumed_from is not None))
     each = {app: versions.get(app, 0) for app in map(_application, some)}
     if not store.append("half", pa.concat_tables(rows), f"operator/{first.queue_id}", first.queue_offset, each):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from checkback.errors import CheckbackError, FencedError, SettingsError
 from checkback.operate.action import TRIES, Outcome, act, record
@@ -57,12 +58,14 @@ class RequestForAll:
 def resumable(
     store: OperatorTables, queue: int, group: str | None = None, since: datetime | None = None
 ) -> list[Discarded]:
-    """Those of `discarded` that are not resumed and recorded yet, and were not cancelled; by the time of the discard.
+    """Those of `discarded` that are not resumed and recorded yet, cancelled or erased; by the time of the discard.
 
     Rows of other writers that lack something are left out.
     ``queue``: that of resumed messages. Raises StorageError.
     """
-    rows = store.rows("discarded", {} if group is None else {"producer_group": [group]}, _DISCARDED).to_pylist()
+    mine = {} if group is None else {"producer_group": [group]}
+    found = store.rows("discarded", mine, [*_DISCARDED, "erased_at"])
+    rows = found.filter(pc.is_null(found.column("erased_at"))).select(list(_DISCARDED)).to_pylist()
     resumed = resumed_messages(store, queue)
     chosen = {}
     for row in (row for row in rows if None not in row.values()):

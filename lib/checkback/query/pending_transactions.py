@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from checkback.query.check_results import BROKEN_GROUPS, NEWEST_ANSWERS, hint_sql, no_answer_sql
 from checkback.query.engines.question import Question
+from checkback.storage.schemas import CONTENT
 from checkback.storage.timestamps import MOST
 from checkback.storage.valid_texts import NOT_UTF8
 
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
 
     from checkback.query.engines.engine import Value
     from checkback.settings import Settings
-
-#: columns of `pending` only with ``bodies``
-CONTENT = ("tags", "keys", "properties", "body")
 
 #: CTE `halves`: the undecided half messages, of each offset the first that landed, as in the segments; born_us: rule 4
 _HALVES = """

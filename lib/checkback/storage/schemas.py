@@ -67,6 +67,7 @@ HALF: Columns = (
     _column("keys", _STRING, "RocketMQ's KEYS"),
     _column("properties", _PROPERTIES, "other properties"),
     _column("body", _BINARY, "body of the message"),
+    _column("erased_at", _TIME, "when tags, keys, properties and body were erased; null = they were not"),
     _BORN,
     _column("store_timestamp", _TIME, "when it landed"),
     _column("check_immunity_s", _INT, "seconds without checks after birth; null = transaction.timeout"),
@@ -91,7 +92,7 @@ TOPIC: Columns = (
     _column("queue_id", _INT, "real_queue_id of the half message"),
     _TRANSACTION_ID,
     _GROUP,
-    *HALF[6:10],
+    *HALF[6:11],
     _BORN,
     _column("half_store_timestamp", _TIME, "when the half message landed"),
     _column("published_at", _TIME, "time of the batch that published it"),
@@ -152,18 +153,19 @@ CHECK_ANSWERS: Columns = (
 )
 REJECTED: Columns = (
     _column("source", _STRING, "kind of input: half or op"),
-    _column("raw", _STRING, "the input, at most its first 8 MiB; null = a file's error, or a count of lines"),
+    _column("raw", _STRING, "the input, at most its first 8 MiB; null = a file's error, a count of lines, or erased"),
     _column("reason", _STRING, "why it was rejected"),
     _column("file", _STRING, "source file; null = from the tables"),
     _column("rejected_at", _TIME, "when it was rejected"),
+    _column("erased_at", _TIME, "when `raw` was erased; null = it was not"),
 )
 OPERATIONS: Columns = (
     _column("at", _TIME, "when the op or half message landed, or the dead letter was resumed"),
     _column(
         "action",
         _STRING,
-        "RESOLVE_COMMIT, RESOLVE_ROLLBACK, CANCEL, RESUME, RESUME_DEAD_LETTER; for a consumer group RESET_POSITION, "
-        "REMOVE_TOPIC, REMOVE_GROUP",
+        "RESOLVE_COMMIT, RESOLVE_ROLLBACK, CANCEL, RESUME, RESUME_DEAD_LETTER, ERASE; for a consumer group "
+        "RESET_POSITION, REMOVE_TOPIC, REMOVE_GROUP",
     ),
     _column("actor", _STRING, "value of --actor"),
     _column("reason", _STRING, "value of --reason; for dead letters and consumer groups after the group's name"),
@@ -299,6 +301,10 @@ BATCH_TIMES: Mapping[str, str] = {
     "check_requests": "requested_at",
     "unpublished": "unpublished_at",
 }
+#: the columns of a message that an erasure empties
+CONTENT = ("tags", "keys", "properties", "body")
+#: when; only an erasure sets it
+ERASED = "erased_at"
 #: each query's source tables, in the order of its union, which is their order in Spark's offset log and progress
 SOURCES: Mapping[str, tuple[str, ...]] = {"reconcile": ("half", "op", "ticks"), "check": ("check_requests",)}
 

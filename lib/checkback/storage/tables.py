@@ -20,7 +20,7 @@ from checkback.storage.log.spark_log import CatalogName
 from checkback.storage.log.torn_commits import refuse_torn
 from checkback.storage.lru_cache import LruCache
 from checkback.storage.parquet.parquet_files import FILES_SCHEMA, FileWriter, files_of, to_files
-from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX, arrow_schema, properties_of
+from checkback.storage.schemas import ERASED, SCHEMAS, TOPIC_PREFIX, arrow_schema, properties_of
 from checkback.storage.spark_writer import SparkTable, SparkWriter
 from checkback.storage.table_locations import TableLocations
 
@@ -232,12 +232,17 @@ class Tables(TableLocations):
 
         ``number``: of the rows, see ``_files``. ``fence``: versions that other applications are expected at, and those
         to which the same commit advances them, unless Spark writes the table.
-        Columns are reordered to the table's schema; a missing one is an error. Without rows nothing is committed.
-        Returns False if (app, version) was committed already; always True if Spark writes the table.
+        Columns are reordered to the table's schema; a missing one, except erased_at, is an error. Without rows nothing
+        is committed. Returns False if (app, version) was committed already; always True if Spark writes the table.
         Raises StorageError if the table cannot be written, CheckbackError if another process writes for the same
         ``app`` concurrently, FencedError, with nothing appended, if the fence does not hold any more.
         """
-        rows = rows.select(*arrow_schema(name).names)
+        from pyspark.sql import functions as F
+
+        names = arrow_schema(name).names
+        if ERASED in names and ERASED not in rows.columns:
+            rows = rows.withColumn(ERASED, F.lit(None).cast("timestamp"))
+        rows = rows.select(*names)
         if not self.by_files:
             self._append_by_spark(rows, name, app, version)
             return True

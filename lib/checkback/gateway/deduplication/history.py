@@ -52,7 +52,7 @@ _END = datetime.max.replace(tzinfo=timezone.utc)
 _KEY = ("queue_id", "queue_offset")
 _IDENTITY = ("producer_group", "transaction_id")
 _ABOUT = (*_KEY, *_IDENTITY, "real_topic", "born_timestamp", "store_timestamp", "committed")
-_WHOLE = tuple(dict.fromkeys((*Half._fields, "store_timestamp")))
+_WHOLE = tuple(dict.fromkeys((*Half._fields, "store_timestamp", "erased_at")))
 _OP = (*_KEY, *first_op.COLUMNS)
 _DECISION = (*_KEY, *_IDENTITY, "state", "reason", "check_times", "decided_at", "deliver_at")
 #: the tables that a start reads

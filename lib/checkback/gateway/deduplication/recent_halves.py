@@ -32,7 +32,8 @@ def entries_of(rows: pa.Table) -> RememberedColumns:
         queue_ids=_integers(rows.column("queue_id")),
         offsets=_integers(rows.column("queue_offset")),
         names=joined_names(rows.column("producer_group"), rows.column("transaction_id")),
-        fingerprints=fingerprints(rows),
+        # What is erased cannot be compared: 0 = unknown.
+        fingerprints=np.where(np.asarray(rows.column("erased_at").is_null()), fingerprints(rows), 0),
         topics=_shared_texts(rows.column("real_topic")),
         born=_us(rows, "born_timestamp", stored) // 1000,
         stored=stored // 1000,

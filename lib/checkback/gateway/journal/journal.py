@@ -11,6 +11,7 @@ import os
 import secrets
 import sqlite3
 import threading
+import time
 from collections import deque
 from contextlib import ExitStack, closing, suppress
 from typing import TYPE_CHECKING
@@ -45,6 +46,8 @@ _SPARE = 64 << 20
 #: files that it must be possible to make there: SQLite's, those of large contents, those of the tables
 _FILES = 16
 _BUSY_S = 10.0
+#: longest time that the disk keeps records that are in the tables, as free pages, too: they may be erased there (s)
+SCRUBBED_S = 600.0
 #: the files that rows name: their numbers, where they end at least, the last row
 _NAMED = "SELECT segment, max(place + size), max(position) FROM record WHERE segment > 0 GROUP BY segment"
 #: bytes that a message or an op takes in memory until it is in the tables, besides its content: cached, and noted here
@@ -81,6 +84,9 @@ class Journal:
         self._counting = threading.Lock()
         self._writing = threading.Lock()
         self._flushed = self._deleted = 0
+        #: up to which position the file has no trace of the records left, and when it was looked at
+        self._scrubbed = -1
+        self._scrubbed_at = time.monotonic()
         self._sync = sync
         refuse_parts(folder, self.path)
         self._lock = exclusive(folder)
@@ -373,24 +379,46 @@ class Journal:
         free, needed = disk.f_bavail * disk.f_frsize, _SPARE + self._size
         return None if free > needed else f"on its disk {free >> 20} MiB are free, {-(-needed >> 20)} MiB are needed"
 
-    def make_room(self) -> None:
-        """If there is none, delete what is in the tables now, and not with later appends: they may be refused."""
-        if self._flushed == self._deleted or self.room():
+    def due(self, now: float) -> bool:
+        """Is there something for `make_room` to do? ``now``: monotonic s."""
+        return self._stale(now) or not self.room()
+
+    def _stale(self, now: float) -> bool:
+        return self._flushed > self._scrubbed and now - self._scrubbed_at > SCRUBBED_S
+
+    def make_room(self, now: float) -> None:
+        """If there is none, delete what is in the tables now, and not with later appends: they may be refused.
+
+        Now and then so that nothing of it is left in the file. ``now``: monotonic s.
+        """
+        stale = self._stale(now)
+        if not stale and (self._flushed == self._deleted or self.room()):
             return
         with self._writing, suppress(sqlite3.Error):
             if self._flushed == self.position:
                 note(self._lock)  # no record is left whose position the next start could find
             self._clear()
+            if stale:
+                self._scrubbed_at = now
+                self._scrub()
 
     def _clear(self) -> None:
         self._gone(self._delete(1 << 62), current=True)
         self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def _scrub(self) -> None:
+        """Write the file anew, without free pages."""
+        position = self._flushed
+        self._writer.execute("VACUUM")
+        self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._scrubbed = position
 
     def close(self) -> None:
         """Delete what is in the tables, and release the journal."""
         note(self._lock)
         with suppress(sqlite3.Error):
             self._clear()
+            self._scrub()
         for db in (self._reader, self._writer):
             with suppress(sqlite3.Error):
                 db.close()

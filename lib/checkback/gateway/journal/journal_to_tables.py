@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -54,7 +55,7 @@ class JournalToTables:
 
         Raises what `Appender.append` raises, and StorageError if the journal cannot be read.
         """
-        self._journal.make_room()
+        self._journal.make_room(time.monotonic())
         for table in self._tables.values():
             table.settle()
         # Step 1
@@ -124,7 +125,7 @@ class JournalToTablesLoop:
                 # a flush that began before `close` may have failed for a reason that is gone: another follows
                 last = self._closed
                 try:
-                    due = self._journal.rows or not self._journal.room()
+                    due = self._journal.rows or self._journal.due(time.monotonic())
                     records = await loop.run_in_executor(thread, self._to_tables.flush) if due else []
                 except Exception as error:
                     self._failed = True

@@ -20,7 +20,7 @@ from checkback.storage.arrow_streams import to_stream
 from checkback.storage.failure_scope import as_reason
 from checkback.storage.files import table_files
 from checkback.storage.parquet.parquet_files import MOST_ROWS, file_rows
-from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema
+from checkback.storage.schemas import CONTENT, TOPIC_PREFIX, arrow_schema
 from checkback.storage.spark_schemas import HALF
 
 if TYPE_CHECKING:
@@ -95,8 +95,7 @@ def _topics(
             "half_queue_id": "queue_id",
             "half_queue_offset": "queue_offset",
             "queue_id": "real_queue_id",
-            **{name: name for name in ("transaction_id", "producer_group", "tags", "keys", "properties", "body")},
-            "born_timestamp": "born_timestamp",
+            **{name: name for name in ("transaction_id", "producer_group", *CONTENT, "erased_at", "born_timestamp")},
             "half_store_timestamp": "store_timestamp",
         },
         _stamp("published_at", len(rows), wanted),

@@ -54,15 +54,15 @@ class FileStatistics:
         """As in the log, for a file of this many rows.
 
         Each column is in ``nullCount``: deltalake's datasets (delta-rs 1.6) take one that is missing there, also from
-        empty maps, for a column without any value, and skip the file.
+        empty maps, or has no bounds, for a column without any value, and skip the file.
         """
-        if not self._nulls:
+        most = {column: _greatest(most) for column, (_, most) in self._spans.items()}
+        if not self._nulls or None in most.values():
             return json.dumps({"numRecords": rows})
-        most = {column: found for column, (_, most) in self._spans.items() if (found := _greatest(most)) is not None}
         return json.dumps(
             {
                 "numRecords": rows,
-                "minValues": {column: _least(least) for column, (least, _) in self._spans.items() if column in most},
+                "minValues": {column: _least(least) for column, (least, _) in self._spans.items()},
                 "maxValues": most,
                 "nullCount": self._nulls,
             }

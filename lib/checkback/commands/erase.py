@@ -1,0 +1,128 @@
+"""`checkback erase`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from checkback.commands.options import OBJECTS, Change, app, command
+from checkback.commands.printing import Done, Plan, change
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from checkback.maintain.erasure import Erasable, Erasure
+    from checkback.operate.operations import OperatorSignature
+    from checkback.settings import Settings
+
+
+@command(app, panel=OBJECTS)
+def erase(
+    options: Change,
+    key: Annotated[str | None, typer.Option("--key", metavar="K", help="Messages with this key.")] = None,
+    transaction: Annotated[
+        str | None, typer.Option("--transaction", metavar="TX", help="Messages of this transaction id.")
+    ] = None,
+    group: Annotated[str | None, typer.Option("--group", metavar="G", help="Only this producer group's.")] = None,
+    where: Annotated[
+        str | None,
+        typer.Option("--where", metavar="SQL92", help="Messages of --group, as \"properties.customer = '17'\"."),
+    ] = None,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="End those that are pending (ROLLBACK) or scheduled (CANCEL) first.")
+    ] = False,
+    now: Annotated[
+        bool, typer.Option("--now", help="Remove the files before from the disk now, and time travel with them.")
+    ] = False,
+) -> None:
+    """Empty messages of body, keys, tags and properties in all tables: their rows stay, with ids and times."""
+    from checkback.maintain.erasure import Erasure
+    from checkback.maintain.erasure_selection import Selection
+    from checkback.operate.operations import OperatorSignature
+    from checkback.storage.tables import Tables
+
+    signed = OperatorSignature.of(options.actor, options.reason)
+    selection = Selection.of(key, transaction, group, where)
+    settings = options.settings()
+    erasure = Erasure(Tables.of(settings.storage), selection)
+    found = erasure.find()
+    if found.owed and not cancel:
+        raise found.refusal()
+    rows = {name: number for name, number in found.rows.items() if number}
+    shown = {"done": False, "action": "ERASE", "messages": found.messages.num_rows, "rows": rows}
+    nothing = not rows and not now
+    plan = Plan(("table", "rows"), list(rows.items()), list(_lines(found, now, nothing)), shown, nothing)
+    change(options, plan, lambda: _erased(settings, erasure, signed, cancel, now))
+
+
+def _lines(found: Erasable, now: bool, nothing: bool) -> Iterator[str]:
+    if nothing:
+        yield "There is nothing to erase."
+        return
+    for state, number in sorted(Counter(row["state"] for row in found.owed).items()):
+        yield f"{number} {state}: ended first; run this again once `checkback reconcile` has decided."
+    if not found.owed:
+        yield f"ERASE: {found.messages.num_rows} messages lose body, keys, tags and properties. There is no way back."
+        files = "are removed now, and time travel with them" if now else "leave the disk after maintain.retention"
+        yield f"The files before {files}."
+
+
+def _erased(settings: Settings, erasure: Erasure, signed: OperatorSignature, cancel: bool, now: bool) -> Iterator[Done]:
+    from checkback.operate.erased import record
+    from checkback.operate.operator_tables import open_tables
+
+    with erasure.lock():
+        found = erasure.find()
+        if found.owed and cancel:
+            yield from _ended(settings, found, signed)
+            return
+        at = datetime.now(timezone.utc)
+        if not found.owed:
+            with open_tables(settings) as store:
+                record(store, found.messages.to_pylist(), signed, at)
+        erasure.erase(found, at)
+        rows = {name: number for name, number in found.rows.items() if number}
+        text = f"Erased {found.messages.num_rows} messages, {sum(rows.values())} rows." if rows else ""
+        yield Done(text, {"done": True, "action": "ERASE", "messages": found.messages.num_rows, "rows": rows})
+        if now:
+            kept = erasure.remove_files(round(at.timestamp() * 1000))
+            yield Done("\n".join(kept or ["The files before are removed."]), None)
+
+
+def _ended(settings: Settings, found: Erasable, signed: OperatorSignature) -> Iterator[Done]:
+    """Roll back what is pending, cancel what is scheduled."""
+    from checkback.operate.action import act
+    from checkback.operate.operations import CANCEL
+    from checkback.operate.permissions import RefusedError
+    from checkback.operate.request import Request, tables_for
+
+    if any(row["state"] == "unpublished" for row in found.owed):
+        raise found.refusal()
+    refused: list[RefusedError] = []
+    for row in found.owed:
+        state = "ROLLBACK" if row["state"] == "pending" else CANCEL
+        request = Request.of(
+            row["transaction_id"],
+            row["producer_group"],
+            row["queue_id"],
+            row["queue_offset"],
+            signed.actor,
+            signed.reason,
+            state,
+        )
+        try:
+            with tables_for(settings, request) as store:
+                act(store, request.asked, settings.operator.queue, request.action(settings.operator.queue, _now))
+        except RefusedError as error:  # an op has landed: it ends without us
+            refused.append(error)
+    number = len(found.owed) - len(refused)
+    already = f"; {len(refused)} have an op already" if refused else ""
+    text = f"Ended {number}{already}. Erased nothing yet: run this again once `checkback reconcile` has decided."
+    yield Done(text, {"done": False, "action": "ERASE", "ended": number})
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)

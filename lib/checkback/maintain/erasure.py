@@ -1,0 +1,245 @@
+"""Erasure: what identifies a person is taken out of messages; rows, ids and times stay.
+
+The files that hold such messages are replaced by ones without, in one commit a table, `half` last: a run that breaks
+off is continued by the same command, because what is left is still selected. Streams do not see the commits
+(dataChange=false), as of a compaction. The files before them leave the disk as those of a compaction do, with
+`maintain`, or at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkback.errors import CheckbackError, FencedError, SettingsError
+from checkback.maintain import table_folder
+from checkback.maintain.compaction import rows_of, write_rows
+from checkback.maintain.erasure_selection import SELECTED_BY, WHO, erased, keyed, owed
+from checkback.maintain.maintenance import LOCK, names
+from checkback.maintain.streams import readers, removal_hold
+from checkback.reconcile.publish.published_notes import notes_of
+from checkback.settings.values import SHORTEST_RETENTION
+from checkback.storage.files.object_store import concurrently
+from checkback.storage.lock import exclusive_lock
+from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema
+from checkback.storage.timestamps import EPOCH, ms_of
+from checkback.storage.valid_texts import valid_texts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from datetime import datetime
+
+    from checkback.maintain.erasure_selection import Mask, Selection
+    from checkback.maintain.file_retention import Reader
+    from checkback.storage.log.snapshot_files import DataFile
+    from checkback.storage.tables import Tables
+
+_T = TypeVar("_T")
+#: the application, of Delta's transaction identifiers, whose version is the time of the last erasure in a table (ms)
+ERASURE = "erasure"
+#: other tables than those of topics that hold messages
+_HOLD = ("unpublished", "dead_letters", "discarded", "rejected", "half")
+_HALF_PLACE = ("half_queue_id", "half_queue_offset")
+
+
+@dataclass(frozen=True)
+class Erasable:
+    """What a selection finds: ``messages``: WHO and ``real_topic``, each once; by table the rows; who is still owed."""
+
+    messages: pa.Table
+    rows: Mapping[str, int]
+    owed: Sequence[Mapping[str, Any]]
+    masks: Mapping[str, Sequence[tuple[DataFile, Mask]]] = field(repr=False)
+
+    def refusal(self) -> OwedError:
+        """Why it is not erased as it is. Some must be ``owed``."""
+        states = Counter(row["state"] for row in self.owed)
+        one = self.owed[0]
+        where = f"transaction {one['queue_id']}/{one['queue_offset']}"
+        if states["unpublished"]:
+            fix = "mend the topic's table: `checkback tx list --state unpublished` says why"
+            return OwedError(f"waits in `unpublished` ({states['unpublished']} such messages)", where, fix)
+        many = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
+        return OwedError(f"has not ended (in all {many})", where, "wait, or give --cancel to end them")
+
+
+class OwedError(CheckbackError):
+    """Messages that have not ended cannot be erased: what became of them could not be told any more."""
+
+
+@dataclass(frozen=True)
+class Erasure:
+    """An erasure of the messages of a selection. Raises StorageError, and SettingsError where Spark alone writes."""
+
+    tables: Tables
+    selection: Selection
+
+    def __post_init__(self) -> None:
+        if not self.tables.by_files:
+            fix = "there write `erased_at` and nulls with SQL, table by table, then VACUUM"
+            raise SettingsError("erase works on tables in local folders and object stores", "storage", fix)
+        for name in self._names():
+            if not self.tables.log(name).maintainable():
+                raise SettingsError(
+                    "somebody has clustered, partitioned or altered the table", name, "undo it (docs/tables.md)"
+                )
+
+    def lock(self) -> AbstractContextManager[object]:
+        """Neither `maintain` nor another erasure may run meanwhile. Raises FencedError."""
+        return exclusive_lock(self.tables, LOCK)
+
+    def find(self) -> Erasable:
+        """What there is to erase now."""
+        schema = arrow_schema("half")
+        empty = pa.schema([schema.field(each) for each in (*WHO, "real_topic")]).empty_table()
+        parts = [
+            part.cast(empty.schema) for name in self._names() if name != "rejected" for part in self._selected(name)
+        ]
+        messages = pa.concat_tables([empty, *parts]).group_by([*WHO, "real_topic"]).aggregate([])
+        messages = messages.group_by(list(WHO)).aggregate([("real_topic", "min")]).rename_columns([*WHO, "real_topic"])
+        masks = {name: list(self._masks(name, messages)) for name in self._names()}
+        rows = {name: sum(int(mask.sum()) for _, mask in found) for name, found in masks.items()}
+        return Erasable(messages, rows, self._owed(masks["half"]) if "half" in masks else (), masks)
+
+    def erase(self, found: Erasable, at: datetime) -> None:
+        """Erase it, within `lock`. Raises OwedError if some of it has not ended."""
+        if found.owed:
+            raise found.refusal()
+        time = pa.scalar(at, arrow_schema("half").field("erased_at").type)
+        for name, files in found.masks.items():
+            if not files:
+                continue
+            place = f"{self.tables.location(name)}/"
+            new = [
+                written
+                for file, mask in files
+                for written in write_rows(name, self.tables.root, erased(rows_of(file.path, name), mask, time))
+            ]
+            old = [file.path.removeprefix(place) for file, _ in files]
+            if not self.tables.open_log(name).remove(old, new, {ERASURE: ms_of(at)}, changes=False):
+                raise FencedError("another process has rewritten files of the table", name, "run it again")
+
+    def remove_files(self, now: int) -> list[str]:
+        """Remove the files that are not current, of the tables in which anything was ever erased.
+
+        Except those that a stream of ours has yet to read, and those younger than an hour that no commit has removed:
+        they may be of one still to come. ``now``: ms. Returns why files had to stay, a line each.
+        """
+        held = removal_hold(self.tables, None)
+        if held is not None:
+            return [held]
+        mine = readers(self.tables, None)
+        those = [name for name in self._names() if self.tables.log(name).versions([ERASURE])[ERASURE] is not None]
+        return [why for name in those if (why := self._remove_files(name, [one for _, one in mine.get(name, ())], now))]
+
+    def _remove_files(self, name: str, mine: Sequence[Reader], now: int) -> str | None:
+        place, log = self.tables.location(name), self.tables.open_log(name)
+        entries = table_folder.read_log(place)
+        lying = table_folder.data_files(place)
+        old = lying.keys() - log.paths()
+        before = now - SHORTEST_RETENTION // timedelta(milliseconds=1)
+        since = min((version for version, at in entries.commits.items() if at >= before), default=log.version() + 1)
+        young = {path for path in old if lying[path].written >= before}
+        old -= young - table_folder.removed_since(place, entries, since)
+        needed = set[str]().union(
+            *(log.paths(max(one.snapshot, entries.readable())) for one in mine if one.snapshot is not None)
+        )
+        unread = min((one.unread for one in mine), default=log.version() + 1)
+        needed |= table_folder.added_since(place, entries, unread)
+        log.flush()
+        table_folder.remove_data(place, sorted(old - needed))
+        left = len(old & needed)
+        return (
+            f"{name}: {left} files stay until `reconcile` has read them; then run `checkback maintain`"
+            if left
+            else None
+        )
+
+    def _names(self) -> list[str]:
+        """The tables that hold messages, `half` last."""
+        there = names(self.tables.root)
+        return [*(name for name in there if name.startswith(TOPIC_PREFIX)), *(name for name in _HOLD if name in there)]
+
+    def _selected(self, name: str) -> Iterator[pa.Table]:
+        """WHO and real_topic of the rows that the selection itself finds in a table, by file."""
+        place = _HALF_PLACE if _HALF_PLACE[0] in arrow_schema(name).names else WHO[:2]
+        topic = {"dead_letters": "topic", "half": "real_topic", "discarded": "real_topic", "unpublished": "real_topic"}
+        columns = [*place, *SELECTED_BY, *([topic[name]] if name in topic else [])]
+
+        def found(file: DataFile) -> pa.Table:
+            rows = valid_texts(rows_of(file.path, name, columns))
+            rows = rows.filter(pa.array(self.selection.mask(rows)))
+            topics = rows.column(topic[name]) if name in topic else [name.removeprefix(TOPIC_PREFIX)] * len(rows)
+            return pa.table([*(rows.column(each) for each in (*place, *WHO[2:])), topics], [*WHO, "real_topic"])
+
+        return self._each(name, found)
+
+    def _masks(self, name: str, messages: pa.Table) -> Iterator[tuple[DataFile, Mask]]:
+        """The files of a table with rows to erase, and which rows these are."""
+        if name == "rejected":
+            columns: Sequence[str] = ("source", "raw", "erased_at")
+        else:
+            place = _HALF_PLACE if _HALF_PLACE[0] in arrow_schema(name).names else WHO[:2]
+            columns = (*place, *WHO[2:], "erased_at")
+
+        def mask(file: DataFile) -> tuple[DataFile, Mask]:
+            rows = valid_texts(rows_of(file.path, name, columns))
+            if name == "rejected":
+                return file, self.selection.mask_rejected(rows)
+            return file, keyed(rows.rename_columns([*WHO, "erased_at"]), messages)
+
+        within = None if name == "rejected" else {columns[1]: _span(messages)}
+        if name == "rejected" or len(messages):
+            yield from ((file, found) for file, found in self._each(name, mask, within) if found.any())
+
+    def _owed(self, halves: Sequence[tuple[DataFile, Mask]]) -> list[dict[str, Any]]:
+        parts = [valid_texts(rows_of(file.path, "half", WHO)).filter(pa.array(mask)) for file, mask in halves]
+        if not parts:
+            return []
+        messages = pa.concat_tables(parts)
+        span = {"queue_offset": _span(messages)}
+
+        def there(name: str, *more: str) -> pa.Table:
+            columns = (*WHO, *more)
+            found = list(self._each(name, lambda file: valid_texts(rows_of(file.path, name, columns)), span))
+            return pa.concat_tables(
+                [pa.schema([arrow_schema(name).field(one) for one in columns]).empty_table(), *found]
+            )
+
+        decisions = there("decisions", "state", "deliver_at", "decided_at")
+        # A batch decides before all else of it is there.
+        last = max((file.spans.get("batch_time", (EPOCH, EPOCH))[1] for file in self._files("batches")), default=EPOCH)
+        done = pc.less_equal(decisions.column("decided_at"), pa.scalar(last, decisions.schema.field("decided_at").type))
+        return owed(messages, decisions.filter(done), there("deliveries"), self._waiting())
+
+    def _waiting(self) -> pa.Table:
+        """WHO of the messages that wait in `unpublished`."""
+        columns = (*_HALF_PLACE, *WHO[2:], "real_topic", "application", "batch_id")
+        schema = pa.schema([arrow_schema("unpublished").field(name) for name in columns])
+        parts = list(self._each("unpublished", lambda file: valid_texts(rows_of(file.path, "unpublished", columns))))
+        rows = pa.concat_tables([schema.empty_table(), *parts])
+        whose = list(zip(*(rows.column(name).to_pylist() for name in columns[4:]), strict=True))
+        keys = sorted({(topic, app) for topic, app, _ in whose if topic is not None and app is not None})
+        notes = notes_of(None, self.tables, keys) if keys else {}
+        waits = [batch is None or batch > notes.get((topic, app), -1) for topic, app, batch in whose]
+        return rows.filter(pa.array(waits, pa.bool_())).select(list(columns[:4])).rename_columns(list(WHO))
+
+    def _files(self, name: str, within: Mapping[str, tuple[Any, Any]] | None = None) -> list[DataFile]:
+        return self.tables.log(name).data_files(within) if DeltaLog.exists(self.tables.location(name)) else []
+
+    def _each(
+        self, name: str, read: Callable[[DataFile], _T], within: Mapping[str, tuple[Any, Any]] | None = None
+    ) -> Iterator[_T]:
+        yield from concurrently(self.tables.root, read, self._files(name, within))
+
+
+def _span(rows: pa.Table) -> tuple[int, int]:
+    found = pc.min_max(rows.column("queue_offset")).as_py()
+    return found["min"] or 0, found["max"] or 0

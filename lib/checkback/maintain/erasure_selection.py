@@ -1,0 +1,191 @@
+"""Which rows an erasure concerns, and what is left of them. Pure: Arrow tables in, tables and masks out."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkback.errors import SettingsError
+from checkback.filter import MessageSelector
+from checkback.messages.half import FIRST_PLACE, RESUMED_FROM, parse_place
+from checkback.storage.schemas import CONTENT, arrow_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    Mask = NDArray[np.bool_]
+
+#: what names a message in every table
+WHO = ("queue_id", "queue_offset", "transaction_id", "producer_group")
+#: what a selection reads of it
+SELECTED_BY = ("transaction_id", "producer_group", "tags", "keys", "properties", "erased_at")
+_NONE, _KEYS = pa.scalar(""), " "
+_QUOTED_OR_PREFIX = re.compile(r"'(?:[^']|'')*'|\bproperties\s*\.\s*")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Messages by one of their keys, by their transaction, or by an SQL92 expression, and then of one group."""
+
+    key: str | None = None
+    transaction: str | None = None
+    group: str | None = None
+    where: MessageSelector | None = None
+
+    @classmethod
+    def of(cls, key: str | None, transaction: str | None, group: str | None, where: str | None) -> Selection:
+        """The options of `checkback erase`. Raises SettingsError, SelectorError."""
+        if sum(each is not None for each in (key, transaction, where)) != 1:
+            raise SettingsError("say which messages", "--key, --transaction, --where", "give one of them")
+        if "" in (key, transaction, group, where):
+            raise SettingsError("is empty", "--key, --transaction, --group, --where", "say which messages")
+        if where is None:
+            return cls(key, transaction, group)
+        if group is None:
+            raise SettingsError("an expression selects of one producer group", "--where", "give --group, too")
+        plain = _QUOTED_OR_PREFIX.sub(lambda found: found[0] if found[0].startswith("'") else "", where)
+        return cls(group=group, where=MessageSelector.by_sql(plain))
+
+    def mask(self, rows: pa.Table) -> Mask:
+        """Which rows are selected, and not erased yet. ``rows``: SELECTED_BY, `valid_texts`."""
+        found = pc.is_null(rows.column("erased_at"))
+        for name, wanted in (("transaction_id", self.transaction), ("producer_group", self.group)):
+            if wanted is not None:
+                found = pc.and_(found, pc.equal(pc.fill_null(rows.column(name), _NONE), wanted))
+        if self.key is not None:
+            # RocketMQ separates the keys of a message by spaces.
+            padded = pc.binary_join_element_wise(_NONE, pc.fill_null(rows.column("keys"), _NONE), _NONE, _KEYS)
+            found = pc.and_(found, pc.match_substring(padded, f"{_KEYS}{self.key}{_KEYS}"))
+        if self.where is not None:
+            found = pc.and_(found, self.where.mask(rows))
+        return _mask(found)
+
+    def mask_rejected(self, rows: pa.Table) -> Mask:
+        """Which rows of `rejected` are of selected messages. ``rows``: source, raw, erased_at.
+
+        An input that is not JSON is selected if it contains the key or the transaction id.
+        """
+        texts = rows.column("raw").to_pylist()
+        ours = _mask(pc.fill_null(pc.equal(rows.column("source"), "half"), False))
+        messages = [_message(text) if mine and text else None for text, mine in zip(texts, ours, strict=True)]
+        schema = pa.schema([arrow_schema("half").field(name) for name in SELECTED_BY])
+        parsed = pa.Table.from_pylist([message or {} for message in messages], schema)
+        parsed = parsed.set_column(SELECTED_BY.index("erased_at"), "erased_at", rows.column("erased_at"))
+        found: Mask = self.mask(parsed) & np.array([message is not None for message in messages], bool)
+        text = self.key or self.transaction
+        if text is not None:
+            unread = [message is None and text in (raw or "") for message, raw in zip(messages, texts, strict=True)]
+            found |= np.array(unread, bool) & ours & _mask(pc.is_null(rows.column("erased_at")))
+        return found
+
+
+def _message(text: str) -> dict[str, Any] | None:
+    """The fields of a half message by which it is selected; None = it is no JSON object."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    properties = found.get("properties")
+    texts = {name: _text(found.get(name)) for name in SELECTED_BY[:4]}
+    pairs = [(str(name), str(value)) for name, value in properties.items()] if isinstance(properties, dict) else []
+    return {**texts, "properties": [(_valid(name), _valid(value)) for name, value in pairs]}
+
+
+def _text(value: object) -> str | None:
+    if isinstance(value, list):
+        value = _KEYS.join(map(str, value))
+    return None if value is None else _valid(str(value))
+
+
+def _valid(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
+def keyed(rows: pa.Table, messages: pa.Table) -> Mask:
+    """Which rows are of these messages, and not erased yet. ``rows``: WHO, erased_at; ``messages``: WHO."""
+    numbered = _named(rows).append_column("row", pa.array(np.arange(rows.num_rows)))
+    found = numbered.join(_named(messages).group_by(list(WHO)).aggregate([]), list(WHO), join_type="left semi")
+    mask = np.zeros(rows.num_rows, bool)
+    mask[found.column("row").to_numpy()] = True
+    there = _mask(pc.is_null(rows.column("erased_at")))
+    return np.logical_and(mask, there)
+
+
+def _mask(values: pa.Array | pa.ChunkedArray) -> Mask:
+    found: Mask = np.asarray(values)
+    return found
+
+
+def _named(rows: pa.Table) -> pa.Table:
+    """WHO without nulls, which equal nothing."""
+    schema = arrow_schema("half")
+    columns = [
+        pc.fill_null(rows.column(name), pa.scalar("" if at > 1 else -1, schema.field(name).type))
+        for at, name in enumerate(WHO)
+    ]
+    return pa.table(columns, names=list(WHO))
+
+
+def erased(rows: pa.Table, mask: Mask, at: pa.Scalar) -> pa.Table:
+    """The rows with those of the mask emptied: of CONTENT, or `raw`, and ``erased_at`` set.
+
+    What is left of properties says of which discarded message this one was made.
+    """
+    number = rows.num_rows
+    places = pa.array(np.arange(number), mask=mask)
+    for name in (*CONTENT, "raw"):
+        index = rows.schema.get_field_index(name)
+        if index < 0:
+            continue
+        column = rows.column(index)
+        if name == "properties":
+            origins = [_origin(each) for each in column.filter(pa.array(mask)).to_pylist()]
+            column = pa.chunked_array([*column.chunks, pa.array(origins, column.type)], column.type)
+            taken = np.arange(number)
+            taken[mask] = number + np.arange(len(origins))
+            rows = rows.set_column(index, rows.schema.field(index), column.take(pa.array(taken)))
+        else:
+            rows = rows.set_column(index, rows.schema.field(index), column.take(places))
+    index = rows.schema.get_field_index("erased_at")
+    times = pc.if_else(pa.array(mask), at, rows.column(index))
+    return rows.set_column(index, rows.schema.field(index), times)
+
+
+def _origin(properties: Iterable[tuple[str, str]] | None) -> list[tuple[str, str]] | None:
+    ours = (RESUMED_FROM, FIRST_PLACE)
+    found = [(name, text) for name, text in properties or () if name in ours and parse_place(text or "") is not None]
+    return found or None
+
+
+def owed(halves: pa.Table, decisions: pa.Table, delivered: pa.Table, waiting: pa.Table) -> list[dict[str, Any]]:
+    """The half messages that have not ended: WHO, and ``state``: pending, scheduled or unpublished.
+
+    ``halves``, ``delivered``, ``waiting`` (in `unpublished`): WHO; ``decisions``: WHO, state, deliver_at. Where another
+    transaction is decided at its offset, a half message is one that was rejected.
+    """
+    states: dict[tuple[Any, ...], str | None] = {}
+    for row in decisions.to_pylist():
+        name = tuple(row[column] for column in WHO)
+        due = row["state"] == "COMMIT" and row["deliver_at"] is not None
+        states[name] = "scheduled" if due and name not in states else None
+    states |= dict.fromkeys(_names(delivered))
+    states |= dict.fromkeys(_names(waiting), "unpublished")
+    taken = {name[:2] for name in states}
+    found = {
+        name: states[name] if name in states else None if name[:2] in taken else "pending" for name in _names(halves)
+    }
+    return [{**dict(zip(WHO, name, strict=True)), "state": state} for name, state in found.items() if state is not None]
+
+
+def _names(rows: pa.Table) -> list[tuple[Any, ...]]:
+    return list(zip(*(rows.column(name).to_pylist() for name in WHO), strict=True))

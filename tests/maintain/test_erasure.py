@@ -1,0 +1,263 @@
+"""Erasure on tables of a folder: nothing of what was selected is left, and all that was not is as it was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkback.cli import main
+from checkback.errors import CheckbackError, SettingsError
+from checkback.maintain.erasure import Erasure, OwedError
+from checkback.maintain.erasure_selection import Selection
+from checkback.query.answers import Answers
+from checkback.settings import Settings
+from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.schemas import CONTENT
+from checkback.storage.tables import Tables
+from maintain.fixtures import maintained, rows_of
+from support.examples import fewer
+from support.stories import DONE, Row, Transaction, checkpoint, in_batches, ms, write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.slow
+
+NOW = datetime(2026, 2, 1, tzinfo=timezone.utc)
+#: whose data is to be erased; another's keys contain the name
+SECRET, OTHER = "customer-17", "customer-171"
+_OWED = "pending", "scheduled", "unpublished"
+
+
+def settings_of(root: Path) -> Settings:
+    maintain = {"min_files": 2, "target_file_size": "1MiB"}
+    return Settings.model_validate({"storage": {"root": str(root)}, "maintain": maintain})
+
+
+def _content(name: str) -> dict[str, Any]:
+    return {
+        "keys": f"order {name} x",
+        "tags": f"tag-{name}",
+        "properties": [("customer", name)],
+        "body": f"body of {name}".encode(),
+    }
+
+
+def _story(random: Random, t: Transaction, name: str, fate: str) -> list[Row]:
+    mine = _content(name)
+    at = t.born + timedelta(minutes=30)
+    letter = t.published()[1] | mine | {"consumer_group": "g", "topic": "a", "reconsume_times": 3, "dead_at": at}
+    again = json.dumps({**t.key, "keys": mine["keys"], "properties": dict(mine["properties"]), "body": name})
+    rejected = {"source": "half", "raw": again, "reason": "repeated", "file": "f", "rejected_at": at}
+    if fate == "pending":
+        return [t.half(**mine), t.check()]
+    if fate == "scheduled":
+        due = DONE + timedelta(days=9)
+        return [t.half(deliver_at=due, **mine), t.op(), t.decision(decided_at=at, deliver_at=due)]
+    if fate == "unpublished":
+        waits = t.unpublished(unpublished_at=at, application="query", **mine)
+        return [t.half(**mine), t.op(), t.decision(decided_at=at), waits]
+    if fate == "discarded":
+        given_up = [t.decision("DISCARD", decided_at=at), t.discarded(discarded_at=at, **mine)]
+        return [t.half(**mine), *t.checks(), *given_up, ("rejected", rejected)]
+    published = [t.half(**mine), t.op(), t.published(published_at=at, **mine), t.decision(decided_at=at)]
+    return [*published, ("dead_letters", letter)] if random.random() < 0.5 else published
+
+
+def lake(root: Path, seed: int, fates: list[str]) -> dict[int, tuple[str, str]]:
+    """Tables with a transaction of each fate; by offset whose it is, and its fate."""
+    random, rows, whose = Random(seed), list[Row](), {}
+    for offset, fate in enumerate(fates):
+        whose[offset] = random.choice([SECRET, OTHER]), fate
+        t = Transaction(offset % 2, offset, DONE - timedelta(hours=9, seconds=-offset))
+        rows += _story(random, t, *whose[offset])
+    found, done = in_batches(rows)
+    tables = Tables.of(settings_of(root).storage)
+    for first in range(0, len(found), 20):
+        write(None, tables, found[first : first + 20])
+    checkpoint(root, batch_id=done)
+    return whose
+
+
+def everything(root: Path) -> dict[str, list[dict[str, Any]]]:
+    """The rows of all tables."""
+    logs = sorted(root.glob("**/_delta_log"))
+    return {str(log.parent.relative_to(root)): rows_of(root, str(log.parent.relative_to(root))) for log in logs}
+
+
+def traces(root: Path, secret: str) -> list[str]:
+    """Files that have the secret: as bytes, or in a column."""
+    found = []
+    for path in (path for path in root.rglob("*") if path.is_file()):
+        content = repr(pq.read_table(path).to_pylist()) if path.suffix == ".parquet" else ""
+        whole = content.replace(OTHER, "").encode() + path.read_bytes().replace(OTHER.encode(), b"")
+        if secret.encode() in whole:
+            found.append(str(path.relative_to(root)))
+    return found
+
+
+def erased(root: Path, selection: Selection, now: bool = False) -> dict[str, int]:
+    """An erasure; its rows by table."""
+    erasure = Erasure(Tables.of(settings_of(root).storage), selection)
+    with erasure.lock():
+        found = erasure.find()
+        erasure.erase(found, NOW)
+        if now:
+            assert not erasure.remove_files(round(datetime.now(timezone.utc).timestamp() * 1000))
+    return {name: number for name, number in found.rows.items() if number}
+
+
+SELECTIONS = [
+    Selection.of(SECRET, None, None, None),
+    Selection.of(None, None, "orders", f"properties.customer = '{SECRET}'"),
+    Selection.of(None, None, "orders", f"KEYS IS NOT NULL AND customer = '{SECRET}'"),
+]
+
+
+@fewer(25)
+@given(st.integers(0, 2**32), st.lists(st.sampled_from(["published", "discarded"])), st.sampled_from(SELECTIONS))
+def test_nothing_of_it_is_left_and_all_else_is_as_it_was(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, fates: list[str], selection: Selection
+) -> None:
+    root = tmp_path_factory.mktemp("tables")
+    whose = lake(root, seed, fates)
+    before = everything(root)
+    erased(root, selection, now=True)
+    assert traces(root, SECRET) == []
+    after = everything(root)
+    assert {name: len(rows) for name, rows in after.items()} == {name: len(rows) for name, rows in before.items()}
+    for name, rows in before.items():
+        texts = {repr(row) for row in after[name]}
+        for row in (row for row in rows if SECRET not in repr(row).replace(OTHER, "")):
+            assert repr(row) in texts, name
+    for row in after.get("half", ()):
+        mine = whose[row["queue_offset"]][0] == SECRET
+        assert (row["erased_at"] == NOW) == mine
+        assert all((row[name] is None) == mine for name in CONTENT)
+    assert not Answers(settings_of(root)).audit().broken
+    assert erased(root, selection) == {}
+
+
+@fewer(25)
+@given(st.integers(0, 2**32), st.lists(st.sampled_from(["published", *_OWED]), min_size=1))
+def test_what_is_owed_is_refused(tmp_path_factory: pytest.TempPathFactory, seed: int, fates: list[str]) -> None:
+    root = tmp_path_factory.mktemp("tables")
+    whose = lake(root, seed, fates)
+    erasure = Erasure(Tables.of(settings_of(root).storage), SELECTIONS[0])
+    mine = {offset: fate for offset, (name, fate) in whose.items() if name == SECRET and fate in _OWED}
+    found = erasure.find()
+    assert {row["queue_offset"]: row["state"] for row in found.owed} == mine
+    if mine:
+        before = everything(root)
+        with pytest.raises(
+            OwedError, match="waits in `unpublished`" if "unpublished" in mine.values() else "not ended"
+        ):
+            erasure.erase(found, NOW)
+        assert everything(root) == before
+
+
+@contextmanager
+def broken_after(commits: int) -> Iterator[None]:
+    """A process that ends before its next commit."""
+    with pytest.MonkeyPatch.context() as patch:
+        original: Callable[..., bool] = DeltaLog.remove
+        left = iter(range(commits))
+
+        def remove(self: DeltaLog, *args: Any, **kwargs: Any) -> bool:
+            if next(left, None) is None:
+                raise KeyboardInterrupt
+            return original(self, *args, **kwargs)
+
+        patch.setattr(DeltaLog, "remove", remove)
+        yield
+
+
+@pytest.mark.parametrize("commits", range(5))
+def test_one_that_breaks_off_is_continued(tmp_path: Path, commits: int) -> None:
+    lake(tmp_path, 1, ["published", "discarded"] * 10)
+    with broken_after(commits), pytest.raises(KeyboardInterrupt):
+        erased(tmp_path, SELECTIONS[0])
+    erased(tmp_path, SELECTIONS[0], now=True)
+    assert traces(tmp_path, SECRET) == []
+    assert not Answers(settings_of(tmp_path)).audit().broken
+
+
+def test_without_now_the_files_leave_with_maintain(tmp_path: Path) -> None:
+    lake(tmp_path, 1, ["published", "discarded"] * 10)
+    erased(tmp_path, SELECTIONS[0])
+    assert traces(tmp_path, SECRET)
+    later = round(datetime.now(timezone.utc).timestamp() * 1000) + 9 * 24 * 3_600_000
+    maintained(settings_of(tmp_path), later)
+    assert traces(tmp_path, SECRET) == []
+
+
+def test_transaction_is_erased_with_its_rejected_input(tmp_path: Path) -> None:
+    lake(tmp_path, 1, ["discarded"] * 3)
+    assert erased(tmp_path, Selection.of(None, "tx-1-1", "orders", None)) == {"discarded": 1, "half": 1, "rejected": 1}
+    assert [row["raw"] for row in rows_of(tmp_path, "rejected") if row["erased_at"]] == [None]
+    assert erased(tmp_path, Selection.of(None, "tx-1-1", "pay", None)) == {}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [(None, None, None, None), ("k", "t", None, None), (None, None, None, "a = 'b'"), ("", None, None, None)],
+)
+def test_what_selects_nothing_is_refused(options: tuple[str | None, ...]) -> None:
+    with pytest.raises(SettingsError):
+        Selection.of(*options)
+
+
+@pytest.mark.parametrize("where", ["customer = ", "properties.", "customer == 'a'"])
+def test_no_expression(where: str) -> None:
+    with pytest.raises(CheckbackError):
+        Selection.of(None, None, "orders", where)
+
+
+def _run(root: Path, *options: str) -> int:
+    common = ["--set", f"storage.root={root}", "--actor", "ada", "--reason", "asked to be forgotten"]
+    return main(["erase", *options, *common])
+
+
+def test_command_shows_then_erases_and_records_without_the_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whose = lake(tmp_path, 1, ["published", "discarded"] * 3)
+    assert _run(tmp_path, "--key", SECRET) == 0
+    shown = capsys.readouterr().out
+    assert "half" in shown
+    assert "Nothing was done" in shown
+    assert traces(tmp_path, SECRET)
+    assert _run(tmp_path, "--key", SECRET, "--now", "--yes") == 0
+    assert "The files before are removed." in capsys.readouterr().out
+    mine = {offset for offset, (name, _) in whose.items() if name == SECRET}
+    ledger = rows_of(tmp_path, "operations")
+    assert {(row["action"], row["actor"], row["queue_offset"]) for row in ledger} == {
+        ("ERASE", "ada", offset) for offset in mine
+    }
+    assert traces(tmp_path, SECRET) == []
+    assert _run(tmp_path, "--key", SECRET, "--yes") == 0
+    assert "nothing to erase" in capsys.readouterr().out
+    assert len(rows_of(tmp_path, "operations")) == len(ledger)
+
+
+def test_command_ends_what_is_owed_with_cancel(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whose = lake(tmp_path, 3, ["pending", "scheduled", "published"] * 3)
+    assert _run(tmp_path, "--key", SECRET, "--yes") == 1
+    assert "--cancel" in capsys.readouterr().err
+    assert _run(tmp_path, "--key", SECRET, "--cancel", "--yes") == 0
+    assert "run this again" in capsys.readouterr().out
+    states = {"pending": "ROLLBACK", "scheduled": "CANCEL"}
+    wanted = {(offset, states[fate]) for offset, (name, fate) in whose.items() if name == SECRET and fate in states}
+    ops = {(row["queue_offset"], row["state"]) for row in rows_of(tmp_path, "op") if row["source"] == "operator"}
+    assert ops == wanted
+    assert ms(NOW)
