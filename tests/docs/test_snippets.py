@@ -71,6 +71,7 @@ RUN = {
     "checkback --help": "test_cli.py::test_help_groups_the_commands",
     "checkback config show": "docs/test_run.py::test_config",
     "checkback dashboard": "dashboard/test_run.py::test_ctrl_c_ends_it_with_130_and_without_a_word",
+    "checkback erase": "maintain/test_erasure.py::test_command_shows_then_erases_and_records_without_the_data",
     "checkback gateway": "docs/test_run.py::test_curl",
     "checkback land": "landing/test_file_query.py::test_trace_lands_once_and_fits_the_tables",
     "checkback rebuild": "application/test_rebuild.py::test_rebuilt_after_a_batch_that_broke_off",

@@ -21,7 +21,7 @@ from checkback.maintain import table_folder
 from checkback.maintain.compaction import rows_of, write_rows
 from checkback.maintain.erasure_selection import SELECTED_BY, WHO, erased, keyed, owed
 from checkback.maintain.maintenance import LOCK, names
-from checkback.maintain.streams import readers, removal_hold
+from checkback.maintain.streams import needs_spark, readers, removal_hold
 from checkback.reconcile.publish.published_notes import notes_of
 from checkback.settings.values import SHORTEST_RETENTION
 from checkback.storage.files.object_store import concurrently
@@ -132,6 +132,8 @@ class Erasure:
         Except those that a stream of ours has yet to read, and those younger than an hour that no commit has removed:
         they may be of one still to come. ``now``: ms. Returns why files had to stay, a line each.
         """
+        if needs_spark(self.tables):
+            return ["where streams stand is in a checkpoint that Spark reads: `checkback maintain` removes the files"]
         held = removal_hold(self.tables, None)
         if held is not None:
             return [held]
