@@ -14,8 +14,11 @@ from checkback.consumer.batch_log import BatchLog
 from checkback.consumer.message import MessageExt
 from checkback.consumer.position import QUEUES, MessageKey, Position
 from checkback.consumer.topic_reader import TopicReader
+from checkback.filter import MessageSelector
 from checkback.settings import Storage
+from checkback.storage.schemas import CONTENT
 from checkback.storage.tables import Tables
+from checkback.storage.timestamps import time_of
 from consumer.published import Published
 from support.examples import DEAR
 
@@ -101,3 +104,19 @@ def test_whatever_lies_where_each_message_is_read_once_in_order(
     if compacted and expected:
         lake.compact("topics/pay")
     assert places(lake, EVERYTHING) == sorted(expected)
+
+
+def test_erased_messages_are_skipped(lake: Published) -> None:
+    """With and without a selector, also when they are counted, or fetched for a retry."""
+    erased = {"erased_at": time_of(lake.time), **dict.fromkeys(CONTENT)}
+    rows = lake.messages(6)
+    lake.publish({"pay": [[row | erased if number % 2 else row for number, row in enumerate(rows)]]})
+    log = BatchLog(lake.tables)
+    log.refresh()
+    for selector in (None, MessageSelector.by_sql("number >= 0")):
+        found = TopicReader(lake.tables, "pay", log, selector).read(log.batches, EVERYTHING)
+        assert [row["half_queue_offset"] for part in found for row in part.rows.to_pylist()] == [0, 2, 4]
+    reader = TopicReader(lake.tables, "pay", log)
+    assert {queue: unread.messages for queue, unread in reader.count(log.batches, EVERYTHING).items()} == {0: 3}
+    keys = [MessageKey(log.batches[0].key, 0, offset) for offset in range(6)]
+    assert {key for part in reader.fetch(keys) for key in part.by_key()} == set(keys[::2])

@@ -30,10 +30,10 @@ The checks of a transaction are numbered from 1. `check_times`, RocketMQ's name,
 ## Who may change what
 
 **Rows.** Checkback appends rows and never updates them; neither should you. `maintain` removes old ones
-([retention](runbook.md#maintenance)), `erase` empties messages ([erasure](runbook.md#erasure)). Append-only tables (`delta.appendOnly`)
-reject UPDATE and DELETE, but not RESTORE: if it removes rows of `half` or `op`, `reconcile` and `land` stop
-([faults.md](faults.md#backups)). The sections of the other tables say what deleting rows does. In local folders delete
-with delta-rs (`DeltaTable(path).delete("...")`), or while nothing else runs.
+([retention](runbook.md#maintenance)), `erase` empties messages ([erasure](runbook.md#erasure)). Append-only tables
+(`delta.appendOnly`) reject UPDATE and DELETE, but not RESTORE: if it removes rows of `half` or `op`, `reconcile` and
+`land` stop ([faults.md](faults.md#backups)). The sections of the other tables say what deleting rows does. In local
+folders delete with delta-rs (`DeltaTable(path).delete("...")`), or while nothing else runs.
 
 **Columns.** You may add nullable columns without a default, constraint or expression. Checkback leaves them null. A
 stream that reads the table stops once and resumes when restarted; `maintain` no longer compacts the table. Keep names,

@@ -6,6 +6,7 @@ import os
 import resource
 import shutil
 import sqlite3
+import time
 from contextlib import contextmanager, suppress
 from random import Random
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from checkback.errors import SettingsError, StorageError
 from checkback.gateway.appender import OutcomeUnknownError
 from checkback.gateway.journal import files
 from checkback.gateway.journal.files import LARGE
-from checkback.gateway.journal.journal import Journal
+from checkback.gateway.journal.journal import SCRUBBED_S, Journal
 from checkback.gateway.journal.record import Kind, Record
 
 if TYPE_CHECKING:
@@ -512,3 +513,21 @@ def test_without_flushes_contents_stay_in_the_database(tmp_path: Path) -> None:
     journal.append([record(large(1))], 0)
     assert (contents(journal), segments(tmp_path)) == ([large(1)], [])
     journal.close()
+
+
+def test_what_is_in_the_tables_leaves_no_trace_after_a_while(tmp_path: Path) -> None:
+    """Nor in free pages: it may be erased there."""
+    with journal_in(tmp_path) as journal:
+        later = time.monotonic() + 2 * SCRUBBED_S
+        journal.append([record(b"secret" * 99), record(large(7))], 0)
+        journal.append([record(b"waits")], 0)
+        journal.flushed(2)
+        assert (journal.due(0.0), journal.due(later)) == (False, True)
+        journal.make_room(later)
+        left = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+        assert (b"secret" in left, large(7) in left, b"waits" in left) == (False, False, True)
+        assert contents(journal) == [b"waits"]
+        assert not journal.due(later)
+        journal.append([record(b"secret" * 99)], 0)
+        journal.flushed(4)
+    assert b"secret" not in b"".join(path.read_bytes() for path in tmp_path.iterdir())

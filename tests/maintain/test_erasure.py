@@ -26,7 +26,7 @@ from checkback.storage.schemas import CONTENT
 from checkback.storage.tables import Tables
 from maintain.fixtures import maintained, rows_of
 from support.examples import fewer
-from support.stories import DONE, Row, Transaction, checkpoint, in_batches, ms, write
+from support.stories import DONE, Row, Transaction, checkpoint, in_batches, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -260,4 +260,14 @@ def test_command_ends_what_is_owed_with_cancel(tmp_path: Path, capsys: pytest.Ca
     wanted = {(offset, states[fate]) for offset, (name, fate) in whose.items() if name == SECRET and fate in states}
     ops = {(row["queue_offset"], row["state"]) for row in rows_of(tmp_path, "op") if row["source"] == "operator"}
     assert ops == wanted
-    assert ms(NOW)
+
+
+def test_erased_message_is_not_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whose = lake(tmp_path, 1, ["discarded"] * 6)
+    erased(tmp_path, SELECTIONS[0])
+    mine = next(offset for offset, (name, _) in whose.items() if name == SECRET)
+    resume = ["tx", "resume", "--set", f"storage.root={tmp_path}", "--actor", "a", "--reason", "r", "--yes"]
+    assert main([*resume, f"tx-{mine % 2}-{mine}"]) == 1
+    assert "was erased" in capsys.readouterr().err
+    assert main([*resume, "--all"]) == 0
+    assert len(rows_of(tmp_path, "half")) == 6 + sum(name == OTHER for name, _ in whose.values())
