@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -35,11 +36,11 @@ class SlowHistory(DeduplicationHistory):
         self.begun, self.end = threading.Event(), threading.Event()
         self.read = 0
 
-    def named(self, producer_group: str, transaction_id: str) -> Iterator[list[RememberedHalf]]:
+    def named(self, producer_group: str, transaction_id: str, since: float = 0) -> Iterator[list[RememberedHalf]]:
         self.begun.set()
         assert self.end.wait(PATIENCE_S)
         self.read += 1
-        return super().named(producer_group, transaction_id)
+        return super().named(producer_group, transaction_id, since)
 
 
 def with_service(
@@ -58,7 +59,8 @@ def with_service(
 
     async def run() -> None:
         service = GatewayService(settings, Metrics(), lambda error: pytest.fail(str(error)))
-        service.questions = TransactionQueries(history, service.cache, service.tokens, service.health)
+        window_ms = settings.gateway.dedup_window // timedelta(milliseconds=1)
+        service.questions = TransactionQueries(history, service.cache, service.tokens, service.health, window_ms)
         committing = asyncio.create_task(service.run())
         try:
             await asyncio.wait_for(act(service, history), PATIENCE_S)

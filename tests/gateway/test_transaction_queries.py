@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime, timedelta, timezone
 from itertools import permutations
 from typing import TYPE_CHECKING
 
@@ -53,11 +54,18 @@ def test_op_of_a_forgotten_half_message_does_not_wait_for_a_question(tmp_path: P
 
 @pytest.mark.parametrize("remembered", [False, True])
 def test_of_several_half_messages_a_committed_one_is_answered(tmp_path: Path, remembered: bool) -> None:
-    """As after a resume, of one stored at two gateways, or of an id that is used again; without one, the newest."""
+    """As after a resume, of one stored at two gateways, or of an id that is used again; without one, the newest.
+
+    Those that landed long before one that the gateway remembers do not count.
+    """
+    since = datetime.now(timezone.utc) - timedelta(seconds=10) if remembered else T0
     orders = permutations([None, "COMMIT", "ROLLBACK", "DISCARD"])
     cases = {f"tx-{number}": states for number, states in enumerate(orders)}
     halves = {
-        name: [landed_half(4 * number + each, name, second=each) | {"queue_id": 7} for each in range(4)]
+        name: [
+            landed_half(4 * number + each, name) | {"queue_id": 7, "store_timestamp": since + timedelta(seconds=each)}
+            for each in range(4)
+        ]
         for number, name in enumerate(cases)
     }
     columns = arrow_schema("decisions").names
@@ -67,6 +75,10 @@ def test_of_several_half_messages_a_committed_one_is_answered(tmp_path: Path, re
         if remembered:
             await service.halves.take([half_sent(half(name), 1) for name in cases], None)
             await service.ops.take([op_sent(op(own, name, "ROLLBACK"), 1) for own, name in enumerate(cases)], None)
+            long_ago = [landed_half(100 + number, name) | {"queue_id": 7} for number, name in enumerate(cases)]
+            land(tmp_path, "half", *long_ago)
+            columns_of = [{column: row.get(column) for column in columns} for row in long_ago]
+            land(tmp_path, "decisions", *(row | {"state": "COMMIT", "decided_at": T0} for row in columns_of))
         land(tmp_path, "half", *(row for rows in halves.values() for row in rows[:2]))
         decided = [
             row | {"state": state, "decided_at": T0}

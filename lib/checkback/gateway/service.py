@@ -119,7 +119,7 @@ class GatewayService:
             gateway, self.tokens, self.cache, op, metrics, self.health, history, self._thread, unverified, self._intake
         )
         self.questions = TransactionQueries(
-            DeduplicationHistory(tables.root, tables.sync), self.cache, self.tokens, self.health
+            DeduplicationHistory(tables.root, tables.sync), self.cache, self.tokens, self.health, self._dedup_window_ms
         )
         metrics.watch(
             {"half": lambda: self.halves.commits.waiting, "op": lambda: self.ops.commits.waiting},

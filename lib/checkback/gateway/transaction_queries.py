@@ -33,10 +33,16 @@ class TransactionQueries:
     """Answers queries one after the other, in its own thread. Belongs to one event loop."""
 
     def __init__(
-        self, history: DeduplicationHistory, cache: DeduplicationCache, tokens: BearerTokens, health: HealthState
+        self,
+        history: DeduplicationHistory,
+        cache: DeduplicationCache,
+        tokens: BearerTokens,
+        health: HealthState,
+        window_ms: int,
     ) -> None:
-        """``history``: not shared with ops."""
+        """``history``: not shared with ops. ``window_ms``: gateway.dedup_window."""
         self._history, self._cache, self._tokens, self._health = history, cache, tokens, health
+        self._window_ms = window_ms
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="questions")
         self._asked: dict[asyncio.Future[_Described | int | None], Groups] = {}
 
@@ -100,14 +106,19 @@ class TransactionQueries:
     ) -> _Described | int | None:
         """A half message that was committed, if there is one; else the newest. Without any, the horizon of `half` (ms).
 
-        One in memory that is pending is not compared with others: that takes a scan of `half`.
+        One in memory that is pending is not compared with others, and one that has ended only with those that landed
+        within the window before it, or since: a copy at another gateway, or a resumed one.
         """
         found = [] if known is None else self._ends([known])
         if place is not None:
             if known is None:
                 found = self._ends(self._history.at(place, group, transaction_id))
         elif not {ended.state for _, ended in found} & {"COMMIT", "PENDING"}:
-            for halves in self._history.named(group, transaction_id):
+            since = float("-inf")
+            if known is not None:  # a start may have shifted its time in memory
+                there = self._history.at((known.queue_id, known.queue_offset), group, transaction_id)
+                since = min(half.stored for half in (known, *there)) - self._window_ms
+            for halves in self._history.named(group, transaction_id, since):
                 found += self._ends(halves)
                 if any(ended.state == "COMMIT" for _, ended in found):
                     break

@@ -324,13 +324,17 @@ class DeduplicationHistory:
         ]
         return max(times, default=0)
 
-    def named(self, producer_group: str, transaction_id: str) -> Iterator[list[RememberedHalf]]:
+    def named(
+        self, producer_group: str, transaction_id: str, since: float = float("-inf")
+    ) -> Iterator[list[RememberedHalf]]:
         """The half messages of a transaction, some hundred at most: those of a list landed after those of the next.
 
-        Searches `half` from its end, no further than it is asked for. Raises StorageError.
+        Searches `half` from its end, no further than it is asked for, nor in files of which all landed before ``since``
+        (ms). Raises StorageError.
         """
         wanted = (pc.field("transaction_id") == transaction_id) & (pc.field("producer_group") == producer_group)
-        files = sorted(self._files("half"), key=_last_landed, reverse=True)
+        files = [file for file in self._files("half") if _last_landed(file) >= since]
+        files.sort(key=_last_landed, reverse=True)
         older = chain(map(_last_landed, files[1:]), [float("-inf")])
         last: list[RememberedHalf] = []
         count = 0
