@@ -5,7 +5,8 @@ done: a scheduled one is published at its time, never before.
 P2 nothing is published twice. P3 what is published or rolled back, is so by its first op. P4 one decision.
 P5 at most check_max checks that count, none before the immunity ends, in or after the batch of the decision, or within
 check_interval of the last. P0: what is not obeyed is in `rejected`, once.
-P7 is that all of it holds through a rebuild.
+P7 is that all of it holds through a rebuild. P8 a consumer has each message once, but for those that were removed.
+What retention has removed is judged like the rest, and nothing that was owed is among it.
 """
 
 from __future__ import annotations
@@ -102,6 +103,7 @@ class Promises:
             return
         self._removals = tables.removals
         horizon = tables.last_version("half", HORIZON) or 0
+        messages = tables.last_version("topics", HORIZON) or 0
         whole = {row.batch for row in tables.landed["batches"]}
         ends: dict[Key, int] = {(half.queue, half.offset): _NEVER for half in tables.landed["half"]}
         for row in sorted(tables.landed["decisions"], key=lambda row: row.state == "CANCEL"):
@@ -117,12 +119,22 @@ class Promises:
                 about = row.row if name == "rejected" else row
                 key = about.queue, about.offset
                 time = row.store // 1000 if hasattr(row, "store") else row.at
-                old = max(time, ends.get(key, time)) < horizon
+                old = time < messages if name == "topics" else max(time, ends.get(key, time)) < horizon
                 _keep("P1", old, key, "is removed before it has ended: {}", row)
                 if name == "op" and key not in self.lives.by_key:
                     self._waited(key, row)
             self._removed[name] = gone
-        _keep("P1", tables.rows["topics"] == tables.landed["topics"], (0, 0), "and others: messages are gone")
+
+    def _consumed(self) -> None:
+        """P8: a consumer has had each message once, but those that were removed before, of which it is told."""
+        consumer, tables = self.world.consumer, self.world.tables
+        consumer.consume(_NEVER, 0, dies=False)
+        _once("P8", "consumed", _by_key(consumer.consumed))
+        lacking = [row for row in tables.landed["topics"] if row not in consumer.consumed]
+        for row in lacking:
+            _keep("P8", row not in tables.rows["topics"], (row.queue, row.offset), "is not consumed: {}", row)
+        told = consumer.missed()
+        _keep("P8", told == len(lacking), (0, 0), f"and others: {len(lacking)} were not consumed, told are {told}")
 
     def _waited(self, key: Key, op: Op) -> None:
         """P1: an op waits for its half message for max_age from when it was read; a CANCEL until it is rejected."""
@@ -138,6 +150,7 @@ class Promises:
     def end(self) -> bool:
         """Checks, and tells whether each half message that has landed is decided. Raises BrokenError."""
         self.check()
+        self._consumed()
         landed = {(half.queue, half.offset) for half in self.world.tables.landed["half"]}
         tables = self.world.tables.landed
         decided = {(row.queue, row.offset) for row in tables["decisions"]}

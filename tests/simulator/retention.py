@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from datetime import timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -16,13 +17,13 @@ from checkback.settings.model import Gateway, Retention, Transaction
 from checkback.storage import horizon as horizons
 from checkback.storage.horizon import floors_of
 from checkback.storage.log.snapshot_files import DataFile
-from checkback.storage.schemas import arrow_schema
+from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema
 from checkback.storage.timestamps import time_of
 from simulator.reconcile import CrashError
 from simulator.tables import Batch, Op
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import ModuleType
 
     from simulator.tables import Tables
@@ -44,10 +45,11 @@ _TIMES = {
 }
 
 
-def settings_of(history: int, max_age: int) -> Settings:
-    """Times in ms."""
+def settings_of(history: int, max_age: int, topics: int | None) -> Settings:
+    """Times in ms; ``topics`` None: messages are kept for ever."""
+    of_topics = None if topics is None else timedelta(milliseconds=topics)
     return Settings.model_construct(
-        retention=Retention.model_construct(history=timedelta(milliseconds=history)),
+        retention=Retention.model_construct(history=timedelta(milliseconds=history), topics=of_topics),
         transaction=Transaction.model_construct(max_age=timedelta(milliseconds=max_age)),
         gateway=Gateway.model_construct(dedup_window=timedelta(0)),
     )
@@ -55,20 +57,32 @@ def settings_of(history: int, max_age: int) -> Settings:
 
 def floor(tables: Tables, queue: int) -> int:
     """The lowest offset that a half queue still takes."""
-    log: Any = _Log(_Lake(tables, 1, None), "half")
-    return floors_of(log, [queue]).get(queue, 0)
+    return floors_of(log_of(tables, "half"), [queue]).get(queue, 0)
+
+
+def log_of(tables: Tables, name: str) -> Any:
+    """A table's log."""
+    return _Log(_Lake(tables, 1, None), name)
 
 
 def retain(
-    tables: Tables, settings: Settings, now: int, size: int, crash: int | None, rules: ModuleType = row_retention
+    tables: Tables,
+    settings: Settings,
+    now: int,
+    size: int,
+    crash: int | None,
+    unread: Mapping[str, Callable[[Sequence[Any]], int]],
+    rules: ModuleType = row_retention,
 ) -> str:
     """One run over files of ``size`` rows; what it removed. Raises CrashError before commit number ``crash``.
 
-    ``rules``: a test gives a broken row_retention.
+    ``unread``: by consumer group, how many of some messages it has not consumed. ``rules``: a test gives a broken
+    row_retention.
     """
     lake: Any = _Lake(tables, size, crash)
     there = SimpleNamespace(exists=lambda _: True)
     parts = {"rows_of": lake.rows_of, "rewritten": lake.rewritten, "write_rows": lake.write_rows, "DeltaLog": there}
+    parts["MissedMessages"] = lambda lake: SimpleNamespace(of=partial(lake.missed, unread))
     with ExitStack() as stack:
         stack.enter_context(patch.multiple(rules, **parts))
         stack.enter_context(patch.object(horizons, "DeltaLog", there))
@@ -126,6 +140,14 @@ class _Lake:
         last = {(row.app, row.batch): at for row, at in place.items()}
         return [[(last[row.app, row.batch], row) for row in found]]
 
+    def missed(
+        self, unread: Mapping[str, Callable[[Sequence[Any]], int]], topic: str, files: Sequence[DataFile], horizon: int
+    ) -> dict[str, int]:
+        """As missed_messages.MissedMessages.of."""
+        assert topic == TOPIC.removeprefix(TOPIC_PREFIX)
+        rows = [row for file in files for _, row in self._files[TOPIC][file.path] if row.at < horizon]
+        return {group: number for group, count in unread.items() if (number := count(rows))}
+
     def add(self, name: str, rows: list[Row]) -> None:
         """A file."""
         self._made += 1
@@ -172,7 +194,7 @@ def _own(name: str) -> str:
 def _columns(name: str, row: Any) -> dict[str, Any]:
     """A row by the columns that retention reads."""
     if name == "batches":
-        return _of_batch(row)
+        return batch_columns(row)
     time = {_TIMES[name]: row.store if hasattr(row, "store") else row.at * 1000}
     if name == "rejected":
         about = f'{{"queue_id":{row.row.queue},"queue_offset":{row.row.offset},'
@@ -184,7 +206,7 @@ def _columns(name: str, row: Any) -> dict[str, Any]:
     return found
 
 
-def _of_batch(row: Batch) -> dict[str, Any]:
+def batch_columns(row: Batch) -> dict[str, Any]:
     return {
         "application": row.app,
         "batch_id": row.batch,

@@ -21,6 +21,8 @@ _RUNS: dict[str, tuple[str, str]] = {
     "floors recede": ("max(last + 1, before.get(queue, 0))", "last + 1"),
     "the last batch is not waited for": ("min(horizon, horizon - self.now + ms_of(max(times)))", "horizon"),
     "rejected ops decide": ('("decisions", "deliveries", "rejected")', '("decisions", "deliveries")'),
+    "batches go as well": ("[runs_of(rows.filter(old)), rows.filter(pc.invert(old))]", "[rows.filter(pc.invert(old))]"),
+    "missed messages are not told": ("self._missed.of(topic, files, horizon)", "{}"),
     "waiting ops are gone": ("self._read_by(horizon) if name in _OF_OPS else horizon", "horizon"),
 }
 _AS_IT_IS = ("class RowRetention:", "class RowRetention:")

@@ -14,6 +14,7 @@ from simulator.rebuild import POINTS
 from simulator.reconcile import SIZE
 from simulator.steps import (
     Ask,
+    Consume,
     Decide,
     Drain,
     LandCancel,
@@ -90,15 +91,19 @@ def scenario(seed: int) -> Scenario:
 
 
 def with_retention(random: Random, happens: list[Any]) -> list[Any]:
-    """These steps with runs of retention, mostly some batches after a long time."""
+    """These steps with runs of retention, mostly some batches after a long time, and a consumer that mostly sleeps."""
     found = list(happens)
     for _ in range(random.randrange(1, 5)):
         crash = random.randrange(8) if random.random() < 0.3 else None
-        run = Retain(random.choice([0, 0, 20, 300]), random.choice([1, 1, 2, 4, 99]), crash)
+        topics = random.choice([None, None, None, 0, 50, 1000])
+        run = Retain(random.choice([0, 0, 20, 300]), topics, random.choice([1, 1, 2, 4, 99]), crash)
         waits = [MoveClock(random.choice([50, 500, 2000])), Decide(1 << 30, 0, None), Ask(None)]
         waits += [MoveClock(random.choice([210, 2000, 2000])), Decide(1 << 30, 0, random.choice([None, None, 3, 6]))]
         at = random.randrange(len(found) // 3, len(found) + 1)
         found[at:at] = [*waits, run] if random.random() < 0.8 else [run]
+    for _ in range(random.randrange(5)):
+        reads = Consume(random.choice([1, 2, 99]), random.choice([0, 1, 99]), random.random() < 0.3)
+        found.insert(random.randrange(len(found) + 1), reads)
     return found
 
 

@@ -191,14 +191,26 @@ class LoseCheckpoint(NamedTuple):
 
 
 class Retain(NamedTuple):
-    """`maintain` removes rows that are older than ``history`` (ms), from files of ``size`` rows; it may crash."""
+    """`maintain` removes what is older than ``history`` and ``topics`` (ms), from files of ``size`` rows."""
 
     history: int
+    topics: int | None
     size: int
     crash: int | None
 
     def apply(self, world: World) -> None:
-        world.retain(self.history, self.size, self.crash)
+        world.retain(self.history, self.topics, self.size, self.crash)
+
+
+class Consume(NamedTuple):
+    """A consumer reads some batches, old ones as runs; it may die before it stores its position."""
+
+    most: int
+    alone: int
+    dies: bool
+
+    def apply(self, world: World) -> None:
+        world.consume(self.most, self.alone, self.dies)
 
 
 Step = (
@@ -214,4 +226,5 @@ Step = (
     | Drain
     | LoseCheckpoint
     | Retain
+    | Consume
 )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from checkback.maintain import row_retention
 from simulator import retention
 from simulator.check import Check
+from simulator.consumers import GROUP, Consumer
 from simulator.producers import Producers
 from simulator.rebuild import Rebuild
 from simulator.reconcile import CrashError, Reconcile
@@ -41,6 +42,7 @@ class World:
         self.tell = tell
         self.rebuild = Rebuild
         self.retention = row_retention
+        self.consumer = Consumer(self.tables)
         self.aged = False
         self.set_back = 0
         self._landings = 0
@@ -78,14 +80,20 @@ class World:
         """The lowest offset that a half queue still takes."""
         return retention.floor(self.tables, queue)
 
-    def retain(self, history: int, size: int, crash: int | None) -> bool:
+    def consume(self, most: int, alone: int, dies: bool) -> None:
+        """A consumer that has slept goes on."""
+        number = self.consumer.consume(most, alone, dies)
+        self.tell(f"the consumer reads {number} messages{' and dies' if dies else ''}")
+
+    def retain(self, history: int, topics: int | None, size: int, crash: int | None) -> bool:
         """`maintain` removes what is older; False = it crashed.
 
         The history lasts longer than the clock is ever set back: by their times rows would be older than they are.
         """
-        settings = retention.settings_of(history + self.set_back, self.reconcile.rules.max_age)
+        settings = retention.settings_of(history + self.set_back, self.reconcile.rules.max_age, topics)
+        unread = {GROUP: self.consumer.unread}
         try:
-            done = retention.retain(self.tables, settings, self.clock, size, crash, self.retention)
+            done = retention.retain(self.tables, settings, self.clock, size, crash, unread, self.retention)
             self.tell(f"retention with a history of {settings.history()}: {done}")
         except CrashError as error:
             self.tell(f"retention with a history of {settings.history()}: CRASH {error}")
