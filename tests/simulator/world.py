@@ -86,10 +86,12 @@ class World:
         self.tell(f"the consumer reads {number} messages{' and dies' if dies else ''}")
 
     def retain(self, history: int, topics: int | None, size: int, crash: int | None) -> bool:
-        """`maintain` removes what is older; False = it crashed.
+        """`maintain` removes what is older; False = it crashed, or a rebuild was broken off.
 
         The history lasts longer than the clock is ever set back: by their times rows would be older than they are.
         """
+        if self._refused():
+            return False
         settings = retention.settings_of(history + self.set_back, self.reconcile.rules.max_age, topics)
         unread = {GROUP: self.consumer.unread}
         try:

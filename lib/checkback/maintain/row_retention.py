@@ -113,8 +113,17 @@ class RowRetention:
     def _those(self, names: Iterable[str]) -> list[str]:
         return [name for name in names if name in self.names]
 
+    @cached_property
+    def _last_batch(self) -> int | None:
+        """Time of the last complete batch (ms); None = there is none. The rows of one under way are later."""
+        times = [file.spans["batch_time"][1] for file in self._files("batches") if "batch_time" in file.spans]
+        return ms_of(max(times)) if times else None
+
     def _before(self, lasting: timedelta | None) -> int | None:
-        return None if lasting is None else self.now - lasting // timedelta(milliseconds=1)
+        """The time before which rows have lasted so long (ms): at most the last batch's; None = none have."""
+        if lasting is None or self._last_batch is None:
+            return None
+        return min(self.now - lasting // timedelta(milliseconds=1), self._last_batch)
 
     def _history_horizon(self) -> int | None:
         """Before it, transactions that ended are removed (ms); None = none are.
@@ -122,13 +131,11 @@ class RowRetention:
         Measured from the last batch: what `reconcile` has not read stays, however long it is stopped. A longer history
         does not bring back what is gone: the horizon never recedes.
         """
-        horizon = self._before(self.settings.history())
-        if horizon is None or not {"half", "decisions", "batches"} <= set(self.names):
+        lasting = self.settings.history()
+        if lasting is None or self._last_batch is None or not {"half", "decisions"} <= set(self.names):
             return None
-        times = [file.spans["batch_time"][1] for file in self._files("batches") if "batch_time" in file.spans]
-        if not times:
-            return None
-        return max(min(horizon, horizon - self.now + ms_of(max(times))), of_table(self.tables) or 0)
+        horizon = min(self.now, self._last_batch) - lasting // timedelta(milliseconds=1)
+        return max(horizon, of_table(self.tables) or 0)
 
     def _read_by(self, horizon: int) -> int:
         """Time of the last batch up to the horizon (ms; 0 = none): what landed before was read, and waits no more."""
