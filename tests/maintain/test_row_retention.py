@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from checkback.cli import main
 from checkback.errors import SettingsError
 from checkback.maintain.row_retention import RowRetention
 from checkback.query.answers import Answers
@@ -57,7 +58,7 @@ def _at_once(random: Random, t: Transaction, at: datetime) -> tuple[list[Row], d
         ([t.half(), t.check(), *alien], None),
         ([t.half(), t.op(), t.decision(decided_at=at), waits], None),
     ]
-    return random.choice(stories)
+    return random.choice([*stories, *stories[:2]])  # most end
 
 
 def _delayed(random: Random, t: Transaction, at: datetime) -> tuple[list[Row], datetime | None]:
@@ -107,6 +108,15 @@ def figures(report: Report) -> dict[str, int]:
     return {found.finding.name: found.count for found in report.found}
 
 
+def resumable(root: Path) -> set[int]:
+    """The offsets of the messages in `discarded`."""
+    return (
+        {int(str(row["queue_offset"])) for row in rows_of(root, "discarded")}
+        if (root / "discarded").is_dir()
+        else set()
+    )
+
+
 @fewer(25)
 @given(st.integers(0, 2**32), st.integers(1, 150))
 def test_what_is_owed_stays_and_the_rest_goes(tmp_path_factory: pytest.TempPathFactory, seed: int, number: int) -> None:
@@ -121,7 +131,8 @@ def test_what_is_owed_stays_and_the_rest_goes(tmp_path_factory: pytest.TempPathF
     promised = maintained(settings, ms(DONE), dry_run=True)
     done = maintained(settings, ms(DONE))
     after = {name: by_offset(root, name) for name in _HISTORY}
-    owed = {offset for offset, end in ends.items() if end is None or end >= HORIZON}
+    judged = {offset for offset, end in ends.items() if end is None or end >= HORIZON}
+    owed = judged | resumable(root)
     for name, rows in before.items():
         for offset, mine in rows.items():
             left = after[name].get(offset, [])
@@ -134,7 +145,7 @@ def test_what_is_owed_stays_and_the_rest_goes(tmp_path_factory: pytest.TempPathF
     report = answers.audit()
     assert not report.broken, figures(report)
     assert report.since == (ms(HORIZON) if any(one.expired_rows for one in done.values()) else None)
-    assert figures(report)["halves"] == len(owed if report.since else ends)
+    assert figures(report)["halves"] == len(judged if report.since else ends)
     assert [row["queue_offset"] for row in answers.pending().to_pylist()] == [row["queue_offset"] for row in asked[0]]
     assert [row["queue_offset"] for row in answers.scheduled().to_pylist()] == [row["queue_offset"] for row in asked[1]]
     while any(one.expired_rows for one in maintained(settings, ms(DONE)).values()):  # what ends a COMMIT goes after it
@@ -184,7 +195,7 @@ def test_lake_whose_half_messages_all_stay_is_cleaned(
 
 
 def test_longer_history_does_not_take_the_horizon_back(tmp_path: Path) -> None:
-    lake(tmp_path, 2, 40)
+    lake(tmp_path, 2, 150)
     maintained(settings_of(tmp_path), ms(DONE))
     settings = settings_of(tmp_path, history="50d")
     maintained(settings, ms(DONE + timedelta(days=10)))
@@ -233,7 +244,8 @@ def test_run_that_breaks_off_is_continued(
         assert sorted(row["queue_offset"] for row in answers.pending().to_pylist()) == pending
         assert [row["queue_offset"] for row in answers.scheduled().to_pylist()] == scheduled
         maintained(settings, ms(DONE))
-    owed = {offset for offset, end in ends.items() if end is None or end >= HORIZON}
+    judged = {offset for offset, end in ends.items() if end is None or end >= HORIZON}
+    owed = judged | resumable(root)
     for name, rows in before.items():
         after = by_offset(root, name)
         assert {offset: after.get(offset) for offset in owed & rows.keys()} == {
@@ -267,7 +279,7 @@ def test_history_null_keeps_everything(tmp_path: Path) -> None:
 
 def test_what_reconcile_has_not_seen_stays(tmp_path: Path) -> None:
     """It was stopped for a year: the history reaches back from its last batch."""
-    lake(tmp_path, 2, 40)
+    lake(tmp_path, 2, 150)
     settings = settings_of(tmp_path)
     found = RowRetention(Tables.of(settings.storage), settings, [*_HISTORY, "batches"], ms(DONE), False).run()
     again = RowRetention(
@@ -322,6 +334,31 @@ def test_rows_removed_by_hand_are_no_retention(tmp_path: Path) -> None:
     assert len(rows_of(tmp_path, "half")) == 1
     broken = {one.finding.name for one in Answers(settings).audit().found if one.finding.level == "broken"}
     assert broken == {"decision_without_half"}
+
+
+def test_what_may_be_resumed_stays_and_is_resumed_once(tmp_path: Path) -> None:
+    """With the half message made of it, which says that it was; the others of that time go."""
+    born = DONE - timedelta(days=45)
+    once, twice, other = (Transaction(0, offset, born) for offset in range(3))
+    at = born + timedelta(minutes=30)
+    rows: list[Row] = [other.half(), other.op(), other.published(published_at=at), other.decision(decided_at=at)]
+    for t in (once, twice):
+        rows += [t.half(), *t.checks(), t.decision("DISCARD", decided_at=at), t.discarded(discarded_at=at)]
+    new, name = Transaction(2_000_000_000, 0, at), {"transaction_id": once.key["transaction_id"]}
+    origin = {"properties": [("CHECKBACK_RESUMED_FROM", "0/0"), ("CHECKBACK_RESUMED_BY", "ada: why")]}
+    rows += [new.half(**name, **origin), new.op(**name), new.published("a", published_at=at, **name, **origin)]
+    rows.append(new.decision(decided_at=at, **name))
+    found, done = in_batches(rows)
+    settings = settings_of(tmp_path)
+    for row in found:
+        write(None, Tables.of(settings.storage), [row])
+    checkpoint(tmp_path, batch_id=done)
+    maintained(settings, ms(DONE))
+    assert sorted(str(row["queue_offset"]) for row in rows_of(tmp_path, "half")) == ["0", "0", "1"]
+    resume = ["tx", "resume", "--set", f"storage.root={tmp_path}", "--actor", "a", "--reason", "r", "--yes"]
+    assert main([*resume, "--all"]) == 0
+    assert len(rows_of(tmp_path, "half")) == 4
+    assert main([*resume, str(name["transaction_id"])]) == 1
 
 
 def test_topics_and_what_was_given_up_have_their_own_retention(tmp_path: Path) -> None:

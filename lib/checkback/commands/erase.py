@@ -89,7 +89,12 @@ def _erased(settings: Settings, erasure: Erasure, signed: OperatorSignature, can
         yield Done(text, {"done": True, "action": "ERASE", "messages": found.messages.num_rows, "rows": rows})
         if now:
             kept = erasure.remove_files(round(at.timestamp() * 1000))
-            yield Done("\n".join(kept or ["The files before are removed."]), None)
+            more = (
+                [*kept, "`checkback maintain` removes these later."]
+                if kept
+                else ["The tables' files before are removed."]
+            )
+            yield Done("\n".join(more), None)
 
 
 def _ended(settings: Settings, found: Erasable, signed: OperatorSignature) -> Iterator[Done]:

@@ -127,7 +127,7 @@ class Erasure:
                 raise FencedError("another process has rewritten files of the table", name, "run it again")
 
     def remove_files(self, now: int) -> list[str]:
-        """Remove the files that are not current, of the tables in which anything was ever erased.
+        """Remove the files that are not current, of all tables that hold messages: retention may have replaced some.
 
         Except those that a stream of ours has yet to read, and those younger than an hour that no commit has removed:
         they may be of one still to come. ``now``: ms. Returns why files had to stay, a line each.
@@ -138,10 +138,13 @@ class Erasure:
         if held is not None:
             return [held]
         mine = readers(self.tables, None)
-        those = [name for name in self._names() if self.tables.log(name).versions([ERASURE])[ERASURE] is not None]
-        return [why for name in those if (why := self._remove_files(name, [one for _, one in mine.get(name, ())], now))]
+        return [
+            why
+            for name in self._names()
+            for why in self._remove_files(name, [one for _, one in mine.get(name, ())], now)
+        ]
 
-    def _remove_files(self, name: str, mine: Sequence[Reader], now: int) -> str | None:
+    def _remove_files(self, name: str, mine: Sequence[Reader], now: int) -> Iterator[str]:
         place, log = self.tables.location(name), self.tables.open_log(name)
         entries = table_folder.read_log(place)
         lying = table_folder.data_files(place)
@@ -149,7 +152,8 @@ class Erasure:
         before = now - SHORTEST_RETENTION // timedelta(milliseconds=1)
         since = min((version for version, at in entries.commits.items() if at >= before), default=log.version() + 1)
         young = {path for path in old if lying[path].written >= before}
-        old -= young - table_folder.removed_since(place, entries, since)
+        uncommitted = young - table_folder.removed_since(place, entries, since)
+        old -= uncommitted
         needed = set[str]().union(
             *(log.paths(max(one.snapshot, entries.readable())) for one in mine if one.snapshot is not None)
         )
@@ -157,12 +161,10 @@ class Erasure:
         needed |= table_folder.added_since(place, entries, unread)
         log.flush()
         table_folder.remove_data(place, sorted(old - needed))
-        left = len(old & needed)
-        return (
-            f"{name}: {left} files stay until `reconcile` has read them; then run `checkback maintain`"
-            if left
-            else None
-        )
+        if old & needed:
+            yield f"{name}: {len(old & needed)} files stay until `reconcile` has read them"
+        if uncommitted:
+            yield f"{name}: {len(uncommitted)} files of the last hour stay, which no commit names: a process was killed"
 
     def _names(self) -> list[str]:
         """The tables that hold messages, `half` last."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +30,7 @@ WHO = ("queue_id", "queue_offset", "transaction_id", "producer_group")
 SELECTED_BY = ("transaction_id", "producer_group", "tags", "keys", "properties", "erased_at")
 _NONE, _KEYS = pa.scalar(""), " "
 _QUOTED_OR_PREFIX = re.compile(r"'(?:[^']|'')*'|\bproperties\s*\.\s*")
+_QUOTED_OR_PARENTHESIS = re.compile(r"'(?:[^']|'')*'|[()]")
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,10 @@ class Selection:
         if group is None:
             raise SettingsError("an expression selects of one producer group", "--where", "give --group, too")
         plain = _QUOTED_OR_PREFIX.sub(lambda found: found[0] if found[0].startswith("'") else "", where)
-        return cls(group=group, where=MessageSelector.by_sql(plain))
+        # A filter of RocketMQ ends where it cannot go on; here the rest must not be ignored.
+        if not _balanced(plain):
+            raise SettingsError("its parentheses do not match", "--where", "close each that is open")
+        return cls(group=group, where=MessageSelector.by_sql(f"({plain})"))
 
     def mask(self, rows: pa.Table) -> Mask:
         """Which rows are selected, and not erased yet. ``rows``: SELECTED_BY, `valid_texts`."""
@@ -69,22 +74,29 @@ class Selection:
         return _mask(found)
 
     def mask_rejected(self, rows: pa.Table) -> Mask:
-        """Which rows of `rejected` are of selected messages. ``rows``: source, raw, erased_at.
+        """Which rows of `rejected` have, or may have, what is selected. ``rows``: source, raw, erased_at.
 
-        An input that is not JSON is selected if it contains the key or the transaction id.
+        Inputs may have any form: those that have the key or the transaction id anywhere, as a word, whoever's they are.
         """
-        texts = rows.column("raw").to_pylist()
-        ours = _mask(pc.fill_null(pc.equal(rows.column("source"), "half"), False))
-        messages = [_message(text) if mine and text else None for text, mine in zip(texts, ours, strict=True)]
+        texts = [text or "" for text in rows.column("raw").to_pylist()]
+        there = _mask(pc.is_null(rows.column("erased_at")))
+        word = self.key or self.transaction
+        if word is not None:
+            forms = "|".join(re.escape(form) for form in {word, json.dumps(word)[1:-1]})
+            pattern = re.compile(rf"(?<![\w-])(?:{forms})(?![\w-])")
+            found: Mask = np.array([pattern.search(text) is not None for text in texts], bool)
+            return np.logical_and(found, there)
+        messages = [_message(text) for text in texts]
         schema = pa.schema([arrow_schema("half").field(name) for name in SELECTED_BY])
         parsed = pa.Table.from_pylist([message or {} for message in messages], schema)
         parsed = parsed.set_column(SELECTED_BY.index("erased_at"), "erased_at", rows.column("erased_at"))
-        found: Mask = self.mask(parsed) & np.array([message is not None for message in messages], bool)
-        text = self.key or self.transaction
-        if text is not None:
-            unread = [message is None and text in (raw or "") for message, raw in zip(messages, texts, strict=True)]
-            found |= np.array(unread, bool) & ours & _mask(pc.is_null(rows.column("erased_at")))
-        return found
+        return self.mask(parsed)
+
+
+def _balanced(text: str) -> bool:
+    steps = ({"(": 1, ")": -1}.get(found[0], 0) for found in _QUOTED_OR_PARENTHESIS.finditer(text))
+    depths = list(accumulate(steps, initial=0))
+    return min(depths) == 0 == depths[-1]
 
 
 def _message(text: str) -> dict[str, Any] | None:
@@ -96,9 +108,11 @@ def _message(text: str) -> dict[str, Any] | None:
     if not isinstance(found, dict):
         return None
     properties = found.get("properties")
+    pairs = {str(name): str(value) for name, value in properties.items()} if isinstance(properties, dict) else {}
     texts = {name: _text(found.get(name)) for name in SELECTED_BY[:4]}
-    pairs = [(str(name), str(value)) for name, value in properties.items()] if isinstance(properties, dict) else []
-    return {**texts, "properties": [(_valid(name), _valid(value)) for name, value in pairs]}
+    for name in ("tags", "keys"):
+        texts[name] = texts[name] or pairs.get(name.upper())
+    return {**texts, "properties": [(_valid(name), _valid(value)) for name, value in pairs.items()]}
 
 
 def _text(value: object) -> str | None:

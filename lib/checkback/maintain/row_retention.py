@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from checkback.maintain.compaction import rewritten, rows_of, write_rows
 from checkback.maintain.missed_messages import MissedMessages
+from checkback.messages.half import RESUMED_FROM, parse_place
 from checkback.messages.limits import MS_MAX
 from checkback.reconcile.ended_transactions import KEY, ended, expired_halves, last_of_queues, orphans
 from checkback.reconcile.publish.published_notes import notes_of
@@ -25,6 +26,7 @@ from checkback.storage.batch_runs import runs_of
 from checkback.storage.horizon import HORIZON, floors_of, versions_of, with_missed
 from checkback.storage.horizon import horizon as of_table
 from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.queue_owners import operators_queues
 from checkback.storage.rejected_ops import PLACE
 from checkback.storage.schemas import BATCH_TIMES, TOPIC_PREFIX, arrow_schema
 from checkback.storage.timestamps import EPOCH, ms_of, time_of
@@ -94,7 +96,7 @@ class RowRetention:
         """Remove what the settings no longer keep; by table what that is. Raises StorageError."""
         horizon, given_up = self._history_horizon(), self._before(self.settings.retention.given_up)
         if horizon is not None:
-            outstanding = self._not_published_before(horizon)
+            outstanding = pa.concat_tables([self._not_published_before(horizon), self._resumable()])
             self._remove_halves(horizon, outstanding)
             for name in self._those(_FOLLOWING):
                 self._remove_following(name, horizon, outstanding)
@@ -151,7 +153,7 @@ class RowRetention:
             self._remove("half", log, group, self._ended(group.rows, horizon, outstanding), horizon)
 
     def _ended(self, halves: pa.Table, horizon: int, outstanding: pa.Table) -> Mask:
-        """Mask of the half messages that may go. ``outstanding``: `_not_published_before` the horizon."""
+        """Mask of the half messages that may go. ``outstanding``: KEY of those that stay."""
         ranges = _ranges(halves)
 
         def there(name: str, *columns: str) -> pa.Table:
@@ -270,6 +272,23 @@ class RowRetention:
             published = self._rows(name, since, columns[:2])
             found.append(published.join(rows.select(columns[:2]), columns[:2], join_type="left semi"))
         return pa.concat_tables(found).rename_columns(list(KEY))
+
+    def _resumable(self) -> pa.Table:
+        """KEY of the messages in `discarded`, which may be resumed, and of those made of them, so that it is once."""
+        discarded = self._rows("discarded", self._files("discarded"), KEY)
+        places = set(zip(*(discarded.column(name).to_pylist() for name in KEY), strict=True))
+        if not places:
+            return discarded
+        log = self.tables.log("half")
+        queues = sorted({self.settings.operator.queue} | operators_queues(log))
+        files = log.data_files({"queue_id": (queues[0], queues[-1])})
+        halves = self._rows("half", files, (*KEY, "properties"))
+        halves = halves.filter(pc.is_in(halves.column("queue_id"), pa.array(queues, pa.int32())))
+        made_of = [
+            parse_place(dict(each or ()).get(RESUMED_FROM) or "") for each in halves.column("properties").to_pylist()
+        ]
+        made = halves.filter(pa.array([place in places for place in made_of], pa.bool_()))
+        return pa.concat_tables([discarded, made.select(list(KEY))])
 
     def _files(self, name: str) -> list[DataFile]:
         return self.tables.log(name).data_files() if DeltaLog.exists(self.tables.location(name)) else []

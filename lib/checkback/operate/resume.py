@@ -88,7 +88,7 @@ def resume_at(
             raise RefusedError(
                 "its message is not in `discarded`",
                 f"transaction {one.place}",
-                "run `checkback reconcile`, which finishes its last batch, then again",
+                "run `checkback reconcile`, which finishes its last batch; unless retention.given_up removed it",
             )
         if messages[one.place]["erased_at"] is not None:
             raise RefusedError("was erased", f"transaction {one.place}", "nothing of it is left to publish")
