@@ -27,7 +27,7 @@ from checkback.storage.schemas import CONTENT
 from checkback.storage.tables import Tables
 from maintain.fixtures import maintained, rows_of
 from support.examples import fewer
-from support.stories import DONE, Row, Transaction, checkpoint, in_batches, ms, write
+from support.stories import DONE, UNDER_WAY, Row, Transaction, checkpoint, in_batches, ms, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -166,6 +166,19 @@ def test_what_is_owed_is_refused(tmp_path_factory: pytest.TempPathFactory, seed:
         ):
             erasure.erase(found, NOW)
         assert everything(root) == before
+
+
+def test_a_delivery_of_a_batch_under_way_is_still_owed(tmp_path: Path) -> None:
+    t, mine = Transaction(0, 0, DONE - timedelta(hours=9)), _content(SECRET)
+    at = t.born + timedelta(minutes=30)
+    delivery = {**t.key, "real_topic": "a", "deliver_at": UNDER_WAY, "delivered_at": UNDER_WAY, "batch_id": 9}
+    rows = [t.half(deliver_at=UNDER_WAY, **mine), t.op(), t.decision(decided_at=at, deliver_at=UNDER_WAY)]
+    found, done = in_batches([*rows, ("deliveries", delivery)])
+    write(None, Tables.of(settings_of(tmp_path).storage), found)
+    checkpoint(tmp_path, batch_id=done)
+    assert [row["state"] for row in Erasure(Tables.of(settings_of(tmp_path).storage), SELECTIONS[0]).find().owed] == [
+        "scheduled"
+    ]
 
 
 @contextmanager

@@ -104,9 +104,12 @@ class Erasure:
         ]
         messages = pa.concat_tables([empty, *parts]).group_by([*WHO, "real_topic"]).aggregate([])
         messages = messages.group_by(list(WHO)).aggregate([("real_topic", "min")]).rename_columns([*WHO, "real_topic"])
-        masks = {name: list(self._masks(name, messages)) for name in self._names()}
+        names = self._names()
+        halves = list(self._masks("half", messages)) if "half" in names else []
+        owing = self._owed(halves)  # before the others are read: all that was written of what has ended is there then
+        masks = {name: halves if name == "half" else list(self._masks(name, messages)) for name in names}
         rows = {name: sum(int(mask.sum()) for _, mask in found) for name, found in masks.items()}
-        return Erasable(messages, rows, self._owed(masks["half"]) if "half" in masks else (), masks)
+        return Erasable(messages, rows, owing, masks)
 
     def erase(self, found: Erasable, at: datetime) -> None:
         """Erase it, within `lock`. Raises OwedError if some of it has not ended."""
@@ -217,11 +220,17 @@ class Erasure:
                 [pa.schema([arrow_schema(name).field(one) for one in columns]).empty_table(), *found]
             )
 
-        decisions = there("decisions", "state", "deliver_at", "decided_at")
-        # A batch decides before all else of it is there.
+        # Of a batch under way some of the rest may not be there yet.
         last = max((file.spans.get("batch_time", (EPOCH, EPOCH))[1] for file in self._files("batches")), default=EPOCH)
-        done = pc.less_equal(decisions.column("decided_at"), pa.scalar(last, decisions.schema.field("decided_at").type))
-        return owed(messages, decisions.filter(done), there("deliveries"), self._waiting())
+        decisions, deliveries = (
+            there("decisions", "state", "deliver_at", "decided_at"),
+            there("deliveries", "delivered_at"),
+        )
+        decided, delivered = (
+            rows.filter(pc.less_equal(rows.column(time), pa.scalar(last, rows.schema.field(time).type)))
+            for rows, time in ((decisions, "decided_at"), (deliveries, "delivered_at"))
+        )
+        return owed(messages, decided, delivered, self._waiting())
 
     def _waiting(self) -> pa.Table:
         """WHO of the messages that wait in `unpublished`."""
