@@ -64,8 +64,8 @@ class Scenario:
         return Promises(world)
 
 
-def scenario(seed: int) -> Scenario:
-    """The scenario of a seed; always the same."""
+def scenario(seed: int, ages: bool = True) -> Scenario:
+    """The scenario of a seed; always the same. ``ages``: some have retention."""
     random = Random(seed)
     rules = Rules(
         _TIMEOUT,
@@ -85,7 +85,7 @@ def scenario(seed: int) -> Scenario:
         at = random.randrange(len(happens) + 1)
         happens[at:at] = restart_steps(random, rules)
     aged = Random(f"aged {seed}")
-    if rules.max_age == _FOR_EVER or aged.random() < 0.4:
+    if not ages or rules.max_age == _FOR_EVER or aged.random() < 0.4:
         return Scenario(rules, transactions, tuple(happens))
     return Scenario(rules, transactions, tuple(age(aged, happens, len(transactions))), aged=True)
 

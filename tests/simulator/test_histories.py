@@ -60,7 +60,7 @@ def _first_broken(
     Of a ``rebuild`` or ``retention``: among those that have one.
     """
     for seed in (_FINDS.get(fault, 1), *range(1, _PATIENCE)):
-        plan = scenario(seed)
+        plan = scenario(seed, ages=retention is not None)
         if rebuild is not None and not plan.rebuilt:
             continue
         if retention is not None and not plan.aged:
