@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from checkback.maintain import row_retention
 from checkback.settings import Settings
-from checkback.settings.model import Gateway, Retention, Transaction
+from checkback.settings.model import Gateway, Operator, Retention, Transaction
 from checkback.storage import horizon as horizons
 from checkback.storage.horizon import floors_of
 from checkback.storage.log.snapshot_files import DataFile
@@ -51,6 +51,7 @@ def settings_of(history: int, max_age: int, topics: int | None) -> Settings:
     return Settings.model_construct(
         retention=Retention.model_construct(history=timedelta(milliseconds=history), topics=of_topics),
         transaction=Transaction.model_construct(max_age=timedelta(milliseconds=max_age)),
+        operator=Operator(),
         gateway=Gateway.model_construct(dedup_window=timedelta(0)),
     )
 
@@ -177,6 +178,9 @@ class _Log:
 
     def versions(self, apps: Iterable[str]) -> dict[str, int | None]:
         return {app: self._lake.tables.last_version(_own(self._name), app) for app in apps}
+
+    def applications(self) -> dict[str, int]:
+        return {}  # no operator has resumed anything
 
     def remove(self, old: Iterable[str], left: Iterable[list[Row]], versions: Mapping[str, int], changes: bool) -> bool:  # noqa: ARG002
         self._lake.commit(self._name, old, left, versions)
