@@ -21,6 +21,7 @@ def test_load_lands_halves_and_their_ops(tmp_path: Path) -> None:
     op = DeltaTable(tmp_path / "op").to_pyarrow_table().sort_by("queue_offset")
     assert half.schema.names == arrow_schema("half").names
     assert [name for name in half.schema.names if half.column(name).null_count] == [
+        "erased_at",
         "check_immunity_s",
         "delay_ms",
         "deliver_at",

@@ -35,6 +35,7 @@ def half(offset: int, topic: str = "a", stored: datetime | None = T0, queue: int
         "keys": "key",
         "properties": [("k", "v")],
         "body": bytes([offset % 256]),
+        "erased_at": None,
         "born_timestamp": T0,
         "store_timestamp": stored,
         "check_immunity_s": None,

@@ -45,6 +45,7 @@ def test_commit_becomes_a_row_of_its_topic_only() -> None:
             "keys": "key",
             "properties": [("k", "v")],
             "body": b"\x01",
+            "erased_at": None,
             "born_timestamp": T0,
             "half_store_timestamp": T0,
             "published_at": T1,

@@ -211,7 +211,7 @@ def test_tables_that_cannot_be_written_stop_no_other(lake: Lakehouse) -> None:
         assert "tx-" not in reasons[offset], name
     if lake.tables.by_files:
         of = dict(zip(names, map(reasons.get, range(number)), strict=True))
-        lacks = "it has no column half_queue_id, half_queue_offset, queue_id and 10 more"
+        lacks = "it has no column half_queue_id, half_queue_offset, queue_id and 11 more"
         assert of["others"] == f"topics/others is another table, {lacks}; move it away"
         retyped = 'its column half_queue_offset is "string", not "long"'
         assert of["typed"] == f"topics/typed is another table, {retyped}; move it away"
