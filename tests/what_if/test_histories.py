@@ -38,7 +38,7 @@ class _History(NamedTuple):
 
 
 def _history(seed: int) -> _History:
-    plan = scenario(seed)
+    plan = scenario(seed, ages=False)
     with patch.object(partition_batch, "SLOTS", SLOTS):
         world = World(plan.rules, plan.transactions)
         world.reconcile = Engine(world.tables, plan.rules)
