@@ -100,6 +100,7 @@ def test_half_is_in_the_table_when_it_is_answered(gateway: Gateway) -> None:
         "keys": "b",
         "properties": [("x", "y")],
         "body": b"body of whole",
+        "erased_at": None,
         "born_timestamp": datetime.fromtimestamp(1795227064.579, timezone.utc),
         "check_immunity_s": 30,
         "delay_ms": None,
