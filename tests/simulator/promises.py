@@ -138,9 +138,9 @@ class Promises:
 
     def _waited(self, key: Key, op: Op) -> None:
         """P1: an op waits for its half message for max_age from when it was read; a CANCEL until it is rejected."""
-        rows = self.world.tables.landed["rejected"]
         waits = any(op == other for _, other in self.lives.early.get(key, []))
-        if not waits and (op.kind != Kind.CANCEL or any(row.row == op for row in rows)):
+        may_wait = waits or op.kind == Kind.CANCEL or self.world.reconcile.under_way  # a batch is about to give it up
+        if not may_wait or any(row.row == op for row in self.world.tables.landed["rejected"]):
             return
         lasted = self.world.clock - self.lives.reads.get(op, self.world.clock)
         ended = self.world.set_back > 0 or lasted >= self.world.reconcile.rules.max_age

@@ -46,6 +46,8 @@ _FINDS = {
     "rules not kept with a batch": 92,
     "max_deliveries not kept with a batch": 425,
     "looked up by numbers alone": 185,
+    "messages of a batch under way": 80000534,
+    "rejected ops decide": 1322,
 }
 
 
