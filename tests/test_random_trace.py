@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 _CHECK_MAX = 2
 
 
-@pytest.mark.spine("a new trace each time, by either writer")
 def test_each_transaction_of_a_random_trace_ends_as_its_ops_say(spark: SparkSession, tmp_path: Path) -> None:
     """Decided once, published once byte for byte or not at all; what is wrong is rejected, and nothing beside it."""
     seed = int(os.environ.get("SEED", "0")) or Random().randrange(1, 10**9)

@@ -38,7 +38,6 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     return Settings.model_validate({"storage": {"root": str(root)}, "reconcile": {"segment_size": 4}})
 
 
-@pytest.mark.spine("what-if on Spark")
 def test_spark_says_the_same(spark: SparkSession, settings: Settings) -> None:
     told: list[list[Change]] = [[], []]
     changes = {"timeout": 30_000, "check_max": 3, "check_jitter": 500}
