@@ -8,8 +8,6 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
-import pytest
-
 from checkback.application.queries import reconcile
 from checkback.landing.file_query import land
 from checkback.settings import Settings
