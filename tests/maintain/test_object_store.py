@@ -12,6 +12,8 @@ import pyarrow.compute as pc
 import pytest
 
 from checkback.errors import FencedError
+from checkback.maintain.erasure import Erasure
+from checkback.maintain.erasure_selection import Selection
 from checkback.maintain.maintenance import LOCK, maintain
 from checkback.query.answers import Answers
 from checkback.settings import Settings
@@ -130,3 +132,27 @@ def test_retention(s3: Tables, s3_port: int) -> None:
     assert sorted(pa.concat_tables(left).column(0).to_pylist()) == [3, 9]
     assert floors_of(s3.open_log("half"), [0]) == {0: 3}
     assert not Answers(settings).audit().broken
+
+
+def test_erasure(s3: Tables, s3_port: int) -> None:
+    """The rows stay; of the files before none is left, and no row has the content."""
+    rows: list[Row] = []
+    for offset in range(4):
+        t, mine = Transaction(0, offset), {"keys": f"customer-{offset}", "body": f"secret {offset}".encode()}
+        rows += [t.half(**mine), t.op(), t.published("a", **mine), t.decision()]
+    found, _ = in_batches(rows)
+    write(None, s3, found)
+    erasure = Erasure(s3, Selection.of("customer-2", None, None, None))
+    with erasure.lock():
+        there = erasure.find()
+        assert ({name: number for name, number in there.rows.items() if number}) == {"topics/a": 1, "half": 1}
+        erasure.erase(there, DONE)
+        assert erasure.remove_files(round(time.time() * 1000)) == []
+    for name in ("half", "topics/a"):
+        place = s3.location(name)
+        names = [entry for entry in table_files.names(place) if entry.endswith(".parquet")]
+        read = [read_rows(f"{place}/{entry}", name, ["body", "erased_at"], pc.scalar(True)) for entry in names]
+        bodies = pa.concat_tables(read).column("body").to_pylist()
+        assert sorted(bodies, key=repr) == [None, *(b"secret %d" % offset for offset in (0, 1, 3))]
+    storage = {"root": s3.root, "options": options(s3_port)}
+    assert not Answers(Settings.model_validate({"storage": storage})).audit().broken
