@@ -371,6 +371,7 @@ def half(spark: SparkSession, folder: Path) -> Path:
             "",
             {},
             b"",
+            None,
             time,
             time,
             *(None,) * 4,

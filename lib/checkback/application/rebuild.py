@@ -45,7 +45,6 @@ from checkback.storage.files import filesystem
 from checkback.storage.files.object_store import is_registered
 from checkback.storage.lock import exclusive_lock
 from checkback.storage.schemas import SCHEMAS, SOURCES
-from checkback.storage.spark_schemas import schema_of
 from checkback.storage.table_scan import read_table
 from checkback.storage.tables import Tables
 
@@ -264,7 +263,7 @@ def _reject_repeated(
     try:
         if rows.head() is not None:
             changing()
-            tables.append(rows.select(*schema_of("rejected").names), "rejected")
+            tables.append(rows, "rejected")
     finally:
         rows.unpersist()
 
