@@ -160,7 +160,6 @@ def test_checkpoint_of_check_that_cannot_be_read_is_put_aside(
     assert len(commits.received) == 2
 
 
-@pytest.mark.spine("a start that is refused")
 def test_tables_that_are_older_than_the_checkpoint_are_refused_until_a_rebuild(lake: Lakehouse) -> None:
     settings = lake.settings()
     lake.half(0, 1)

@@ -114,7 +114,6 @@ def test_batch_is_published_once(lake: Lakehouse) -> None:
     assert delivery == ("tx-0", T1 - timedelta(milliseconds=5), T1, BATCH_ID)
 
 
-@pytest.mark.spine("publishing by each way")
 def test_all_ways_write_the_same_rows(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Column by column: files, Spark with the rows that the survey brings, Spark that reads each table's rows."""
     found = []
