@@ -51,10 +51,9 @@ def erase(
     found = erasure.find()
     if found.owed and not cancel:
         raise found.refusal()
-    rows = {name: number for name, number in found.rows.items() if number}
-    shown = {"done": False, "action": "ERASE", "messages": found.messages.num_rows, "rows": rows}
-    nothing = not rows and not now
-    plan = Plan(("table", "rows"), list(rows.items()), list(_lines(found, now, nothing)), shown, nothing)
+    shown = {"done": False, "action": "ERASE", "messages": found.messages.num_rows, "rows": found.rows}
+    nothing = not found.rows and not now
+    plan = Plan(("table", "rows"), list(found.rows.items()), list(_lines(found, now, nothing)), shown, nothing)
     change(options, plan, lambda: _erased(settings, erasure, signed, cancel, now))
 
 
@@ -84,9 +83,9 @@ def _erased(settings: Settings, erasure: Erasure, signed: OperatorSignature, can
             with open_tables(settings) as store:
                 record(store, found.messages.to_pylist(), signed, at)
         erasure.erase(found, at)
-        rows = {name: number for name, number in found.rows.items() if number}
-        text = f"Erased {found.messages.num_rows} messages, {sum(rows.values())} rows." if rows else ""
-        yield Done(text, {"done": True, "action": "ERASE", "messages": found.messages.num_rows, "rows": rows})
+        rows = sum(found.rows.values())
+        text = f"Erased {found.messages.num_rows} messages, {rows} rows." if rows else ""
+        yield Done(text, {"done": True, "action": "ERASE", "messages": found.messages.num_rows, "rows": found.rows})
         if now:
             kept = erasure.remove_files(round(at.timestamp() * 1000))
             more = (

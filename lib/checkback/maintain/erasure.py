@@ -21,8 +21,9 @@ from checkback.maintain import table_folder
 from checkback.maintain.compaction import rows_of, write_rows
 from checkback.maintain.erasure_selection import SELECTED_BY, WHO, erased, keyed, owed
 from checkback.maintain.maintenance import LOCK, names
+from checkback.maintain.row_retention import place_of
 from checkback.maintain.streams import needs_spark, readers, removal_hold
-from checkback.reconcile.publish.published_notes import notes_of
+from checkback.reconcile.publish.published_notes import waits
 from checkback.settings.values import SHORTEST_RETENTION
 from checkback.storage.files.object_store import concurrently
 from checkback.storage.lock import exclusive_lock
@@ -46,7 +47,6 @@ _T = TypeVar("_T")
 ERASURE = "erasure"
 #: other tables than those of topics that hold messages
 _HOLD = ("unpublished", "dead_letters", "discarded", "rejected", "half")
-_HALF_PLACE = ("half_queue_id", "half_queue_offset")
 
 
 @dataclass(frozen=True)
@@ -99,16 +99,14 @@ class Erasure:
         """What there is to erase now."""
         schema = arrow_schema("half")
         empty = pa.schema([schema.field(each) for each in (*WHO, "real_topic")]).empty_table()
-        parts = [
-            part.cast(empty.schema) for name in self._names() if name != "rejected" for part in self._selected(name)
-        ]
+        names = self._names()
+        parts = [part.cast(empty.schema) for name in names if name != "rejected" for part in self._selected(name)]
         messages = pa.concat_tables([empty, *parts]).group_by([*WHO, "real_topic"]).aggregate([])
         messages = messages.group_by(list(WHO)).aggregate([("real_topic", "min")]).rename_columns([*WHO, "real_topic"])
-        names = self._names()
         halves = list(self._masks("half", messages)) if "half" in names else []
         owing = self._owed(halves)  # before the others are read: all that was written of what has ended is there then
         masks = {name: halves if name == "half" else list(self._masks(name, messages)) for name in names}
-        rows = {name: sum(int(mask.sum()) for _, mask in found) for name, found in masks.items()}
+        rows = {name: sum(int(mask.sum()) for _, mask in found) for name, found in masks.items() if found}
         return Erasable(messages, rows, owing, masks)
 
     def erase(self, found: Erasable, at: datetime) -> None:
@@ -176,7 +174,7 @@ class Erasure:
 
     def _selected(self, name: str) -> Iterator[pa.Table]:
         """WHO and real_topic of the rows that the selection itself finds in a table, by file."""
-        place = _HALF_PLACE if _HALF_PLACE[0] in arrow_schema(name).names else WHO[:2]
+        place = place_of(name)
         topic = {"dead_letters": "topic", "half": "real_topic", "discarded": "real_topic", "unpublished": "real_topic"}
         columns = [*place, *SELECTED_BY, *([topic[name]] if name in topic else [])]
 
@@ -193,8 +191,7 @@ class Erasure:
         if name == "rejected":
             columns: Sequence[str] = ("source", "raw", "erased_at")
         else:
-            place = _HALF_PLACE if _HALF_PLACE[0] in arrow_schema(name).names else WHO[:2]
-            columns = (*place, *WHO[2:], "erased_at")
+            columns = (*place_of(name), *WHO[2:], "erased_at")
 
         def mask(file: DataFile) -> tuple[DataFile, Mask]:
             rows = valid_texts(rows_of(file.path, name, columns))
@@ -234,15 +231,11 @@ class Erasure:
 
     def _waiting(self) -> pa.Table:
         """WHO of the messages that wait in `unpublished`."""
-        columns = (*_HALF_PLACE, *WHO[2:], "real_topic", "application", "batch_id")
+        columns = (*place_of("unpublished"), *WHO[2:], "real_topic", "application", "batch_id")
         schema = pa.schema([arrow_schema("unpublished").field(name) for name in columns])
         parts = list(self._each("unpublished", lambda file: valid_texts(rows_of(file.path, "unpublished", columns))))
         rows = pa.concat_tables([schema.empty_table(), *parts])
-        whose = list(zip(*(rows.column(name).to_pylist() for name in columns[4:]), strict=True))
-        keys = sorted({(topic, app) for topic, app, _ in whose if topic is not None and app is not None})
-        notes = notes_of(None, self.tables, keys) if keys else {}
-        waits = [batch is None or batch > notes.get((topic, app), -1) for topic, app, batch in whose]
-        return rows.filter(pa.array(waits, pa.bool_())).select(list(columns[:4])).rename_columns(list(WHO))
+        return rows.filter(waits(self.tables, rows)).select(list(columns[:4])).rename_columns(list(WHO))
 
     def _files(self, name: str, within: Mapping[str, tuple[Any, Any]] | None = None) -> list[DataFile]:
         return self.tables.log(name).data_files(within) if DeltaLog.exists(self.tables.location(name)) else []

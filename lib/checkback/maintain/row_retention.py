@@ -21,7 +21,7 @@ from checkback.maintain.missed_messages import MissedMessages
 from checkback.messages.half import RESUMED_FROM, parse_place
 from checkback.messages.limits import MS_MAX
 from checkback.reconcile.ended_transactions import KEY, ended, expired_halves, last_of_queues, orphans
-from checkback.reconcile.publish.published_notes import notes_of
+from checkback.reconcile.publish.published_notes import waits
 from checkback.storage.batch_runs import runs_of
 from checkback.storage.horizon import HORIZON, floors_of, versions_of, with_missed
 from checkback.storage.horizon import horizon as of_table
@@ -260,13 +260,9 @@ class RowRetention:
         """KEY of the messages in `unpublished` that wait there, or were published since the horizon."""
         columns = ("half_queue_id", "half_queue_offset", "real_topic", "application", "batch_id")
         rows = self._rows("unpublished", self._files("unpublished"), columns)
-        pairs = rows.select(["real_topic", "application"]).drop_null().group_by(["real_topic", "application"])
-        keys = [(row["real_topic"], row["application"]) for row in pairs.aggregate([]).to_pylist()]
-        notes = notes_of(None, self.tables, keys) if keys else {}
-        whose = zip(*(rows.column(name).to_pylist() for name in columns[2:]), strict=True)
-        waits = [batch is None or batch > notes.get((topic, app), -1) for topic, app, batch in whose]
-        found = [rows.filter(pa.array(waits, pa.bool_())).select(list(columns[:2]))]
-        for topic in {topic for topic, _ in keys} & {name.removeprefix(TOPIC_PREFIX) for name in self.names}:
+        found = [rows.filter(waits(self.tables, rows)).select(list(columns[:2]))]
+        topics = set(rows.select(["real_topic", "application"]).drop_null().column("real_topic").to_pylist())
+        for topic in topics & {name.removeprefix(TOPIC_PREFIX) for name in self.names}:
             name = TOPIC_PREFIX + topic
             since = self.tables.log(name).data_files({"published_at": (time_of(horizon), time_of(MS_MAX))})
             published = self._rows(name, since, columns[:2])
@@ -318,7 +314,7 @@ class RowRetention:
         return pa.concat_tables([schema.empty_table(), *(rows_of(file.path, name, columns) for file in files)])
 
 
-def _place_of(name: str) -> tuple[str, ...]:
+def place_of(name: str) -> tuple[str, ...]:
     """The columns of KEY in a table, where its rows are about half messages."""
     there = arrow_schema(name).names
     of_half = tuple(f"half_{column}" for column in KEY)
@@ -326,7 +322,7 @@ def _place_of(name: str) -> tuple[str, ...]:
 
 
 def _columns(name: str, time: str) -> tuple[str, ...]:
-    return ("source", "file", "raw", time) if name == "rejected" else (*_place_of(name), *_also(name), time)
+    return ("source", "file", "raw", time) if name == "rejected" else (*place_of(name), *_also(name), time)
 
 
 def _also(name: str) -> tuple[str, ...]:
@@ -340,7 +336,7 @@ def _keyed(name: str, rows: pa.Table, time: str) -> pa.Table:
         place = pc.extract_regex(pc.if_else(of_op, rows.column("raw"), None), PLACE)
         parts = [pc.struct_field(place, each).cast(arrow_schema("half").field(each).type) for each in KEY]
     else:
-        parts = [rows.column(each) for each in _place_of(name)]
+        parts = [rows.column(each) for each in place_of(name)]
     more = {column: rows.column(column) for column in (*_also(name), time)}
     return pa.table([*parts, *more.values()], names=[*KEY[: len(parts)], *more])
 

@@ -68,6 +68,19 @@ def notes_of(spark: SparkSession | None, tables: Tables, keys: Sequence[Key]) ->
     return found
 
 
+def waits(tables: Tables, rows: pa.Table) -> pa.Array:
+    """Mask of the rows of `unpublished` that wait there. Columns: real_topic, application, batch_id.
+
+    Only where logs can be read without Spark. Raises StorageError.
+    """
+    whose = list(
+        zip(*(rows.column(name).to_pylist() for name in ("real_topic", "application", "batch_id")), strict=True)
+    )
+    keys = sorted({(topic, application) for topic, application, _ in whose if None not in (topic, application)})
+    notes = notes_of(None, tables, keys) if keys else {}
+    return pa.array([batch is None or batch > notes.get((topic, app), -1) for topic, app, batch in whose], pa.bool_())
+
+
 def without_noted(rows: DataFrame, notes: Mapping[Key, int]) -> DataFrame:
     """The rows of `unpublished` that are not noted as published."""
     if not notes:
