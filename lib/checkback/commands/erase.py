@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated
 
@@ -105,26 +106,28 @@ def _ended(settings: Settings, found: Erasable, signed: OperatorSignature) -> It
 
     if any(row["state"] == "unpublished" for row in found.owed):
         raise found.refusal()
-    refused: list[RefusedError] = []
-    for row in found.owed:
-        state = "ROLLBACK" if row["state"] == "pending" else CANCEL
-        request = Request.of(
+    states = {"pending": "ROLLBACK", "scheduled": CANCEL}
+    requests = [
+        Request.of(
             row["transaction_id"],
             row["producer_group"],
             row["queue_id"],
             row["queue_offset"],
             signed.actor,
             signed.reason,
-            state,
+            states[row["state"]],
         )
-        try:
-            with tables_for(settings, request) as store:
-                act(store, request.asked, settings.operator.queue, request.action(settings.operator.queue, _now))
-        except RefusedError as error:  # an op has landed: it ends without us
-            refused.append(error)
-    number = len(found.owed) - len(refused)
-    already = f"; {len(refused)} have an op already" if refused else ""
-    text = f"Ended {number}{already}. Erased nothing yet: run this again once `checkback reconcile` has decided."
+        for row in found.owed
+    ]
+    queue, number = settings.operator.queue, 0
+    with tables_for(settings, requests[0]) as store:
+        for request in requests:
+            with suppress(RefusedError):  # an op has landed: it ends without us
+                act(store, request.asked, queue, request.action(queue, _now))
+                number += 1
+    already = len(requests) - number
+    text = f"Ended {number}{f'; {already} have an op already' if already else ''}. Erased nothing yet: "
+    text += "run this again once `checkback reconcile` has decided."
     yield Done(text, {"done": False, "action": "ERASE", "ended": number})
 
 
