@@ -140,7 +140,7 @@ def latency_question(since: datetime | str | None = None, every: timedelta = MIN
             FROM {{decisions}} WHERE state <> 'CANCEL' AND {_since("decided_at", since)}),
         halves AS (
             SELECT h.queue_id, h.queue_offset, min(unix_micros(store_timestamp)) AS landed,
-                min_by(unix_micros(least(born_timestamp, store_timestamp)), store_timestamp) AS born
+                min(unix_micros(least(born_timestamp, store_timestamp))) AS born
             FROM {{half}} AS h
             WHERE EXISTS (
                 SELECT 1 FROM decided AS d WHERE d.queue_id = h.queue_id AND d.queue_offset = h.queue_offset)
