@@ -218,6 +218,25 @@ def test_op_that_waits_for_its_half_message_stays(tmp_path: Path) -> None:
     assert by_offset(tmp_path, "op").keys() == {2, 3}
 
 
+def test_gateway_whose_clock_is_ahead_keeps_no_rows_for_ever(tmp_path: Path) -> None:
+    """Its half messages landed after their decisions; so did another's, to which an offset was assigned again."""
+    born, ahead = DONE - timedelta(days=50), timedelta(hours=2)
+    rows: list[Row] = []
+    for offset in range(4):
+        t = Transaction(0, offset, born)
+        again = t.half(transaction_id="another", store_timestamp=born + ahead)
+        rows += [again if offset == 3 else t.half(store_timestamp=born + ahead)]
+        rows += [t.op("ROLLBACK"), t.decision("ROLLBACK", decided_at=born + timedelta(minutes=1))]
+    found, done = in_batches(rows)
+    settings = settings_of(tmp_path)
+    for row in found:
+        write(None, Tables.of(settings.storage), [row])
+    checkpoint(tmp_path, batch_id=done)
+    maintained(settings, ms(DONE))
+    assert all(by_offset(tmp_path, name).keys() == {3} for name in ("half", "op", "decisions"))
+    assert figures(Answers(settings).audit())["halves"] == 1
+
+
 class Killed(BaseException):
     """The process ends here."""
 

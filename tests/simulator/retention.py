@@ -207,6 +207,8 @@ def _columns(name: str, row: Any) -> dict[str, Any]:
     found = {f"{half}queue_id": row.queue, f"{half}queue_offset": row.offset, **time}
     if name == "decisions":
         found |= {"state": row.state, "deliver_at": row.deliver_at * 1000 or None}
+    if name in ("half", "decisions"):
+        found |= {"transaction_id": str(row.transaction), "producer_group": str(row.group)}
     return found
 
 

@@ -20,7 +20,7 @@ from checkback.maintain.compaction import rewritten, rows_of, write_rows
 from checkback.maintain.missed_messages import MissedMessages
 from checkback.messages.half import RESUMED_FROM, parse_place
 from checkback.messages.limits import MS_MAX
-from checkback.reconcile.ended_transactions import KEY, ended, expired_halves, last_of_queues, orphans
+from checkback.reconcile.ended_transactions import KEY, WHOSE, ended, expired_halves, last_of_queues, orphans
 from checkback.reconcile.publish.published_notes import waits
 from checkback.storage.batch_runs import runs_of
 from checkback.storage.horizon import HORIZON, floors_of, versions_of, with_missed
@@ -159,9 +159,9 @@ class RowRetention:
         def there(name: str, *columns: str) -> pa.Table:
             return self._rows(name, _within(self._files(name), ranges), (*KEY, *columns))
 
-        decisions = there("decisions", "state", "decided_at", "deliver_at")
+        decisions = there("decisions", *WHOSE, "state", "decided_at", "deliver_at")
         over = ended(decisions, there("deliveries", "delivered_at"), outstanding, _time(horizon))
-        return expired_halves(halves, over, _time(horizon))
+        return expired_halves(halves, decisions, over, _time(horizon))
 
     def _remove_following(self, name: str, horizon: int, outstanding: pa.Table) -> None:
         log, before = self.tables.open_log(name), self._read_by(horizon) if name in _OF_OPS else horizon
@@ -174,7 +174,7 @@ class RowRetention:
 
     def _halves_left(self, ranges: Ranges, horizon: int, outstanding: pa.Table) -> pa.Table:
         """The half messages in these ranges, in a dry run without those that would be gone by then."""
-        files, columns = _within(self._files("half"), ranges), (*KEY, _TIMES["half"])
+        files, columns = _within(self._files("half"), ranges), (*KEY, *WHOSE, _TIMES["half"])
         left = self._rows("half", [file for file in files if file.path not in self.going], columns)
         going = self._rows("half", [file for file in files if file.path in self.going], columns)
         return pa.concat_tables([left, going.filter(pa.array(~self._ended(going, horizon, outstanding)))])
@@ -326,7 +326,7 @@ def _columns(name: str, time: str) -> tuple[str, ...]:
 
 
 def _also(name: str) -> tuple[str, ...]:
-    return ("state",) if name == "decisions" else ()
+    return {"half": WHOSE, "decisions": ("state",)}.get(name, ())
 
 
 def _keyed(name: str, rows: pa.Table, time: str) -> pa.Table:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     Mask: TypeAlias = NDArray[np.bool_]
 
 KEY = ("queue_id", "queue_offset")
+WHOSE = ("transaction_id", "producer_group")
 
 
 def ended(decisions: pa.Table, deliveries: pa.Table, outstanding: pa.Table, horizon: pa.Scalar) -> pa.Table:
@@ -27,8 +28,7 @@ def ended(decisions: pa.Table, deliveries: pa.Table, outstanding: pa.Table, hori
 
     ``decisions``: KEY, state, decided_at, deliver_at. ``deliveries``: KEY, delivered_at. ``outstanding``: KEY of
     messages that wait in `unpublished`, or were published late, after the horizon. A scheduled message has not ended
-    before it was delivered or cancelled. Half messages that landed after ``until`` are others, to which the offset was
-    assigned again.
+    before it was delivered or cancelled.
     """
     old = decisions.filter(pc.less(decisions.column("decided_at"), horizon))
     state = old.column("state")
@@ -51,13 +51,22 @@ def ended(decisions: pa.Table, deliveries: pa.Table, outstanding: pa.Table, hori
     return found.join(outstanding.select(list(KEY)), list(KEY), join_type="left anti")
 
 
-def expired_halves(halves: pa.Table, over: pa.Table, horizon: pa.Scalar) -> Mask:
-    """Mask of the half messages that go. ``halves``: KEY, store_timestamp; ``over``: see `ended`."""
+def expired_halves(halves: pa.Table, decisions: pa.Table, over: pa.Table, horizon: pa.Scalar) -> Mask:
+    """Mask of the half messages that go. ``halves``: KEY, WHOSE, store_timestamp; ``over``: see `ended`.
+
+    ``decisions``: KEY, WHOSE, decided_at. A half message that landed after ``until`` is another, to which the offset
+    was assigned again, unless a decision is its own: the gateway's clock may be ahead of the one that decides.
+    """
     numbered = halves.append_column("row", pa.array(np.arange(halves.num_rows)))
-    found = numbered.join(over, list(KEY), join_type="inner")
-    landed = found.column("store_timestamp")
-    gone = pc.and_(pc.less(landed, horizon), pc.less_equal(landed, found.column("until")))
-    return _mask(halves.num_rows, found.filter(gone))
+    old = numbered.filter(pc.less(numbered.column("store_timestamp"), horizon))
+    found = old.select([*KEY, "store_timestamp", "row"]).join(over, list(KEY), join_type="inner")
+    later = pc.greater(found.column("store_timestamp"), found.column("until"))
+    mask = _mask(halves.num_rows, found.filter(pc.invert(later)))
+    if pc.any(later).as_py():
+        doubtful = numbered.take(found.filter(later).column("row"))
+        decided = decisions.filter(pc.less(decisions.column("decided_at"), horizon)).select([*KEY, *WHOSE])
+        mask |= _mask(halves.num_rows, doubtful.join(decided, [*KEY, *WHOSE], join_type="left semi"))
+    return mask
 
 
 def orphans(rows: pa.Table, halves: pa.Table, time: str, horizon: pa.Scalar) -> Mask:

@@ -30,7 +30,7 @@ from checkback.query.versions.published_notes import NAME as NOTES
 from checkback.query.versions.published_notes import no_notes, with_noted
 from checkback.query.versions.whole_batches import BatchTable, batch_time, read_batches
 from checkback.reconcile.checkpointed_rules import FOLDER
-from checkback.reconcile.ended_transactions import ended, expired_halves
+from checkback.reconcile.ended_transactions import WHOSE, ended, expired_halves
 from checkback.storage.checkpoints.checkpoint import Batch, batches_since, last_done, numbers, read_checkpoint
 from checkback.storage.failure_scope import own_failure
 from checkback.storage.horizon import horizon
@@ -307,15 +307,17 @@ class FixedTables:
         late = f"EXISTS (SELECT 1 FROM {{topics}} AS t WHERE t.published_at >= {before} AND {same})"
         waits = "SELECT half_queue_id AS queue_id, half_queue_offset AS queue_offset"
         waiting = Question(f"{waits} FROM {with_noted('{unpublished}')} AS u WHERE NOT noted OR {late}")
-        halves = old("half", (*_PLACE, "store_timestamp"), f"store_timestamp < {before}")
+        halves = old("half", (*_PLACE, *WHOSE, "store_timestamp"), f"store_timestamp < {before}")
+        columns = (*_PLACE, *WHOSE, "state", "decided_at", "deliver_at")
+        decisions = old("decisions", columns, f"decided_at < {before}")
         at = pa.scalar(since * 1000, pa.timestamp("us", "UTC"))
         over = ended(
-            old("decisions", (*_PLACE, "state", "decided_at", "deliver_at"), f"decided_at < {before}"),
+            decisions,
             old("deliveries", (*_PLACE, "delivered_at"), f"delivered_at < {before}"),
             self.engine.arrow(self.ask(waiting)),
             at,
         )
-        gone = expired_halves(halves, over, at)
+        gone = expired_halves(halves, decisions, over, at)
         return replace(self, since=since, owed=halves.select(list(_PLACE)).filter(pa.array(~gone)))
 
     def _within(self, kind: str) -> Span | None:
