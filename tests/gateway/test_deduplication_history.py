@@ -20,6 +20,7 @@ from checkback.gateway.deduplication.history import LEFT, DeduplicationHistory, 
 from checkback.gateway.deduplication.remembered_half import STATE_OF, RememberedHalf, fingerprint, name_of
 from checkback.messages.half import Half
 from checkback.messages.limits import LONG_MAX, MS_MAX
+from checkback.storage.horizon import versions_of
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.parquet.parquet_reader import read_rows
@@ -230,6 +231,23 @@ def test_offset_that_is_decided_is_not_given_out_again(tmp_path: Path) -> None:
     land(tmp_path, "decisions", *({"queue_id": queue, "queue_offset": offset} | decided for queue, offset in places))
     history = DeduplicationHistory(str(tmp_path))
     assert [history.next_offset(queue) for queue in range(4)] == [5, 10, 21, 0]
+
+
+def test_offsets_that_retention_removes_meanwhile_are_not_given_out_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All rows about them are gone by the time `half` is looked at: only its floor knows."""
+    land(tmp_path, "half", half(8))
+    look = DeduplicationHistory._last_offset
+
+    def retention_is_first(history: DeduplicationHistory, table: str, queue_id: int, last: int) -> int:
+        monkeypatch.undo()
+        log = DeltaLog("half", f"{tmp_path}/half")
+        assert log.remove(log.paths(), [], versions_of(T0_MS, {0: 9}), changes=False)
+        return look(history, table, queue_id, last)
+
+    monkeypatch.setattr(DeduplicationHistory, "_last_offset", retention_is_first)
+    assert DeduplicationHistory(str(tmp_path)).next_offset(0) == 9
 
 
 def test_checks_are_the_transactions_own_and_keep_their_offset(

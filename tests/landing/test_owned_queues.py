@@ -13,6 +13,7 @@ from checkback.errors import CheckbackError
 from checkback.landing.batch import Landing
 from checkback.landing.landing_queries import Landed
 from checkback.storage.checkpoints.checkpoint import plan_versions
+from checkback.storage.horizon import versions_of
 from checkback.storage.queue_owners import OwnedQueues, QueueOwner
 from landing.fixtures import Lakehouse, half, killed_before, op
 
@@ -205,3 +206,21 @@ def test_gateway_that_claims_a_queue_during_a_batch_keeps_it(
     (inbox / "a.jsonl").write_text(f"{half(0)}\n{half(0, queue_id=1)}")
     assert lake.land(half=inbox) == Landed(half=1, rejected=1)
     assert lake.rows("half", "queue_id") == [(1,)]
+
+
+def test_message_does_not_land_where_retention_removes_during_its_batch(
+    lake: Lakehouse, inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been published once, and nothing would tell any more."""
+    write = Landing._write
+
+    def come_late(landing: Landing, *given: Any) -> None:
+        monkeypatch.undo()
+        lake.tables.open_log("half").commit_after([], {}, versions_of(1, {0: 1}))
+        write(landing, *given)
+
+    monkeypatch.setattr(Landing, "_write", come_late)
+    (inbox / "a.jsonl").write_text("\n".join(half(offset) for offset in range(2)))
+    assert lake.land(half=inbox) == Landed(half=1, rejected=1)
+    assert lake.rows("half", "queue_offset") == [(1,)]
+    assert lake.rows("rejected", "reason") == [("queue_offset: what landed below 1 is removed (retention.history)",)]

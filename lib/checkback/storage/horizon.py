@@ -23,18 +23,22 @@ if TYPE_CHECKING:
 
 #: the application whose version is the horizon (ms)
 HORIZON = "retention"
-_FLOOR = f"{HORIZON}/"
 _MISSED = f"{HORIZON}/missed/"
 
 
 def versions_of(horizon: int, floors: Mapping[int, int]) -> dict[str, int]:
     """The transaction identifiers of a removal. ``horizon``: ms. ``floors``: by half queue."""
-    return {HORIZON: horizon} | {f"{_FLOOR}{queue}": floor for queue, floor in floors.items()}
+    return {HORIZON: horizon} | {floor_app(queue): floor for queue, floor in floors.items()}
+
+
+def floor_app(queue: int) -> str:
+    """The application whose version is a half queue's floor."""
+    return f"{HORIZON}/{queue}"
 
 
 def floors_of(log: DeltaLog, queues: Iterable[int]) -> dict[int, int]:
     """The floor of each of these half queues that has one; ``log``: that of `half`. Raises StorageError."""
-    apps = {f"{_FLOOR}{queue}": queue for queue in queues}
+    apps = {floor_app(queue): queue for queue in queues}
     return {apps[app]: floor for app, floor in log.versions(apps).items() if floor is not None}
 
 

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Literal
 
 from checkback.errors import SettingsError
+from checkback.storage.horizon import floor_app, floors_of
 from checkback.storage.log.delta_log import DeltaLog
 
 if TYPE_CHECKING:
@@ -60,11 +61,12 @@ class OwnedQueues:
         self._log: DeltaLog | None = None
         self._queues: frozenset[int] = frozenset()
         self._found: dict[str, int | None] = {}
+        self._floors: dict[int, int] = {}
 
     def refused(self, queues: Iterable[int]) -> dict[int, str]:
         """The reason for refusal, for each queue owned by another one. Raises StorageError."""
         self._queues = frozenset(queues)
-        self._found = self._look()
+        self._found, self._floors = self._look()
         owners = owners_of(self._found)
         if self._operator in self._queues:
             owners[self._operator] = QueueOwner.OPERATOR
@@ -84,9 +86,9 @@ class OwnedQueues:
     def fence(self) -> tuple[dict[str, int | None], dict[str, int]]:
         """The expected versions and marks of a commit of half messages, see Tables.append.
 
-        A gateway or a topic that claims one of the queues concurrently makes the commit fail, and so does another
-        `land` that commits to one of them; a gateway that claims it later is not affected. The queues of a Kafka topic
-        become Kafka's.
+        A gateway or a topic that claims one of the queues concurrently makes the commit fail, and so do another `land`
+        that commits to one of them and retention that raises its floor; a gateway that claims it later is not affected.
+        The queues of a Kafka topic become Kafka's.
         """
         owned = owners_of(self._found)
         mine = [
@@ -100,6 +102,7 @@ class OwnedQueues:
         if self._owner is QueueOwner.KAFKA:
             marks |= {app: self._marked(app) for app in topics}
         expected = {app: self._found.get(app) for app in (*gateways, *topics)}
+        expected |= {floor_app(queue): self._floors.get(queue) for queue in mine}
         return expected, marks if self._log is not None else {}
 
     def _marked(self, app: str) -> int:
@@ -107,13 +110,14 @@ class OwnedQueues:
         return (self._found.get(app) or ANY_TOPIC) if self._mark == ANY_TOPIC else self._mark
 
     def changed(self) -> bool:
-        """True if a queue's ownership changed, or another `land` committed to it, since the last check."""
-        return self._look() != self._found
+        """True if since the last check a queue's owner or floor changed, or another `land` committed to it."""
+        return self._look() != (self._found, self._floors)
 
-    def _look(self) -> dict[str, int | None]:
+    def _look(self) -> tuple[dict[str, int | None], dict[int, int]]:
         if self._log is None:
             self._log = log_of_half(self._tables)
-        return versions_of(self._log, self._queues)
+        found = versions_of(self._log, self._queues)
+        return found, {} if self._log is None or self._kind == "op" else floors_of(self._log, self._queues)
 
 
 def versions_of(log: DeltaLog | None, queues: Iterable[int]) -> dict[str, int | None]:

@@ -113,9 +113,10 @@ class DeduplicationHistory:
         `half` may have been restored from a backup: decisions at the lost offsets stand, and checks there belong to
         other transactions. Raises StorageError if fewer than LEFT remain.
         """
-        last = self._floor(queue_id) - 1
+        last = -1
         for table in ("half", "decisions", "check_requests"):
             last = self._last_offset(table, queue_id, last)
+        last = max(last, self._floor(queue_id) - 1)  # the last of all: retention may have removed rows meanwhile
         if last > LONG_MAX - LEFT:
             what = f"a half message of the queue {queue_id} has the offset {last}: too few can come after it"
             raise StorageError(what, f"{self._root}/half", "give the gateway other gateway.queues")
