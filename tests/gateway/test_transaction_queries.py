@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from datetime import datetime, timedelta, timezone
 from itertools import permutations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
+from checkback.gateway.deduplication.history import DeduplicationHistory
 from checkback.gateway.problems import Problem
 from checkback.gateway.transaction_queries import WAITING_MAX, WAITING_SHARE
+from checkback.maintain.compaction import rows_of, write_rows
 from checkback.storage.horizon import HORIZON
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.schemas import arrow_schema
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 
     from checkback.gateway.problems import Answer
     from checkback.gateway.service import GatewayService
+    from checkback.storage.log.snapshot_files import DataFile
 
 
 def ask(service: GatewayService, name: str) -> asyncio.Task[Answer]:
@@ -136,6 +140,40 @@ def test_unknown_transaction_may_have_been_removed(tmp_path: Path) -> None:
             answer = await service.questions.transaction("t-1", "orders", None, place)
             assert isinstance(answer, Problem)
             assert answer.detail.endswith("what ended before 2026-03-01T00:00:00.000Z was removed by retention")
+
+    with_service(tmp_path, act)
+
+
+def test_file_that_an_erasure_removes_while_it_is_read_is_read_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a question, and for an op of a half message that the gateway has forgotten."""
+    listed = DeduplicationHistory._files
+
+    def erased_meanwhile(history: DeduplicationHistory, table: str, *within: Any) -> list[DataFile]:
+        files = listed(history, table, *within)
+        if table != "half":
+            return files
+        monkeypatch.undo()
+        log = DeltaLog("half", f"{tmp_path}/half")
+        old = log.paths()
+        new = write_rows("half", str(tmp_path), pa.concat_tables(rows_of(file.path, "half") for file in files))
+        assert log.remove(old, new, {}, changes=False)
+        for path in old:
+            (tmp_path / "half" / path).unlink()
+        return files
+
+    async def act(service: GatewayService, history: SlowHistory) -> None:
+        history.end.set()
+        (stored,) = await service.halves.take([half_sent(half("t-1"), 1)], None)
+        assert isinstance(stored, dict)
+        service.cache.forget(2**62, 0)
+        monkeypatch.setattr(DeduplicationHistory, "_files", erased_meanwhile)
+        assert isinstance(await ask(service, "t-1"), dict)
+        monkeypatch.setattr(DeduplicationHistory, "_files", erased_meanwhile)
+        (ended,) = await service.ops.take([op_sent(op(stored["queue_offset"]), 1)], None)
+        assert isinstance(ended, dict)
+        assert DeduplicationHistory._files is listed
 
     with_service(tmp_path, act)
 

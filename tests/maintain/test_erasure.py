@@ -292,6 +292,19 @@ def test_command_shows_then_erases_and_records_without_the_data(
     assert len(rows_of(tmp_path, "operations")) == len(ledger)
 
 
+def test_erasure_of_rejected_input_alone_is_recorded(tmp_path: Path) -> None:
+    """In a row that names no message, for it names none."""
+    lake(tmp_path, 1, ["discarded"])
+    rejected = {"source": "half", "raw": f"no JSON, of {SECRET}2", "reason": "r", "file": "f", "rejected_at": DONE}
+    write(None, Tables.of(settings_of(tmp_path).storage), [("rejected", rejected)])
+    assert _run(tmp_path, "--key", f"{SECRET}2", "--yes") == 0
+    assert traces(tmp_path, f"{SECRET}2") != []  # until the files leave
+    (row,) = rows_of(tmp_path, "operations")
+    assert [row[name] for name in ("action", "actor", "queue_id", "transaction_id")] == ["ERASE", "ada", None, None]
+    assert _run(tmp_path, "--key", f"{SECRET}2", "--yes") == 0
+    assert len(rows_of(tmp_path, "operations")) == 1
+
+
 def test_command_ends_what_is_owed_with_cancel(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whose = lake(tmp_path, 3, ["pending", "scheduled", "published"] * 3)
     assert _run(tmp_path, "--key", SECRET, "--yes") == 1
@@ -308,8 +321,10 @@ def test_erased_message_is_not_resumed(tmp_path: Path, capsys: pytest.CaptureFix
     whose = lake(tmp_path, 1, ["discarded"] * 6)
     erased(tmp_path, SELECTIONS[0])
     mine = next(offset for offset, (name, _) in whose.items() if name == SECRET)
-    resume = ["tx", "resume", "--set", f"storage.root={tmp_path}", "--actor", "a", "--reason", "r", "--yes"]
+    resume = ["tx", "resume", "--set", f"storage.root={tmp_path}", "--actor", "a", "--reason", "r"]
     assert main([*resume, f"tx-{mine % 2}-{mine}"]) == 1
-    assert "was erased" in capsys.readouterr().err
+    told = capsys.readouterr()
+    assert ("was erased" in told.err, told.out) == (True, "")  # and nothing is shown that would be done
+    resume.append("--yes")
     assert main([*resume, "--all"]) == 0
     assert len(rows_of(tmp_path, "half")) == 6 + sum(name == OTHER for name, _ in whose.values())

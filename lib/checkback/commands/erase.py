@@ -80,7 +80,7 @@ def _erased(settings: Settings, erasure: Erasure, signed: OperatorSignature, can
             yield from _ended(settings, found, signed)
             return
         at = datetime.now(timezone.utc)
-        if not found.owed:
+        if found.rows and not found.owed:
             with open_tables(settings) as store:
                 record(store, found.messages.to_pylist(), signed, at)
         erasure.erase(found, at)

@@ -25,12 +25,10 @@ from checkback.consumer.reconsume import without_recorded
 from checkback.consumer.retry_or_dead_letter import RESUMED
 from checkback.consumer.topic_reader import TopicReader
 from checkback.errors import SettingsError, StorageError
-from checkback.operate.operations import Operation, OperatorSignature, operation_row
+from checkback.operate.operations import OperatorSignature, row_of_no_transaction
 from checkback.operate.permissions import RefusedError
-from checkback.operate.transaction import Place
 from checkback.storage.log.delta_log import AlteredError, DeltaLog
 from checkback.storage.parquet.parquet_files import FileWriter
-from checkback.storage.schemas import arrow_schema
 from checkback.storage.timestamps import time_of
 from checkback.storage.valid_texts import CONSUMER_GROUP, CONSUMER_GROUP_END
 
@@ -201,13 +199,11 @@ def act(tables: Tables, request: Request, plan: Plan, now: int) -> None:
 
 
 def _row(request: Request, topic: str, now: int) -> pa.Table:
-    """A row of `operations`: of no transaction."""
+    """A row of `operations`."""
     about = f"{CONSUMER_GROUP}{request.group}{CONSUMER_GROUP_END}"
     to = f"to {request.said}: " if request.action == RESET else ""
     signed = request.signed._replace(reason=f"{about}{to}{request.signed.reason}")
-    row = operation_row(Operation(time_of(now), request.action, signed, Place(0, 0), "", "", topic))
-    none = dict.fromkeys(("queue_id", "queue_offset", "transaction_id", "producer_group"))
-    return pa.Table.from_pylist([row.to_pylist()[0] | none], arrow_schema(_LEDGER))
+    return row_of_no_transaction(time_of(now), request.action, signed, topic)
 
 
 def _chosen(state: GroupState, request: Request) -> dict[MessageQueue, QueueState]:

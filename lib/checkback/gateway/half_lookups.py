@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from checkback.errors import CheckbackError
+from checkback.gateway.deduplication.history import reread
 from checkback.gateway.health import steady_ms
 from checkback.gateway.problems import Problem
 from checkback.messages.limits import BATCH_MAX
@@ -124,6 +125,6 @@ class OlderHalves:
         # Before the half messages: one that lands in between is found.
         last = self._last_offsets(others) if others else {}
         known = [place for place in places if place[0] in last or place[0] not in others]
-        found = self._find(known) if known else {}
+        found = reread(lambda: self._find(known)) if known else {}
         awaited = {place for place in known if place[0] in last and place[1] > last[place[0]]}
         return LookedUp(found, awaited)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from checkback.errors import CheckbackError
-from checkback.gateway.deduplication.history import DeduplicationHistory, Place, TransactionEnd
+from checkback.gateway.deduplication.history import DeduplicationHistory, Place, TransactionEnd, reread
 from checkback.gateway.deduplication.remembered_half import RememberedHalf, name_of
 from checkback.gateway.problems import Answer, Problem
 from checkback.storage.timestamps import iso
@@ -57,7 +57,7 @@ class TransactionQueries:
         known = self._cache.named(name) if place is None else self._cache.at(*place)
         if known is not None and known.name != name:
             known = None
-        look = partial(self._described, known, producer_group, transaction_id, place)
+        look = partial(reread, partial(self._described, known, producer_group, transaction_id, place))
         work = asyncio.get_running_loop().run_in_executor(self._thread, look)
         self._asked[work] = groups
         work.add_done_callback(self._asked.pop)

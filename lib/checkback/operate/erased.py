@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from checkback.errors import FencedError
-from checkback.operate.operations import Operation, operation_row
+from checkback.operate.operations import Operation, operation_row, row_of_no_transaction
 from checkback.operate.transaction import Key, Place
+from checkback.storage.timestamps import ms_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from checkback.operate.operations import OperatorSignature
@@ -22,12 +23,16 @@ _KEY = ("queue_id", "queue_offset", "transaction_id", "producer_group")
 
 
 def record(
-    store: OperatorTables, messages: Iterable[Mapping[str, Any]], signed: OperatorSignature, at: datetime
+    store: OperatorTables, messages: Sequence[Mapping[str, Any]], signed: OperatorSignature, at: datetime
 ) -> None:
     """Append a row for each message that has none yet: before it is erased, for then it is not selected any more.
 
-    ``messages``: queue_id, queue_offset, transaction_id, producer_group, real_topic. Raises FencedError, StorageError.
+    ``messages``: queue_id, queue_offset, transaction_id, producer_group, real_topic. Without any, rows of `rejected`
+    are erased, which name no message: one row says so. Raises FencedError, StorageError.
     """
+    if not messages:
+        _append(store, [row_of_no_transaction(at, ERASE, signed)], [f"operator/{ERASE}/{ms_of(at)}"])
+        return
     known = {Key.of(row) for row in store.rows("operations", {"action": [ERASE]}, _KEY).to_pylist()}
     new = [
         Operation(
@@ -44,6 +49,9 @@ def record(
     ]
     for first in range(0, len(new), store.at_once):
         part = new[first : first + store.at_once]
-        rows = pa.concat_tables(map(operation_row, part))
-        if not store.append_each("operations", rows, [one.application for one in part]):
-            raise FencedError("another operator has recorded the same erasure", "operations", "run it again")
+        _append(store, list(map(operation_row, part)), [one.application for one in part])
+
+
+def _append(store: OperatorTables, rows: Sequence[pa.Table], apps: Sequence[str]) -> None:
+    if not store.append_each("operations", pa.concat_tables(rows), apps):
+        raise FencedError("another operator has recorded the same erasure", "operations", "run it again")

@@ -37,6 +37,7 @@ _HALF = (
     "committed",
     "delay_ms",
     "deliver_at",
+    "erased_at",
 )
 _LEDGER = (*_KEY, "action", "new_queue_id", "new_queue_offset")
 Row = dict[str, Any]
@@ -220,6 +221,7 @@ def _transaction(row: Row, resumable: bool) -> Transaction:
         committed=bool(row["committed"]),
         delay_ms=row["delay_ms"],
         not_before=row["deliver_at"],
+        erased=row["erased_at"] is not None,
         resumed_from=Place.parse(properties.get(RESUMED_FROM)),
         resumed_by=properties.get(RESUMED_BY),
     )

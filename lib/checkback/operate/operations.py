@@ -191,5 +191,20 @@ def operation_row(operation: Operation) -> pa.Table:
     )
 
 
+def row_of_no_transaction(at: datetime, action: str, signed: OperatorSignature, topic: str = "") -> pa.Table:
+    """The ledger's row of an action on something else."""
+    return _one(
+        "operations",
+        {
+            "at": at,
+            "action": action,
+            "actor": signed.actor,
+            "reason": signed.reason,
+            "real_topic": topic,
+            "checkback_version": __version__,
+        },
+    )
+
+
 def _one(name: str, row: Mapping[str, Any]) -> pa.Table:
     return pa.Table.from_pylist([dict(row)], schema=arrow_schema(name))

@@ -96,6 +96,8 @@ def judge_resume(transaction: Transaction) -> None:
         raise RefusedError(what, where, "no table can be created for it")
     if transaction.decision.state not in _KEPT:
         raise RefusedError(f"is not discarded but decided: {_decision(transaction)}", where, "a decision is final")
+    if transaction.erased:
+        raise RefusedError("was erased", where, "nothing of it is left to publish")
 
 
 def _own_commit(transaction: Transaction) -> RefusedError:

@@ -80,6 +80,7 @@ class Transaction:
     ``delivered_at``: when it was published then, or put into the table `unpublished`: why is in ``unpublished``.
     ``cancels``: ops CANCEL of operators. ``in_vain``: operators' ops that `reconcile` has rejected. ``committed``: a
     message without a transaction. ``delay_ms``, ``not_before``: the half message's own delay_ms and deliver_at.
+    ``erased``: nothing but ids and times is left of it.
     """
 
     place: Place
@@ -105,6 +106,7 @@ class Transaction:
     committed: bool = False
     delay_ms: int | None = None
     not_before: datetime | None = None
+    erased: bool = False
 
     @property
     def key(self) -> Key:

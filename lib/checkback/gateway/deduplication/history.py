@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from heapq import nlargest
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
 
 import numpy as np
@@ -40,13 +40,14 @@ from checkback.storage.rejected_ops import RejectedOps
 from checkback.storage.timestamps import EPOCH, ms_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from checkback.gateway.deduplication.remembered_half import RememberedColumns
 
 _logger = logging.getLogger("checkback.gateway")
+_T = TypeVar("_T")
 Place = tuple[int, int]
 _END = datetime.max.replace(tzinfo=timezone.utc)
 _KEY = ("queue_id", "queue_offset")
@@ -78,6 +79,19 @@ class TransactionEnd:
     decided_at: int | None = None
     deliver_at: int | None = None
     op_states: frozenset[str] = frozenset()
+
+
+def reread(look: Callable[[], _T]) -> _T:
+    """What ``look`` finds in the tables; if a file is gone meanwhile, as with `erase --now`, in those that replace it.
+
+    Raises what ``look`` raises.
+    """
+    try:
+        return look()
+    except StorageError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        return look()
 
 
 class DeduplicationHistory:
