@@ -28,7 +28,7 @@ from checkback.storage.horizon import horizon as of_table
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.queue_owners import operators_queues
 from checkback.storage.rejected_ops import PLACE
-from checkback.storage.schemas import BATCH_TIMES, TOPIC_PREFIX, arrow_schema
+from checkback.storage.schemas import ROW_TIMES, TOPIC_PREFIX, arrow_schema
 from checkback.storage.timestamps import EPOCH, ms_of, time_of
 
 if TYPE_CHECKING:
@@ -41,16 +41,6 @@ if TYPE_CHECKING:
 
     Ranges: TypeAlias = Mapping[int, tuple[int, int]]
 
-#: by table, the time of a row
-_TIMES = {
-    **BATCH_TIMES,
-    **dict.fromkeys(("half", "op"), "store_timestamp"),
-    "check_answers": "answered_at",
-    "rejected": "rejected_at",
-    "ticks": "tick_at",
-    "dead_letters": "dead_at",
-    "operations": "at",
-}
 #: Tables whose rows follow their half messages, in this order: without its delivery a decision would seem to wait.
 _FOLLOWING = ("op", "check_requests", "check_answers", "rejected", "decisions", "deliveries", "unpublished")
 #: Of these, rows without a half message may be of an op that waits for it: since it was read (rule 3).
@@ -167,14 +157,14 @@ class RowRetention:
         log, before = self.tables.open_log(name), self._read_by(horizon) if name in _OF_OPS else horizon
         for group in self._groups(name, log, before):
             there = self._halves_left(_ranges(group.rows), horizon, outstanding)
-            gone = orphans(group.rows, there, _TIMES[name], _time(before))
+            gone = orphans(group.rows, there, ROW_TIMES[name], _time(before))
             if name in ("decisions", "deliveries", "rejected") and not self.dry_run:
                 gone &= self._answers_none(name, group.rows, horizon)
             self._remove(name, log, group, gone, horizon)
 
     def _halves_left(self, ranges: Ranges, horizon: int, outstanding: pa.Table) -> pa.Table:
         """The half messages in these ranges, in a dry run without those that would be gone by then."""
-        files, columns = _within(self._files("half"), ranges), (*KEY, *WHOSE, _TIMES["half"])
+        files, columns = _within(self._files("half"), ranges), (*KEY, *WHOSE, ROW_TIMES["half"])
         left = self._rows("half", [file for file in files if file.path not in self.going], columns)
         going = self._rows("half", [file for file in files if file.path in self.going], columns)
         return pa.concat_tables([left, going.filter(pa.array(~self._ended(going, horizon, outstanding)))])
@@ -188,7 +178,7 @@ class RowRetention:
         left = self._rows(of, _within(self._files(of), _ranges(rows)), columns)
         if of == "decisions":
             left = left.filter(pc.and_(pc.equal(left.column("state"), "COMMIT"), left.column("deliver_at").is_valid()))
-        free = orphans(rows, left, _TIMES[name], _time(horizon))
+        free = orphans(rows, left, ROW_TIMES[name], _time(horizon))
         if name == "decisions":
             free |= pc.fill_null(pc.not_equal(rows.column("state"), "CANCEL"), True).to_numpy()
         return free
@@ -198,7 +188,7 @@ class RowRetention:
             return
         log = self.tables.open_log(name)
         for group in self._groups(name, log, horizon):
-            old = pc.less(group.rows.column(_TIMES.get(name, "published_at")), _time(horizon))
+            old = pc.less(group.rows.column(ROW_TIMES.get(name, "published_at")), _time(horizon))
             self._remove(name, log, group, pc.fill_null(old, False).to_numpy(), horizon)
 
     def _make_runs(self, horizon: int) -> None:
@@ -291,7 +281,7 @@ class RowRetention:
 
     def _groups(self, name: str, log: DeltaLog, horizon: int) -> Iterator[_Group]:
         """The files that may have rows from before the horizon, the oldest first, some million rows together."""
-        time = _TIMES.get(name, "published_at")
+        time = ROW_TIMES.get(name, "published_at")
         files: list[DataFile] = []
         rows = 0
         for file in sorted(

@@ -301,6 +301,17 @@ BATCH_TIMES: Mapping[str, str] = {
     "check_requests": "requested_at",
     "unpublished": "unpublished_at",
 }
+#: by table, the column with a row's time; in topic tables it is published_at
+ROW_TIMES: Mapping[str, str] = {
+    **BATCH_TIMES,
+    **dict.fromkeys(("half", "op"), "store_timestamp"),
+    "batches": "finished_at",
+    "check_answers": "answered_at",
+    "rejected": "rejected_at",
+    "ticks": "tick_at",
+    "dead_letters": "dead_at",
+    "operations": "at",
+}
 #: the columns of a message that an erasure empties
 CONTENT = ("tags", "keys", "properties", "body")
 #: when; only an erasure sets it

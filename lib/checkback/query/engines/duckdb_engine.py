@@ -310,7 +310,7 @@ class DuckDBEngine:
         rows = f"SELECT * FROM {self.empty(name, file=file)} UNION ALL BY NAME SELECT * FROM"
         condition = "" if where is None else f" WHERE {where}"
         made = f"CREATE OR REPLACE VIEW {view} AS SELECT {selected} FROM"
-        self._made_of[view] = lambda: f"{made} ({rows} {source()}){condition}"
+        self._made_of[view] = lambda: f"{made} ({rows} {source()}) AS rows{condition}"
         self._database.run(self._made_of[view]())
         return view
 

@@ -98,6 +98,8 @@ class Engine(Protocol):
     ) -> Rows:
         """The table's rows, current or of a version, that match a condition; columns that it lacks are null.
 
+        A condition may name them as columns of ``rows``: `at` alone is a word of SQL.
+
         ``file``: with `_file`, the name of the file that contains the row, and without bodies. ``within``: what the
         condition says of a column, so that files can be skipped.
 

@@ -120,7 +120,7 @@ class SparkEngine:
     ) -> DataFrame:
         """See Engine."""
         rows = self._delta(name, version) if file else self._rows(name, version)
-        rows = rows if where is None else rows.where(where)
+        rows = rows if where is None else rows.alias("rows").where(where)
         if not file:
             return whole_columns(rows, name)
         path = F.element_at(F.split("_metadata.file_path", "/"), -1)

@@ -1,17 +1,13 @@
-"""A point in time, as `as_of` takes it, and the version of a table that was current then. Pure."""
+"""A point in time, as `as_of` takes it. Pure."""
 
 from __future__ import annotations
 
 import re
 from datetime import datetime, time, timedelta, timezone
-from typing import TYPE_CHECKING
 
 from checkback.errors import SettingsError
 from checkback.messages.durations import parse_duration
 from checkback.storage.timestamps import aware
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _AGO = re.compile(r"([0-9]+(?:ms|s|m|h|d)) ago")
 _TODAY = re.compile(r"[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{3,6})?)?")
@@ -71,32 +67,3 @@ def _parsed(text: str, now: datetime, name: str) -> datetime:
 
 def _refused(text: str, name: str) -> SettingsError:
     return SettingsError(f"{text[:60]!r} is not a time", name, _FORMS)
-
-
-def version_at(oldest: int, newest: int, made_at: Callable[[int], int], at_ms: int) -> int | None:
-    """The last version committed at or before ``at_ms``; None if all readable ones are younger.
-
-    ``made_at``: commit time of a version (ms); called for about log2(newest - oldest) of them. Times should not
-    decrease: if a clock was set back, the result is a version between one committed before and one committed after.
-    """
-    if made_at(oldest) > at_ms:
-        return None
-    # Invariant: made_at(first) <= at_ms; everything from `after` on is younger.
-    first, after = oldest, newest + 1
-    while after - first > 1:
-        middle = (first + after) // 2
-        if made_at(middle) <= at_ms:
-            first = middle
-        else:
-            after = middle
-    return first
-
-
-def cleaned_up(table: str, readable_from: datetime) -> SettingsError:
-    """The error for a point in time whose versions have been removed from the log."""
-    return SettingsError(
-        f"its log begins at {readable_from:%Y-%m-%dT%H:%M:%S}Z: older versions were cleaned up",
-        table,
-        f"ask for {readable_from:%Y-%m-%dT%H:%M:%S}Z or later; "
-        "a longer maintain.log_retention, in a catalog delta.logRetentionDuration, keeps more",
-    )

@@ -1,7 +1,7 @@
 """The tables as they are now, or as they were at a point in time, on Spark or DuckDB (`engine`).
 
 A batch commits its tables side by side. Those tables are therefore shown as of the last batch that was complete by then
-(`whole_batches`), the others at the last version committed by then.
+(`whole_batches`), the others by the times of their rows: old versions of a log are removed after a while.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from checkback.errors import SettingsError
 from checkback.query.engines.engine import tables_in
-from checkback.query.versions.as_of import cleaned_up, parse_as_of, version_at
+from checkback.query.versions.as_of import parse_as_of
 from checkback.query.versions.whole_batches import Cut, batch_time, read_batches
-from checkback.storage import horizon as horizons
-from checkback.storage.schemas import TOPIC_PREFIX
-from checkback.storage.timestamps import iso, ms_of, time_of, us_of
+from checkback.storage.horizon import horizon
+from checkback.storage.schemas import ROW_TIMES, TOPIC_PREFIX
+from checkback.storage.timestamps import iso, ms_of, us_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -36,14 +36,12 @@ _TURNS = {"decisions": 1, "deliveries": 2}
 class View:
     """Tables at a point in time. ``opened``: when the view was.
 
-    ``at`` None = now: each table as of the first look at it; on Spark, as of each read. ``horizon``: that of the
-    history (ms), None = nothing was removed.
+    ``at`` None = now: each table as of the first look at it; on Spark, as of each read.
     """
 
     engine: Engine
     at: datetime | None = None
     opened: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
-    horizon: int | None = None
     _versions: dict[str, int | None] = field(default_factory=dict, repr=False, compare=False)
     _cuts: list[Cut | None] = field(default_factory=list, repr=False, compare=False)
 
@@ -62,11 +60,11 @@ class View:
         if not engine.exists("half"):
             place = engine.tables.location("half")
             raise SettingsError("there is no such table", place, "run `checkback reconcile` first")
-        since = None if moment is None else horizons.horizon(engine.tables)
+        since = None if moment is None else horizon(engine.tables)
         if moment is not None and since is not None and ms_of(moment) < since:
             what = f"what ended before {iso(since)} was removed (retention.history)"
             raise SettingsError(what, "as_of", "ask for that time or later")
-        return cls(engine, moment, horizon=since)
+        return cls(engine, moment)
 
     @property
     def tables(self) -> Tables:
@@ -97,25 +95,20 @@ class View:
     def read(self, name: str, *, file: bool = False) -> Any:
         """A table; empty if there was none. Columns that it did not have yet are null. ``file``: see `Engine.read`.
 
-        Raises SettingsError if its versions of that time were cleaned up, StorageError if its log is corrupt.
+        Raises StorageError if its log is corrupt.
         """
         if self.at is None and self.engine.session is not None and self.engine.exists(name):
-            return self.engine.read(name, file=file)  # the newest by then: Delta limits time travel
+            return self.engine.read(name, file=file)  # the newest by then
         version = self.version(name)
         if version is None:
             return self.engine.empty(name, file=file)
-        cut = self._cut(name)
-        condition = self._landed_by_then(name) if cut is None else cut.condition(name)
-        return self.engine.read(name, version, condition, file=file)
+        return self.engine.read(name, version, self._by_then(name), file=file)
 
     def version(self, name: str) -> int | None:
-        """The version that is read: current at ``at``, without it the newest; None: there was no table.
-
-        Also the newest if the rows themselves tell, by their batches, which of them existed.
-        """
+        """The version that is read: the newest, of whose rows `read` gives those of ``at``; None: there is no table."""
         self.look(name)
         if name not in self._versions:
-            self._versions[name] = self._found(name)
+            self._versions[name] = self.engine.newest(name)
         return self._versions[name]
 
     def look(self, *names: str) -> None:
@@ -126,41 +119,28 @@ class View:
         for name in new:
             self._cut(name)  # before the versions: a batch's row is committed after its other tables
         found = self.engine.look(*_in_turns(new))
-        self._versions.update({name: found[name] for name in new if name in found and self._newest_is_read(name)})
+        self._versions.update({name: found[name] for name in new if name in found})
 
     def topics(self) -> list[str]:
         """Names of the topics' tables that exist now; some may not have existed at ``at``."""
         return self.engine.topics()
 
     def _cut(self, name: str) -> Cut | None:
-        """The rows of a table as of ``at``; None: its version determines them, or no batch has a row in `batches`."""
+        """The rows of a table as of ``at``; None: no batch writes it, or none has a row in `batches`."""
         if self.at is None or batch_time(name) is None:
             return None
         if not self._cuts:
             self._cuts.append(Cut.at(read_batches(self.engine), ms_of(self.at)))
         return self._cuts[0]
 
-    def _landed_by_then(self, name: str) -> str | None:
-        """The rows of `half`, `op` that had landed at ``at``: their old versions have some whose decision is gone."""
-        if self.at is None or self.horizon is None or name not in ("half", "op"):
+    def _by_then(self, name: str) -> str | None:
+        """SQL: the rows of a table that there were at ``at``; None = all."""
+        if self.at is None:
             return None
-        return f"store_timestamp <= timestamp_millis({ms_of(self.at)})"
-
-    def _newest_is_read(self, name: str) -> bool:
-        """True if rows that did not exist at ``at`` are left out by their batches, or by when they landed."""
-        return self.at is None or self._cut(name) is not None or self._landed_by_then(name) is not None
-
-    def _found(self, name: str) -> int | None:
-        if self.at is None or self._newest_is_read(name):
-            return self.engine.newest(name)
-        versions = self.engine.versions(name)
-        if versions is None:
-            return None
-        version = version_at(versions.oldest, versions.newest, versions.made_at, ms_of(self.at))
-        if version is None and versions.oldest > 0:
-            since = time_of(versions.made_at(versions.oldest))
-            raise cleaned_up(self.tables.location(name), since)
-        return version
+        cut = self._cut(name)
+        if cut is not None:
+            return cut.condition(name)
+        return f"timestamp_micros({us_of(self.at)}) >= rows.{ROW_TIMES.get(name, 'published_at')}"
 
 
 def _in_turns(names: Iterable[str]) -> list[list[str]]:

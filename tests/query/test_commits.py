@@ -1,35 +1,16 @@
-"""The version of a moment, by the times of commits; and what commits brought. Without Spark."""
+"""What commits brought, and when. Without Spark."""
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from checkback.errors import StorageError
-from checkback.query.versions.as_of import version_at
 from checkback.storage.log.commit_reader import CommitReader
 from support.query_times import landed, made_at, table
-
-
-@given(st.lists(st.integers(0, 50), min_size=1, max_size=40), st.integers(0, 5), st.integers(-1, 2100))
-def test_version_is_the_last_made_by_then(gaps: list[int], oldest: int, at: int) -> None:
-    """And it looks at few of them: a log may have a million."""
-    times = [sum(gaps[: number + 1]) for number in range(len(gaps))]
-    asked: list[int] = []
-
-    def when(version: int) -> int:
-        asked.append(version)
-        return times[version - oldest]
-
-    wanted = [oldest + number for number, time in enumerate(times) if time <= at]
-    assert version_at(oldest, oldest + len(times) - 1, when, at) == (wanted[-1] if wanted else None)
-    assert len(asked) <= math.log2(len(times)) + 2
 
 
 def test_commits_tell_when_and_how_many(tmp_path: Path) -> None:
