@@ -13,8 +13,10 @@ from checkback.check.connections import Connections, Response
 from checkback.check.endpoint import CheckedGroup, Endpoint, Service, Trial
 from checkback.check.fair_scheduler import ActiveCheck, CheckScheduler, run_checks
 from checkback.check.wire import (
+    DELIVERED,
     NO_ANSWER,
     TOO_LONG,
+    UNDELIVERED,
     CheckAnswer,
     CheckRequest,
     NoAnswerError,
@@ -42,7 +44,8 @@ _SUCCESS = range(200, 300)
 class _Try:
     """The result of one endpoint. ``error``: why ``outcome`` is NO_ANSWER, or UNKNOWN if it says so.
 
-    ``sent``: the request was written to a connection. ``refused``: not tried, because of this breaker state.
+    ``sent``: the request was written to a connection, and no intermediary says that it has reached nobody.
+    ``refused``: not tried, because of this breaker state.
     ``broken``: the endpoint is unreachable or failing, regardless of the transaction.
     ``retry_after_s``: its Retry-After.
     """
@@ -189,6 +192,8 @@ def _heard(response: Response, request: CheckRequest, now: float) -> _Try:
     try:
         return _Try(*_state(response, request))
     except StatusError as refused:
+        if (response.header(DELIVERED) or "").lower() == "false":
+            return _Try(NO_ANSWER, UNDELIVERED, sent=False)
         retry_after_s = read_retry_after(refused.retry_after, now)
         return _Try(NO_ANSWER, str(refused), broken=refused.broken, retry_after_s=retry_after_s)
     except NoAnswerError as refused:

@@ -40,4 +40,4 @@ def gateway(
         raise missing_module(error, "gateway", "checkback gateway") from error
 
     form = loaded.settings.log.format
-    serve(loaded.settings, lambda url, queues: started(form, "gateway", url, queues=queues), take_over)
+    serve(loaded.settings, lambda url, queues, ports: started(form, "gateway", url, queues=queues, **ports), take_over)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 import uvicorn
 
-from checkback.errors import CheckbackError, SettingsError
+from checkback.errors import CheckbackError, SettingsError, missing_module
 from checkback.gateway.appender import tables_of
 from checkback.gateway.authentication import BearerTokens
 from checkback.gateway.http.api import create_app
@@ -28,7 +28,10 @@ from checkback.urls import in_url, is_loopback
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from checkback.gateway.rocketmq.server import RocketMQServer
     from checkback.settings import Gateway, Settings
+
+    Started = Callable[[str, list[int], dict[str, int]], object]
 
 #: Graceful shutdown: seconds for committing and answering accepted requests after a signal.
 _GRACE_S = 30
@@ -36,11 +39,11 @@ T = TypeVar("T")
 _log = logging.getLogger("checkback.gateway")
 
 
-def serve(settings: Settings, started: Callable[[str, list[int]], object], take_over: bool = False) -> None:
+def serve(settings: Settings, started: Started, take_over: bool = False) -> None:
     """Serve until SIGTERM or SIGINT, then commit and answer accepted requests.
 
-    ``started``: is called with the URL and the queues when it listens. ``take_over``: claim queues even if another
-    gateway's journal may have messages for them.
+    ``started``: is called with the URL, the queues, and the ports for RocketMQ's clients by setting, when it listens.
+    ``take_over``: claim queues even if another gateway's journal may have messages for them.
 
     Raises SettingsError, StorageError, and FencedError if another gateway has taken over a queue.
     """
@@ -70,7 +73,7 @@ def _run(main: Coroutine[Any, Any, T]) -> T:
 async def _serve(
     settings: Settings,
     sock: socket.socket,
-    started: Callable[[str, list[int]], object],
+    started: Started,
     take_over: bool,
     by_signal: _Stop,
 ) -> CheckbackError | None:
@@ -99,30 +102,56 @@ async def _serve(
     gc.set_threshold(20_000, 20, 10)
     # The loop never computes for long, the journal's thread does: 5 ms (Python's default) are too long for the loop.
     sys.setswitchinterval(0.0005)
-    server = _Server(_config(settings.gateway, create_app(service, metrics, settings.gateway)), service)
+    try:
+        clients = rocketmq_server(service, metrics, settings)
+    except BaseException:
+        if service.journal is not None:
+            service.journal.close()
+        raise
+    signed = None if clients is None else clients.signed_routes
+    app = create_app(service, metrics, settings.gateway, signed)
+    server = _Server(_config(settings.gateway, app), service, clients)
     by_signal.ends(server)
     commits = asyncio.create_task(service.run())
     commits.add_done_callback(ended)
     host, port = sock.getsockname()[:2]
     if service.recovered:
         _log.info("%d messages that the journal had are in the tables now", service.recovered)
-    started(f"http://{in_url(host)}:{port}", list(service.cache.queues))
+    if clients is not None:
+        await clients.start()
+    started(f"http://{in_url(host)}:{port}", list(service.cache.queues), {} if clients is None else clients.ports)
     await server.serve(sockets=[sock])
     service.close()
     await asyncio.wait([commits])
     return failure
 
 
+def rocketmq_server(service: GatewayService, metrics: Metrics, settings: Settings) -> RocketMQServer | None:
+    """The server for RocketMQ's clients; None = no port of it is set. Nothing of gRPC is imported then.
+
+    Raises SettingsError.
+    """
+    if settings.gateway.rocketmq.port is None and settings.gateway.rocketmq.plain_port is None:
+        return None
+    try:
+        from checkback.gateway.rocketmq.server import RocketMQServer
+    except ModuleNotFoundError as error:
+        raise missing_module(error, "rocketmq", "gateway.rocketmq") from error
+    return RocketMQServer(service, metrics, settings)
+
+
 class _Server(uvicorn.Server):
     """Uvicorn, whose shutdown waits for in-flight requests: their commits no longer wait for further messages."""
 
-    def __init__(self, config: uvicorn.Config, service: GatewayService) -> None:
+    def __init__(self, config: uvicorn.Config, service: GatewayService, clients: RocketMQServer | None) -> None:
         super().__init__(config)
-        self._service = service
+        self._service, self._clients = service, clients
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """As uvicorn's."""
         self._service.hurry()
+        if self._clients is not None:
+            await self._clients.stop(_GRACE_S)
         await super().shutdown(sockets)
 
 

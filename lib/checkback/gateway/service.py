@@ -77,6 +77,8 @@ class GatewayService:
             to_tables = None if self.journal is None else JournalToTables(self.journal, half, op, metrics)
             self.recovered = recover(self.journal, to_tables, history)
             self.journal = own_queues(self.journal, settings, half, op, history, take_over)
+            #: how often a gateway has started on these queues
+            self.starts = half.epoch()
             others = history.others(gateway.queues)
             # Claimed: from here on no other process assigns offsets, so what is read next cannot become stale.
             firsts = half.versions(map(first_app, gateway.queues))

@@ -85,7 +85,8 @@ def started(form: Literal["text", "json"], server: str, url: str, **fields: Any)
     if form == "json":
         event(f"{server}_started", url=url, **fields)
         return
-    more = "".join(f", {name} {', '.join(map(str, values))}" for name, values in fields.items())
+    listed = {name: value if isinstance(value, list) else [value] for name, value in fields.items()}
+    more = "".join(f", {name} {', '.join(map(str, values))}" for name, values in listed.items())
     print(f"checkback {server}: {url}{more}", flush=True)
 
 

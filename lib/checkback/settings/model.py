@@ -46,6 +46,9 @@ _SCHEMA = r"^[^.]+\.[^.]+$"
 _OBJECT_STORE = re.compile(r"(?i)(?:s3a?|gs|abfss?)://")
 
 
+Port = Annotated[StrictInt, Field(ge=0, le=65535)]
+
+
 class _Section(BaseModel):
     # No inputs in pydantic's messages: they may be secrets.
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -135,11 +138,27 @@ class Check(_Section):
     batch_time: PositiveDuration = timedelta(seconds=30)
 
 
+class RocketMQ(_Section):
+    """Ports for RocketMQ 5's clients (checkback[rocketmq]). ``groups``: producer groups of topics."""
+
+    port: Port | None = None
+    plain_port: Port | None = None
+    certificate: Text | None = None
+    key: Text | None = None
+    groups: dict[Text, GroupName] = {}
+
+    @model_validator(mode="after")
+    def _certificate_has_its_key(self) -> Self:
+        if (self.certificate is None) != (self.key is None):
+            refuse("gateway.rocketmq.certificate and key go together", "set both or neither")
+        return self
+
+
 class Gateway(_Section):
     """The HTTP API for producers."""
 
     host: Text = "127.0.0.1"
-    port: Annotated[StrictInt, Field(ge=0, le=65535)] = 8900
+    port: Port = 8900
     queues: Annotated[list[QueueId], Field(min_length=1, max_length=64)] = [0]
     acknowledge: Literal["auto", "journal", "table"] = "auto"
     journal: Folder = ""
@@ -155,6 +174,7 @@ class Gateway(_Section):
     max_connections: Count = 2000
     timeout: PositiveDuration = timedelta(seconds=10)
     reject_transactions: StrictBool = False
+    rocketmq: RocketMQ = RocketMQ()
 
     @model_validator(mode="after")
     def _queues_differ(self) -> Self:
@@ -195,7 +215,7 @@ class Metrics(_Section):
     """Prometheus metrics of `reconcile`."""
 
     host: Text = "127.0.0.1"
-    port: Annotated[StrictInt, Field(ge=0, le=65535)] | None = None
+    port: Port | None = None
 
 
 class Maintain(_Section):
@@ -242,6 +262,7 @@ class Producer(_Section):
     endpoints: list[Endpoint] = []
     secret: Secret = None
     token: Token = None
+    access_key: Text | None = None
     include_body: StrictBool = False
     checks_per_second: Annotated[float, Field(ge=0.001, le=1_000_000, allow_inf_nan=False, strict=True)] | None = None
     checks_burst: Count = 1
@@ -251,7 +272,7 @@ class Dashboard(_Section):
     """The pages of `checkback dashboard`."""
 
     host: Text = "127.0.0.1"
-    port: Annotated[StrictInt, Field(ge=0, le=65535)] = 8902
+    port: Port = 8902
     token: Token = None
     actions: StrictBool = False
     bodies: StrictBool = False
@@ -310,12 +331,14 @@ def flatten(settings: Settings) -> dict[str, Any]:
         if section == "spark":
             flat |= {key: shown_value(key, value) for key, value in fields.items()}
         elif section == "kafka":
-            options, groups = fields.pop("options"), fields.pop("groups")
-            flat |= {f"kafka.{key}": value for key, value in fields.items()}
-            flat |= {f"kafka.groups.{key}": value for key, value in groups.items()} if groups else {"kafka.groups": {}}
+            options = fields.pop("options")
+            flat |= _with_groups("kafka", fields)
             flat |= {f"kafka.options.{key}": MASK for key in options}
             if not options:
                 flat["kafka.options"] = {}
+        elif section == "gateway":
+            flat |= _with_groups("gateway.rocketmq", fields.pop("rocketmq"))
+            flat |= {f"gateway.{key}": value for key, value in fields.items()}
         elif section == "producers":
             for group, values in fields.items():
                 values["endpoints"] = masked_each(values["endpoints"])
@@ -332,3 +355,10 @@ def flatten(settings: Settings) -> dict[str, Any]:
         else:
             flat |= {f"{section}.{key}": value for key, value in fields.items()}
     return flat
+
+
+def _with_groups(section: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Dotted key -> value of a section with ``groups``, a map by topic; an empty map is a key, too."""
+    groups = fields.pop("groups")
+    flat = {f"{section}.{key}": value for key, value in fields.items()}
+    return flat | ({f"{section}.groups.{key}": value for key, value in groups.items()} or {f"{section}.groups": {}})

@@ -90,7 +90,7 @@ def await_server(url: str) -> None:
     """Wait until the server takes connections. Raises TimeoutError: PySpark itself tries for ten minutes, silently."""
     if not url.startswith("sc://"):
         return
-    import grpc  # type: ignore[import-untyped]
+    import grpc
     from pyspark.sql.connect.client import DefaultChannelBuilder
 
     with DefaultChannelBuilder(url).toChannel() as channel:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from checkback.gateway.authentication import Groups
-    from checkback.gateway.http.middleware import Direct, Reply, Scope
+    from checkback.gateway.http.middleware import Direct, Reply, Scope, Signed
     from checkback.gateway.metrics import Metrics
     from checkback.gateway.problems import Answer
     from checkback.gateway.service import GatewayService
@@ -80,10 +80,13 @@ _NUMBER = re.compile("[0-9]{1,19}")
 _METRICS = b"text/plain; version=0.0.4; charset=utf-8"
 
 
-def create_app(service: GatewayService, metrics: Metrics, settings: Gateway) -> RequestMiddleware:
-    """The ASGI application of an open service."""
+def create_app(
+    service: GatewayService, metrics: Metrics, settings: Gateway, signed: Mapping[str, Signed] | None = None
+) -> RequestMiddleware:
+    """The ASGI application of an open service. ``signed``: further handlers of POSTs, which verify a signature."""
     posts = message_routes(service)
-    return RequestMiddleware(Questions(service, metrics, posts).reply, posts, service.tokens, metrics, settings)
+    other = Questions(service, metrics, posts).reply
+    return RequestMiddleware(other, posts, service.tokens, metrics, settings, signed)
 
 
 def place_of(question: Question) -> tuple[int, int] | None:

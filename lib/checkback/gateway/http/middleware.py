@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     Send = Callable[[Message], Awaitable[None]]
     Reply = tuple[int, bytes, bytes, Mapping[str, str] | None]
     Direct = Callable[[bytes, Groups], Awaitable[Reply]]
+    Signed = Callable[[bytes, Mapping[str, str]], Awaitable[Reply]]
     Other = Callable[[Scope], Awaitable[tuple[str, Reply]]]
 
 
@@ -126,21 +127,31 @@ PROBLEM_JSON = b"application/problem+json"
 #: ASGI extension of `protocol`: sends a whole response in one write, if it returns True
 WHOLE_RESPONSE = "checkback.whole_response"
 _NOTHING: Mapping[str, Any] = {}
+#: whose the bodies of signed requests are, until they are verified
+_NOBODYS: Groups = frozenset()
 _log = logging.getLogger("checkback.gateway")
 
 
 class RequestMiddleware:
     """The ASGI application: limits of requests, the token, the media type, the host; a problem for every failure.
 
-    ``direct``: handlers of POSTs to these paths; ``other`` answers all other requests. Without tokens, only
-    requests whose Host is this machine are accepted: this stops DNS rebinding, and a browser's forms are not JSON.
+    ``direct``: handlers of POSTs to these paths; ``signed``: of those that verify a signature instead of a token;
+    ``other`` answers all other requests. Without tokens, only requests whose Host is this machine are accepted: this
+    stops DNS rebinding, and a browser's forms are not JSON.
     """
 
     def __init__(
-        self, other: Other, direct: Mapping[str, Direct], tokens: BearerTokens, metrics: Metrics, settings: Gateway
+        self,
+        other: Other,
+        direct: Mapping[str, Direct],
+        tokens: BearerTokens,
+        metrics: Metrics,
+        settings: Gateway,
+        signed: Mapping[str, Signed] | None = None,
     ) -> None:
         self._other = other
         self._direct = direct
+        self._signed = signed or {}
         self._tokens = tokens
         self._metrics = metrics
         self._max_body = settings.max_body
@@ -155,7 +166,7 @@ class RequestMiddleware:
         if scope["type"] != "http":
             return
         sent, incoming = _Sent(send, scope), RequestStream(receive)
-        route = self._direct.get(scope["path"]) if scope["method"] == "POST" else None
+        route = self._route(scope) if scope["method"] == "POST" else None
         name = scope["path"] if route is not None else "other"
         try:
             problem = self._unfit_head(scope, route is not None)
@@ -174,9 +185,17 @@ class RequestMiddleware:
         finally:
             self._metrics.answered(name, sent.status, sent.seconds())
 
+    def _route(self, scope: Scope) -> Direct | None:
+        signed = self._signed.get(scope["path"])
+        if signed is None:
+            return self._direct.get(scope["path"])
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        return lambda body, _: signed(body, headers)
+
     async def _directly(self, direct: Direct, scope: Scope, incoming: RequestStream, sent: _Sent) -> Problem | None:
         """Answer, or return the problem; checks that need only the headers come before the body is read."""
-        groups = self._tokens.groups(_header(scope, b"authorization"))
+        unnamed = scope["path"] in self._signed
+        groups = _NOBODYS if unnamed else self._tokens.groups(_header(scope, b"authorization"))
         if isinstance(groups, Problem):
             return groups
         if self._in_flight >= self._max_in_flight:

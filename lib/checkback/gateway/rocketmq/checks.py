@@ -1,0 +1,189 @@
+"""Checks: the POST of `reconcile` becomes a command on a client's stream, the client's EndTransaction its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from standardwebhooks import Webhook, WebhookVerificationError
+
+from checkback.gateway.http.middleware import reply_of
+from checkback.gateway.problems import Problem
+from checkback.gateway.rocketmq.codes import IDENTITY, MD5, MessageType
+from checkback.gateway.rocketmq.interface import message
+from checkback.gateway.rocketmq.transaction_ids import Half
+from checkback.messages.half import SHARDING_KEY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from checkback.gateway.http.middleware import Reply
+    from checkback.gateway.rocketmq.streams import Stream, Streams
+    from checkback.gateway.rocketmq.transaction_ids import TransactionIds
+    from checkback.settings import Producer
+
+    Place = tuple[int, int]
+
+PATH = "/v1/rocketmq/check"
+#: Shares of check.timeout: when `reconcile` gets its answer, in any case; and when a second client is asked.
+_WHOLE, _FIRST = 0.8, 0.4
+_log = logging.getLogger("checkback.gateway")
+
+
+class Check(msgspec.Struct):
+    """The request (docs/checks.md)."""
+
+    transaction_id: str
+    producer_group: str
+    real_topic: str
+    queue_id: int
+    queue_offset: int
+    check_times: int = 1
+    born_timestamp: int | None = None
+    body: bytes | None = None
+    tags: str | None = None
+    keys: str | None = None
+    properties: dict[str, str] | None = None
+
+    @property
+    def half(self) -> Half:
+        """The half message that it is about."""
+        return Half(self.queue_id, self.queue_offset, self.producer_group, self.transaction_id)
+
+
+class CheckBridge:
+    """Asks clients for `reconcile`. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        streams: Streams,
+        ids: TransactionIds,
+        producers: Mapping[str, Producer],
+        group_of: Callable[[str], str],
+        timeout_s: float,
+    ) -> None:
+        """``group_of``: a topic's group; ``timeout_s``: check.timeout."""
+        self._streams, self._ids, self._group_of = streams, ids, group_of
+        self._secrets = {
+            group: Webhook(producer.secret.get_secret_value())
+            for group, producer in producers.items()
+            if producer.secret is not None
+        }
+        self._needs_secret = any(producer.token is not None for producer in producers.values())
+        self._timeout_s = timeout_s
+        self._waiting: dict[Place, list[asyncio.Future[str]]] = {}
+        self._decoder = msgspec.json.Decoder(Check)
+
+    async def reply(self, body: bytes, headers: Mapping[str, str]) -> Reply:
+        """The reply to a check: 200 with the client's state, or why there is none."""
+        try:
+            check = self._decoder.decode(body)
+        except msgspec.MsgspecError:
+            return reply_of(Problem("malformed", "not a check (docs/checks.md)"))
+        refused = self._refused(check.producer_group, body, headers)
+        answer = refused or await self._ask(check)
+        status, content, kind, more = reply_of(answer)
+        if isinstance(answer, Problem) and answer.code == "not_connected":
+            more = {**(more or {}), "checkback-delivered": "false"}
+        return status, content, kind, more
+
+    def ended(self, place: Place, state: str) -> None:
+        """A client that may has ended the transaction with this state, or said UNKNOWN."""
+        for future in self._waiting.get(place, ()):
+            if not future.done():
+                future.set_result(state)
+
+    def _refused(self, group: str, body: bytes, headers: Mapping[str, str]) -> Problem | None:
+        """Why the sender is not `reconcile`: it signs with the group's secret."""
+        webhook = self._secrets.get(group)
+        if webhook is None:
+            what = "checks of clients that authenticate must be signed: give the group a secret"
+            return Problem("unauthorized", what) if self._needs_secret else None
+        try:
+            webhook.verify(body, dict(headers))
+        except WebhookVerificationError:
+            return Problem("unauthorized", "the check's signature is not valid")
+        return None
+
+    async def _ask(self, check: Check) -> dict[str, Any] | Problem:
+        place = check.half.place
+        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(place, []).append(future)
+        try:
+            state = await self._asked(check, future)
+        finally:
+            self._waiting[place].remove(future)
+            if not self._waiting[place]:
+                del self._waiting[place]
+        if isinstance(state, Problem):
+            return state
+        named = {"queue_id": check.queue_id, "queue_offset": check.queue_offset}
+        return {"transaction_id": check.transaction_id, "state": state, **named}
+
+    async def _asked(self, check: Check, future: asyncio.Future[str]) -> str | Problem:
+        """The state that a client answers. Two clients are asked at most: a dead one's stream may look alive."""
+        sent, left = False, self._timeout_s * _WHOLE
+        streams = self._streams.to_ask(check.half.place, check.producer_group, check.real_topic, self._group_of)
+        command = message(
+            "TelemetryCommand", recover_orphaned_transaction_command=command_of(check, self._ids) if streams else None
+        )
+        for number, stream in enumerate(streams):
+            if not await self._send(stream, command):
+                continue
+            first = not sent and number + 1 < len(streams)
+            wait_s = self._timeout_s * _FIRST if first else left
+            sent, left = True, left - wait_s
+            await asyncio.wait([future], timeout=wait_s)
+            if future.done():
+                return future.result()
+            if left <= 0:
+                break
+        if not sent:
+            return Problem("not_connected", "no client of the group is connected to this gateway")
+        return Problem("not_answered", "the group's client has been asked and has not answered in time")
+
+    async def _send(self, stream: Stream, command: Any) -> bool:
+        self._streams.turn(stream)
+        try:
+            await asyncio.wait_for(stream.send(command), self._timeout_s * _FIRST)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with one client's stream, others may answer
+            _log.debug("a check could not be sent: %s", type(error).__name__)
+            self._streams.remove(stream)
+            return False
+        return True
+
+
+def command_of(check: Check, ids: TransactionIds) -> Any:
+    """RecoverOrphanedTransactionCommand of a check, with what a RocketMQ server states in it."""
+    properties = dict(check.properties or {})
+    group = properties.pop(SHARDING_KEY, "")
+    properties["__transactionId__"] = check.transaction_id
+    properties["TRANSACTION_CHECK_TIMES"] = str(check.check_times)
+    body = check.body or b""
+    born = check.born_timestamp or 0
+    digest = hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
+    asked = message(
+        "Message",
+        topic=message("Resource", name=check.real_topic),
+        user_properties=[message("Property", key=key, value=value) for key, value in properties.items()],
+        body=body,
+        system_properties=message(
+            "SystemProperties",
+            tag=check.tags or "",
+            keys=(check.keys or "").split(),
+            message_id=check.transaction_id,
+            body_digest=message("Digest", type=MD5, checksum=digest),
+            body_encoding=IDENTITY,
+            message_type=int(MessageType.TRANSACTION),
+            born_timestamp=message("Time", seconds=born // 1000, nanos=born % 1000 * 1_000_000),
+            queue_id=check.queue_id,
+            queue_offset=check.queue_offset,
+            message_group=group,
+            delivery_attempt=1,
+        ),
+    )
+    transaction_id = ids.of(check.half, check.real_topic)
+    return message("RecoverOrphanedTransactionCommand", message=asked, transaction_id=transaction_id)

@@ -1,0 +1,262 @@
+"""The calls of RocketMQ's interface: each translates, and the gateway's own service stores."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from checkback.gateway.health import now_ms
+from checkback.gateway.problems import Problem
+from checkback.gateway.rocketmq.codes import PRODUCER, STATE_OF, Code, Refusal, refusal_of
+from checkback.gateway.rocketmq.interface import SERVICE, message, parser, serialized
+from checkback.gateway.rocketmq.messages import RefusedError, halves_of, refuse_topic
+from checkback.gateway.rocketmq.routes import route
+from checkback.gateway.rocketmq.streams import Stream
+from checkback.gateway.rocketmq.transaction_ids import Half
+from checkback.messages.fields import MessageRejectedError, message_of
+from checkback.messages.limits import BODY_MAX
+from checkback.messages.names import is_group
+from checkback.messages.op import OpMessage, op_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from checkback.gateway.metrics import Metrics
+    from checkback.gateway.problems import Answer
+    from checkback.gateway.rocketmq.authentication import Caller, Credentials
+    from checkback.gateway.rocketmq.checks import CheckBridge
+    from checkback.gateway.rocketmq.streams import Streams
+    from checkback.gateway.rocketmq.transaction_ids import TransactionIds
+    from checkback.gateway.service import GatewayService
+    from checkback.messages.half import Half as StoredHalf
+
+    Call = Callable[[Any, Caller], Awaitable[Any]]
+
+#: what consumers call: they read the topic's table
+_CONSUMERS = (
+    "QueryAssignment",
+    "AckMessage",
+    "ForwardMessageToDeadLetterQueue",
+    "ChangeInvisibleDuration",
+    "PullMessage",
+    "UpdateOffset",
+    "GetOffset",
+    "QueryOffset",
+    "SyncLiteSubscription",
+)
+_NOT_SERVED = Refusal(Code.UNSUPPORTED, "not served: consumers read the topic's table, recalls are an operator's")
+_log = logging.getLogger("checkback.gateway")
+
+
+class MessagingService:
+    """The handlers of the calls."""
+
+    def __init__(
+        self,
+        service: GatewayService,
+        metrics: Metrics,
+        credentials: Credentials,
+        ids: TransactionIds,
+        streams: Streams,
+        bridge: CheckBridge,
+        group_of: Callable[[str], str],
+    ) -> None:
+        """``group_of``: a topic's producer group."""
+        self._service, self._metrics, self._credentials = service, metrics, credentials
+        self._ids, self._streams, self._bridge, self._group_of = ids, streams, bridge, group_of
+        self._running: set[asyncio.Task[Any]] = set()
+
+    def close(self) -> None:
+        """End all streams: clients open new ones, at a gateway that serves."""
+        for task in list(self._running):
+            task.cancel()
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """What a gRPC server needs."""
+        calls: dict[str, tuple[str, str, Call]] = {
+            "QueryRoute": ("QueryRouteRequest", "QueryRouteResponse", self._query_route),
+            "Heartbeat": ("AnyRequest", "AnyResponse", self._heartbeat),
+            "SendMessage": ("SendMessageRequest", "SendMessageResponse", self._send),
+            "EndTransaction": ("EndTransactionRequest", "AnyResponse", self._end),
+            "NotifyClientTermination": ("AnyRequest", "AnyResponse", self._terminate),
+            "RecallMessage": ("AnyRequest", "AnyResponse", self._not_served),
+            **dict.fromkeys(_CONSUMERS, ("AnyRequest", "AnyResponse", self._not_served)),
+        }
+        methods = {name: self._unary(name, *call) for name, call in calls.items()}
+        methods["Telemetry"] = grpc.stream_stream_rpc_method_handler(
+            self._telemetry, parser("TelemetryCommand"), serialized
+        )
+        methods["ReceiveMessage"] = grpc.unary_stream_rpc_method_handler(
+            self._receive, parser("AnyRequest"), serialized
+        )
+        handler: grpc.GenericRpcHandler = grpc.method_handlers_generic_handler(SERVICE, methods)
+        return handler
+
+    def _unary(self, name: str, request_kind: str, response_kind: str, call: Call) -> Any:
+        async def handle(request: Any, context: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                caller = self._caller(context)
+                response = await call(request, caller)
+            except RefusedError as refused:
+                response = message(response_kind, status=_status(refused.refusal))
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:  # noqa: BLE001 - the client gets a status, the log the reason without the request
+                _log.error("a call failed: %s", type(error).__name__, exc_info=_log.isEnabledFor(logging.DEBUG))
+                failed = Refusal(Code.INTERNAL_SERVER_ERROR, "an error of the gateway; its log says more")
+                response = message(response_kind, status=_status(failed))
+            self._metrics.answered(f"rocketmq/{name}", response.status.code, time.perf_counter() - began)
+            return response
+
+        return grpc.unary_unary_rpc_method_handler(handle, parser(request_kind), serialized)
+
+    def _caller(self, context: Any) -> Caller:
+        """Raises RefusedError."""
+        metadata = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+        caller = self._credentials.caller(metadata)
+        if isinstance(caller, Refusal):
+            raise RefusedError(*caller)
+        return caller
+
+    async def _query_route(self, request: Any, caller: Caller) -> Any:
+        topic = request.topic.name
+        refuse_topic(topic)
+        group = self._group_of(topic)
+        if not is_group(group):
+            raise RefusedError(Code.ILLEGAL_TOPIC, "the topic's name is none of a group: see gateway.rocketmq.groups")
+        refused = self._service.tokens.refused(group, caller.groups)
+        if refused is not None:
+            raise RefusedError(*refusal_of(refused))
+        # After a restart, until its next Settings, this is how a client says what it sends.
+        self._streams.uses(caller.client_id, topic)
+        odd_start = bool(self._service.starts % 2)
+        return route(request.topic, request.endpoints, other_notation=odd_start and caller.language == "PYTHON")
+
+    async def _heartbeat(self, _: Any, caller: Caller) -> Any:
+        if caller.client_id not in self._streams:
+            raise RefusedError(Code.UNRECOGNIZED_CLIENT_TYPE, "no settings of this client have come")
+        return _answered()
+
+    async def _terminate(self, _: Any, caller: Caller) -> Any:
+        self._streams.leave(caller)
+        return _answered()
+
+    async def _not_served(self, _: Any, __: Caller) -> Any:
+        raise RefusedError(*_NOT_SERVED)
+
+    async def _receive(self, _: Any, __: Any) -> AsyncIterator[Any]:
+        yield message("AnyResponse", status=_status(_NOT_SERVED))
+
+    async def _send(self, request: Any, caller: Caller) -> Any:
+        halves = halves_of(request.messages, self._group_of, now_ms())
+        answers = await self._service.halves.take(halves, caller.groups)
+        entries = [self._entry(half, answer, caller) for half, answer in zip(halves, answers, strict=True)]
+        codes = {entry.status.code for entry in entries}
+        status = entries[0].status if len(codes) == 1 else _status(Refusal(Code.MULTIPLE_RESULTS, "see each"))
+        return message("SendMessageResponse", status=status, entries=entries)
+
+    def _entry(self, half: StoredHalf, answer: Answer, caller: Caller) -> Any:
+        if isinstance(answer, Problem):
+            return message("SendResultEntry", status=_status(refusal_of(answer)), message_id=half.transaction_id)
+        place = answer["queue_id"], answer["queue_offset"]
+        transaction_id = half.transaction_id
+        if not half.committed:
+            transaction_id = self._ids.of(Half(*place, half.producer_group, half.transaction_id), half.real_topic)
+            self._streams.sent(caller.client_id, place)
+        self._streams.uses(caller.client_id, half.real_topic)
+        status = message("Status", code=Code.OK, message="OK")
+        named = {"message_id": half.transaction_id, "transaction_id": transaction_id, "offset": place[1]}
+        return message("SendResultEntry", status=status, **named)
+
+    async def _end(self, request: Any, caller: Caller) -> Any:
+        topic = request.topic.name
+        refuse_topic(topic)
+        if not request.transaction_id:
+            raise RefusedError(Code.INVALID_TRANSACTION_ID, "transaction id cannot be empty")
+        half = self._ids.read(request.transaction_id, topic)
+        if half is None:
+            raise RefusedError(Code.INVALID_TRANSACTION_ID, "no transaction id of this topic")
+        refused = self._service.tokens.refused(half.producer_group, caller.groups)
+        if refused is not None:
+            raise RefusedError(*refusal_of(refused))
+        state = STATE_OF.get(request.resolution)
+        if state is None:
+            self._bridge.ended(half.place, "UNKNOWN")
+            return _answered()
+        answer = await self._ended(half, state, caller)
+        # Also if it was refused: the check's answer is what the client says, and the first op stands.
+        self._bridge.ended(half.place, state)
+        if isinstance(answer, Problem):
+            raise RefusedError(*refusal_of(answer))
+        self._streams.ended(half.place)
+        return _answered()
+
+    async def _ended(self, half: Half, state: str, caller: Caller) -> Answer:
+        named = {"transaction_id": half.message_id, "producer_group": half.producer_group, "state": state}
+        try:
+            sent = message_of({"queue_id": half.queue_id, "queue_offset": half.queue_offset, **named}, OpMessage)
+            op = op_of(sent, now_ms())
+        except MessageRejectedError:
+            raise RefusedError(Code.INVALID_TRANSACTION_ID, "no transaction id of this topic") from None
+        return (await self._service.ops.take([(op, None)], caller.groups))[0]
+
+    async def _telemetry(self, _: Any, context: Any) -> None:
+        """A client's stream: its Settings are answered, and checks are sent over it, until the client ends it."""
+        try:
+            caller = self._caller(context)
+        except RefusedError as refused:
+            await context.write(message("TelemetryCommand", status=_status(refused.refusal)))
+            return
+        turn = asyncio.Lock()
+
+        async def send(command: Any) -> None:
+            async with turn:  # gRPC takes one write at a time
+                await context.write(command)
+
+        stream, task = Stream(caller, send, context.peer(), now_ms()), asyncio.current_task()
+        if task is not None:
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        try:
+            while (command := await context.read()) is not grpc.aio.EOF:
+                if command.HasField("settings"):
+                    await self._settings(command.settings, stream, context)
+        finally:
+            self._streams.remove(stream)
+
+    async def _settings(self, settings: Any, stream: Stream, context: Any) -> None:
+        if settings.client_type != PRODUCER or not settings.HasField("publishing"):
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "only producers are served: read the topic's table")
+        topics = [topic.name for topic in settings.publishing.topics]
+        mine = [topic for topic in topics if stream.may_answer(self._group_of(topic))]
+        if not self._streams.add(stream, mine):
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the client has too many streams")
+        await stream.send(message("TelemetryCommand", status=_answered().status, settings=_server_settings(settings)))
+
+
+def _server_settings(settings: Any) -> Any:
+    """The client's Settings, with what the server decides. Without a backoff_policy Java's client does not start."""
+    answered = message("Settings")
+    answered.CopyFrom(settings)
+    backoff = answered.backoff_policy
+    backoff.max_attempts = 3
+    backoff.exponential_backoff.initial.nanos = 10_000_000
+    backoff.exponential_backoff.max.seconds = 1
+    backoff.exponential_backoff.multiplier = 2
+    answered.publishing.max_body_size = BODY_MAX
+    answered.publishing.validate_message_type = True
+    answered.metric.on = False
+    return answered
+
+
+def _answered() -> Any:
+    return message("AnyResponse", status=message("Status", code=Code.OK, message="OK"))
+
+
+def _status(refusal: Refusal) -> Any:
+    return message("Status", code=int(refusal.code), message=refusal.message)

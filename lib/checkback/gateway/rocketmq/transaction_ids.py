@@ -1,0 +1,77 @@
+"""Transaction ids as RocketMQ's clients get them: the half message's place and names, signed. Pure.
+
+Clients pass the id on unread. It has all that an op needs, so the gateway need not remember it: any gateway of the
+tables ends any transaction, at any time. The key is the group's token, which all gateways have. Without tokens there is
+nobody to keep out: the signature is then a checksum.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from checkback.settings import Producer
+
+_VERSION = "1"
+#: bytes of the signature
+_SIGNATURE = 16
+#: Longest id, in characters: that of the longest group and message id, whose characters have at most 4 bytes each.
+_LONGEST = 8192
+
+
+class Half(NamedTuple):
+    """The half message that an id names. ``message_id``: the transaction id in the tables."""
+
+    queue_id: int
+    queue_offset: int
+    producer_group: str
+    message_id: str
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """(queue_id, queue_offset)."""
+        return self.queue_id, self.queue_offset
+
+
+class TransactionIds:
+    """Makes and reads ids."""
+
+    def __init__(self, producers: Mapping[str, Producer]) -> None:
+        self._keys = {
+            group: _key_of("" if producer.token is None else producer.token.get_secret_value())
+            for group, producer in producers.items()
+        }
+        self._other = _key_of("")
+
+    def of(self, half: Half, topic: str) -> str:
+        """The id of a half message."""
+        content = "/".join((_VERSION, *map(str, half))).encode()
+        return base64.urlsafe_b64encode(self._signature(half.producer_group, topic, content) + content).decode()
+
+    def read(self, transaction_id: str, topic: str) -> Half | None:
+        """The half message of an id; None if no gateway of these tables has made it for this topic."""
+        if len(transaction_id) > _LONGEST:
+            return None
+        try:
+            signed = base64.b64decode(transaction_id.encode("ascii"), b"-_", validate=True)
+            signature, content = signed[:_SIGNATURE], signed[_SIGNATURE:]
+            version, queue_id, queue_offset, group, message_id = content.decode().split("/", 4)
+            half = Half(int(queue_id), int(queue_offset), group, message_id)
+        except ValueError:
+            return None
+        signed_by_us = hmac.compare_digest(signature, self._signature(group, topic, content))
+        return half if version == _VERSION and signed_by_us else None
+
+    def _signature(self, group: str, topic: str, content: bytes) -> bytes:
+        signed = topic.encode() + b"\0" + content
+        return hmac.digest(self._keys.get(group, self._other), signed, "sha256")[:_SIGNATURE]
+
+
+def _key_of(token: str) -> bytes:
+    """A key for this purpose alone."""
+    return hashlib.sha256(b"checkback rocketmq transaction id\0" + token.encode()).digest()
