@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _BASE = Path(__file__).parents[2] / "conf" / "base.yml"
 _SECTION = re.compile(r"(\w+):.*")
 _KEY = re.compile(r"  (\w+): *(.*?)(?:\s+#\s*(.*))?")
+_SUBSECTION = re.compile(r"  (\w+):\s+#.*")
 _FIXED = "fixed once a checkpoint exists"
 _DURATIONS = {"0s": " ≥ 0s", "1ms": ""}
 _TRIED = ("0s", "1ms", "1s", "1m", "1h", "1d")
@@ -70,6 +71,9 @@ def page() -> str:
         model = field.annotation
         if isinstance(model, type) and issubclass(model, BaseModel):
             parts += [f"## {section}\n", prose(model.__doc__ or ""), "", _table(section, model, said), ""]
+            for key, below in _subsections(model):
+                named = f"{section}.{key}"
+                parts += [f"## {named}\n", prose(below.__doc__ or ""), "", _table(named, below, said), ""]
     values = {key: json.dumps(value) for key, value in Producer().model_dump(mode="json").items()}
     groups = {f"producers.{key}": (value, said[f"producers.{key}"][1]) for key, value in values.items()}
     parts += ["## producers\n", _PRODUCERS, "", _table("producers", Producer, groups), ""]
@@ -85,6 +89,7 @@ def read_lines(base: str) -> dict[str, tuple[str, str]]:
     """``section.key`` -> its value in conf/base.yml, as text, and its comment.
 
     A key without a comment belongs to the one above. The example of producers is a comment, with keys one level deeper.
+    A key without a value is a section of a section.
     """
     found: dict[str, tuple[str, str]] = {}
     section, above = "", ""
@@ -93,11 +98,22 @@ def read_lines(base: str) -> dict[str, tuple[str, str]]:
             section = "producers"
         elif (match := _SECTION.fullmatch(line)) is not None:
             section = match[1]
+        elif (match := _SUBSECTION.fullmatch(line)) is not None:
+            section = f"{section}.{match[1]}"
+        elif (match := _KEY.fullmatch(line.removeprefix("  "))) is not None and "." in section:
+            found[f"{section}.{match[1]}"] = (match[2], match[3] or "")
         elif (match := _KEY.fullmatch(line.removeprefix("#   ") if section == "producers" else line)) is not None:
             key, value, comment = match.groups()
             found[f"{section}.{key}"] = (value, (comment or f"goes with {above}").strip())
             above = key
     return found
+
+
+def _subsections(model: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
+    for key, name in names(model).items():
+        below = model.model_fields[name].annotation
+        if isinstance(below, type) and issubclass(below, BaseModel):
+            yield key, below
 
 
 def _table(section: str, model: type[BaseModel], said: Mapping[str, tuple[str, str]]) -> str:
@@ -106,7 +122,10 @@ def _table(section: str, model: type[BaseModel], said: Mapping[str, tuple[str, s
 
 def _rows(section: str, model: type[BaseModel], said: Mapping[str, tuple[str, str]]) -> Iterator[tuple[str, ...]]:
     kinds = model.model_json_schema(by_alias=True)["properties"]
+    below = dict(_subsections(model))
     for key, name in names(model).items():
+        if key in below:
+            continue
         value, text = said[f"{section}.{key}"]
         text = text.replace(_FIXED, "*fixed*").replace("<", "&lt;")
         yield f"`{key}: {value}`", _kind(kinds[key], model, name), text

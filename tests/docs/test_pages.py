@@ -20,7 +20,7 @@ def test_page_is_what_the_code_makes(name: str) -> None:
 def test_every_setting_is_told_once() -> None:
     lines = (FOLDER / "settings.md").read_text(encoding="utf-8").splitlines()
     told = {line.split("`")[1].partition(":")[0] for line in lines if line.startswith("| `")}
-    assert {key.partition(".")[2] for key in flatten(Settings()) if "." in key} <= told
+    assert {key.rpartition(".")[2] for key in flatten(Settings()) if "." in key} <= told
 
 
 def test_what_has_no_comment_belongs_to_the_key_above() -> None:

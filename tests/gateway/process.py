@@ -61,6 +61,8 @@ class Gateway:
         if found is None:
             raise AssertionError(f"the gateway has not started: {self.wait()}")
         self.port = int(found.group(1))
+        #: those for RocketMQ's clients, by setting
+        self.ports = {name: int(port) for name, port in re.findall(r"(rocketmq\w*) (\d+)", line)}
         self.url = f"http://127.0.0.1:{self.port}"
         self.session = requests.Session()
         self.session.trust_env = False

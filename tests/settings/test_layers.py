@@ -364,6 +364,8 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
 def test_base_file_says_the_defaults_and_all_of_them() -> None:
     content = yaml.safe_load((ROOT / "conf/base.yml").read_text())
     assert Settings.model_validate(content) == Settings()
+    clients = content["gateway"].pop("rocketmq")
     keys = {f"{section}.{key}" for section, values in content.items() for key in values}
+    keys |= {f"gateway.rocketmq.{key}" for key in clients}
     assert keys == set(flatten(Settings()))
     assert set(content) == set(Settings.model_fields)

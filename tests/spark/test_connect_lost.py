@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import grpc  # type: ignore[import-untyped]
+import grpc
 import pytest
 from pyspark.sql.connect.client.retries import Retrying
 

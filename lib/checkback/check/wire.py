@@ -27,8 +27,8 @@ COMMIT, ROLLBACK, UNKNOWN, NO_ANSWER = "COMMIT", "ROLLBACK", "UNKNOWN", "NO_ANSW
 SKIPPED = "SKIPPED"
 #: the states a producer may answer
 STATES = frozenset({COMMIT, ROLLBACK, UNKNOWN})
-#: Header of a response that is not 2xx: with ``false`` an intermediary says that the check has reached no producer. As if
-#: nothing had been sent, the check counts as undelivered; the error of the try is this.
+#: Header of a response that is not 2xx: with ``false`` an intermediary says that the check has reached no producer. The
+#: check then counts as undelivered; the error of the try is this.
 DELIVERED, UNDELIVERED = "checkback-delivered", "no client of the group is connected there"
 #: bytes of the longest answer
 MAX_ANSWER = 4096

@@ -98,6 +98,11 @@ class Metrics:
         self._unverified.set_function(unverified)
         self._ready.set_function(ready)
 
+    def watch_clients(self, connected: Callable[[], int]) -> None:
+        """Set the callback of the gauge of RocketMQ's clients."""
+        gauge = Gauge("checkback_gateway_rocketmq_clients", "RocketMQ's clients connected", registry=self.registry)
+        gauge.set_function(connected)
+
     def watch_journal(self, **figures: Callable[[], float]) -> None:
         """Set the callbacks of the journal's gauges, by the end of their names."""
         told = {

@@ -77,7 +77,7 @@ def _half(message: Any, group: str, now: int) -> Half:
         "transaction_id": system.message_id,
         "producer_group": group,
         "real_topic": message.topic.name,
-        "body": _body(message),
+        "body": "",  # below: it is no base64
         "properties": _properties(message),
         "born_timestamp": _ms(system.born_timestamp) if system.HasField("born_timestamp") else now,
     }
@@ -99,10 +99,11 @@ def _half(message: Any, group: str, now: int) -> Half:
         fields["check_immunity"] = f"{seconds}s"
     committed = None if system.message_type == MessageType.TRANSACTION else True
     try:
-        half = half_of(message_of(fields, HalfMessage), fields["born_timestamp"], committed)
+        sent = message_of(fields, HalfMessage)
+        sent.body = _body(message)
+        return half_of(sent, fields["born_timestamp"], committed)
     except MessageRejectedError as error:
         raise RefusedError(*unfit_field(error.reason)) from None
-    return half
 
 
 def _refuse_type(system: Any) -> None:

@@ -47,6 +47,7 @@ class RocketMQServer:
         producers = settings.producers
         group_of = topic_groups(mine.groups)
         ids, self.streams = TransactionIds(producers), Streams()
+        metrics.watch_clients(lambda: len(self.streams))
         timeout_s = settings.check.timeout.total_seconds()
         self.bridge = CheckBridge(self.streams, ids, producers, group_of, timeout_s)
         self._calls = MessagingService(

@@ -68,12 +68,11 @@ class MessagingService:
         """``group_of``: a topic's producer group."""
         self._service, self._metrics, self._credentials = service, metrics, credentials
         self._ids, self._streams, self._bridge, self._group_of = ids, streams, bridge, group_of
-        self._running: set[asyncio.Task[Any]] = set()
+        self._closed = asyncio.Event()
 
     def close(self) -> None:
         """End all streams: clients open new ones, at a gateway that serves."""
-        for task in list(self._running):
-            task.cancel()
+        self._closed.set()
 
     def handler(self) -> grpc.GenericRpcHandler:
         """What a gRPC server needs."""
@@ -218,15 +217,19 @@ class MessagingService:
             async with turn:  # gRPC takes one write at a time
                 await context.write(command)
 
-        stream, task = Stream(caller, send, context.peer(), now_ms()), asyncio.current_task()
-        if task is not None:
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
+        stream = Stream(caller, send, context.peer(), now_ms())
+        closed = asyncio.ensure_future(self._closed.wait())
         try:
-            while (command := await context.read()) is not grpc.aio.EOF:
+            while True:
+                reading = asyncio.ensure_future(context.read())
+                reading.add_done_callback(_seen)  # of a stream that ends here it is an error, which nobody awaits
+                await asyncio.wait({reading, closed}, return_when=asyncio.FIRST_COMPLETED)
+                if not reading.done() or (command := reading.result()) is grpc.aio.EOF:
+                    return
                 if command.HasField("settings"):
                     await self._settings(command.settings, stream, context)
         finally:
+            closed.cancel()
             self._streams.remove(stream)
 
     async def _settings(self, settings: Any, stream: Stream, context: Any) -> None:
@@ -252,6 +255,11 @@ def _server_settings(settings: Any) -> Any:
     answered.publishing.validate_message_type = True
     answered.metric.on = False
     return answered
+
+
+def _seen(task: asyncio.Future[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
 
 
 def _answered() -> Any:

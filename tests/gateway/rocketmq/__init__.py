@@ -1,0 +1,1 @@
+"""Tests of the gateway's ports for RocketMQ's clients."""

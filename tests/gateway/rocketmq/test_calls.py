@@ -1,0 +1,326 @@
+"""The calls of RocketMQ's interface, as a bare stub makes them, on a real gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+
+from checkback.gateway.rocketmq import streams as streams_
+from checkback.gateway.rocketmq.codes import DOMAIN_NAME, IPV4, STATE_OF, Code, MessageType
+from checkback.gateway.rocketmq.interface import SERVICE, message, parser, serialized
+from checkback.gateway.rocketmq.transaction_ids import Half, TransactionIds
+from checkback.messages.limits import BODY_MAX
+from gateway.process import PATIENCE_S, rows, table
+from gateway.rocketmq.calls import TOKEN, TOPIC, Client, at, msg, settings, signed, with_clients
+
+if TYPE_CHECKING:
+    from checkback.gateway.rocketmq.server import RocketMQServer
+    from checkback.gateway.service import GatewayService
+
+COMMIT, ROLLBACK = 1, 2
+PRODUCERS: dict[str, object] = {"orders": {"token": TOKEN}, "stock": {"token": "fedcba9876543210"}}
+
+
+def check(place: tuple[int, int], message_id: str, **fields: Any) -> bytes:
+    """The POST of `reconcile`."""
+    named = {"transaction_id": message_id, "producer_group": TOPIC, "real_topic": TOPIC, "check_times": 1}
+    queue_id, queue_offset = place
+    return json.dumps({**named, "queue_id": queue_id, "queue_offset": queue_offset, **fields}).encode()
+
+
+def test_messages_land_as_over_http(tmp_path: Path) -> None:
+    """Several of a request, each with its own entry; the transaction id of a message without one is its message id."""
+
+    async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
+        sent = await Client(channel).send(msg(body=b"1", message_id="A"), msg(body=b"2", message_id="B", tag="t"))
+        assert sent.status.code == Code.OK
+        assert [(e.status.code, e.message_id, e.transaction_id, e.offset) for e in sent.entries] == [
+            (Code.OK, "A", "A", 0),
+            (Code.OK, "B", "B", 1),
+        ]
+
+    with_clients(tmp_path, act)
+    names = ("transaction_id", "producer_group", "committed", "body")
+    landed = [tuple(row[name] for name in names) for row in rows(tmp_path, "half")]
+    assert landed == [("A", TOPIC, True, b"1"), ("B", TOPIC, True, b"2")]
+
+
+def test_message_sent_again_is_stored_once(tmp_path: Path) -> None:
+    """Clients send thrice under one message id, half messages, too: RocketMQ stores each. Other content is refused."""
+
+    async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
+        client = Client(channel)
+        halves = await asyncio.gather(*(client.half(message_id="A") for _ in range(3)))
+        assert {(half.offset, half.transaction_id) for half in halves} == {(0, halves[0].transaction_id)}
+        again = [msg(message_id="B", born_timestamp=at(born)) for born in (1, 2)]
+        assert [(await client.send(one)).entries[0].offset for one in again] == [1, 1]
+        other = await client.send(msg(message_id="B", body=b"other"))
+        assert (other.status.code, other.entries[0].offset) == (Code.PRECONDITION_FAILED, 0)
+
+    with_clients(tmp_path, act)
+    assert [row["transaction_id"] for row in rows(tmp_path, "half")] == ["A", "B"]
+
+
+@pytest.mark.parametrize(("first", "second"), [(COMMIT, ROLLBACK), (ROLLBACK, COMMIT)])
+def test_second_end_of_a_transaction(tmp_path: Path, first: int, second: int) -> None:
+    """The same again is OK, the other one is told what stands: RocketMQ answers 50001 to both."""
+
+    async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
+        client = Client(channel)
+        transaction_id = (await client.half()).transaction_id
+        ends = [await client.end(transaction_id, resolution) for resolution in (first, first, second)]
+        assert [status.code for status in ends] == [Code.OK, Code.OK, Code.PRECONDITION_FAILED]
+        assert f"ended with {STATE_OF[first]}" in ends[2].message
+
+    with_clients(tmp_path, act)
+    assert [row["state"] for row in rows(tmp_path, "op")] == [STATE_OF[first]]
+
+
+def test_undecided_end_leaves_the_transaction_open(tmp_path: Path) -> None:
+    """RocketMQ refuses a commit after it."""
+
+    async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
+        client = Client(channel)
+        transaction_id = (await client.half()).transaction_id
+        assert [(await client.end(transaction_id, n)).code for n in (0, 7, COMMIT)] == [Code.OK] * 3
+
+    with_clients(tmp_path, act)
+    assert [row["state"] for row in rows(tmp_path, "op")] == ["COMMIT"]
+
+
+def test_ends_that_name_no_half_message(tmp_path: Path) -> None:
+    async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
+        client = Client(channel)
+        transaction_id = (await client.half()).transaction_id
+        told = [await client.end(*ids) for ids in (("NOSUCH", COMMIT), ("", COMMIT), (transaction_id, COMMIT, "other"))]
+        assert [status.code for status in told] == [Code.INVALID_TRANSACTION_ID] * 3
+        assert (await client.end(transaction_id, COMMIT, "")).code == Code.ILLEGAL_TOPIC
+        for offset in (9, 2**80):  # without tokens anybody can sign
+            forged = TransactionIds({}).of(Half(0, offset, TOPIC, "A"), TOPIC)
+            assert (await client.end(forged, COMMIT)).code == Code.INVALID_TRANSACTION_ID
+
+    with_clients(tmp_path, act)
+    assert not len(table(tmp_path, "op"))
+
+
+def test_transaction_is_ended_after_a_restart(tmp_path: Path) -> None:
+    """The gateway keeps nothing of it: the id says all."""
+    ids: list[str] = []
+
+    async def send(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
+        ids.append((await Client(channel).half()).transaction_id)
+
+    async def end(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
+        assert (await Client(channel, "another").end(ids[0], COMMIT)).code == Code.OK
+
+    with_clients(tmp_path, send)
+    with_clients(tmp_path, end)
+    assert [row["state"] for row in rows(tmp_path, "op")] == ["COMMIT"]
+
+
+def test_other_groups_are_out_of_reach(tmp_path: Path) -> None:
+    """To send, to end, to hear of a topic; and nobody without a signature."""
+
+    async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
+        mine = Client(channel, headers=signed("orders", TOKEN))
+        theirs = Client(channel, headers=signed("stock", "fedcba9876543210"))
+        half = await mine.half()
+        assert half.status.code == Code.OK
+        assert (await theirs.half()).status.code == Code.FORBIDDEN
+        assert (await theirs.end(half.transaction_id, COMMIT)).code == Code.FORBIDDEN
+        assert (await theirs.route()).status.code == Code.FORBIDDEN
+        assert (await mine.route("unheard-of")).status.code == Code.FORBIDDEN
+        assert (await mine.end(half.transaction_id, COMMIT)).code == Code.OK
+        for client in (Client(channel), Client(channel, headers=signed("orders", "x"))):
+            assert (await client.route()).status.code == Code.UNAUTHORIZED
+            assert (await client.send(msg())).status.code == Code.UNAUTHORIZED
+            async with client.stream(TOPIC) as stream:
+                assert stream.answered.status.code == Code.UNAUTHORIZED
+
+    with_clients(tmp_path, act, PRODUCERS)
+
+
+def test_route_is_where_the_client_came_from(tmp_path: Path) -> None:
+    """Python's client opens its lost stream again only for an address it does not know: each start renames it."""
+    names: list[tuple[int, str]] = []
+
+    async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
+        (queue,) = (await Client(channel).route()).message_queues
+        (address,) = queue.broker.endpoints.addresses
+        assert (queue.topic.name, queue.broker.id, queue.broker.endpoints.scheme) == (TOPIC, 0, IPV4)
+        assert (address.host, address.port) == ("127.0.0.1", 8081)
+        assert set(queue.accept_message_types) == {1, 2, 3, 4}
+        python = Client(channel, headers={"x-mq-client-id": "p", "x-mq-language": "PYTHON"})
+        endpoints = (await python.route()).message_queues[0].broker.endpoints
+        names.append((endpoints.scheme, endpoints.addresses[0].host))
+
+    for _ in range(3):
+        with_clients(tmp_path, act)
+    assert sorted(names[:2]) == [(IPV4, "127.0.0.1"), (DOMAIN_NAME, "127.0.0.1")]
+    assert names[2] == names[0]
+
+
+def test_settings_are_answered_in_full(tmp_path: Path) -> None:
+    """Java's client does not start without a backoff_policy, Python's sends nothing without a max_body_size."""
+
+    async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
+        client = Client(channel)
+        heartbeats = [(await client.call("Heartbeat", message("AnyRequest"))).status.code]
+        async with client.stream(TOPIC) as stream:
+            answered = stream.answered
+            heartbeats.append((await client.call("Heartbeat", message("AnyRequest"))).status.code)
+        assert heartbeats == [Code.UNRECOGNIZED_CLIENT_TYPE, Code.OK]
+        assert answered.status.code == Code.OK
+        assert answered.settings.client_type == 1
+        assert [topic.name for topic in answered.settings.publishing.topics] == [TOPIC]
+        assert answered.settings.publishing.max_body_size == BODY_MAX
+        backoff = answered.settings.backoff_policy
+        assert (backoff.max_attempts, backoff.exponential_backoff.multiplier) == (3, 2)
+
+    with_clients(tmp_path, act)
+
+
+def test_check_goes_to_the_sender_and_its_end_is_the_answer(tmp_path: Path) -> None:
+    async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
+        sender, other = Client(channel, "sender"), Client(channel, "other")
+        async with other.stream(TOPIC), sender.stream() as stream:  # its Settings do not name the topic
+            half = await sender.half(message_id="A")
+            about = {"tags": "t", "keys": "k1 k2", "properties": {"a": "b"}}
+            body = check((0, half.offset), "A", body="AP8=", check_times=2, **about)
+            reply = asyncio.create_task(server.bridge.reply(body, {}))
+            command = await stream.check()
+            asked = command.message
+            properties = {pair.key: pair.value for pair in asked.user_properties}
+            assert (asked.body, asked.topic.name, asked.system_properties.tag) == (b"\0\xff", TOPIC, "t")
+            assert (asked.system_properties.message_id, list(asked.system_properties.keys)) == ("A", ["k1", "k2"])
+            assert properties == {"a": "b", "__transactionId__": "A", "TRANSACTION_CHECK_TIMES": "2"}
+            assert (await sender.end(command.transaction_id, COMMIT)).code == Code.OK
+            status, content, _, _ = await reply
+            assert (status, json.loads(content)) == (
+                200,
+                {"transaction_id": "A", "state": "COMMIT", "queue_id": 0, "queue_offset": 0},
+            )
+
+    with_clients(tmp_path, act)
+    assert [row["state"] for row in rows(tmp_path, "op")] == ["COMMIT"]
+
+
+def test_undecided_answer_is_unknown(tmp_path: Path) -> None:
+    async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
+        client = Client(channel)
+        async with client.stream(TOPIC) as stream:
+            half = await client.half(message_id="A")
+            reply = asyncio.create_task(server.bridge.reply(check((0, half.offset), "A"), {}))
+            await client.end((await stream.check()).transaction_id, 0)
+            assert json.loads((await reply)[1])["state"] == "UNKNOWN"
+
+    with_clients(tmp_path, act)
+
+
+def test_second_client_is_asked_if_the_first_is_silent(tmp_path: Path) -> None:
+    """Within the time of one check."""
+
+    async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
+        sender, other = Client(channel, "sender"), Client(channel, "other")
+        async with other.stream(TOPIC) as second, sender.stream() as first:
+            half = await sender.half(message_id="A")
+            reply = asyncio.create_task(server.bridge.reply(check((0, half.offset), "A"), {}))
+            await first.check()
+            await other.end((await second.check()).transaction_id, ROLLBACK)
+            assert json.loads((await reply)[1])["state"] == "ROLLBACK"
+
+    with_clients(tmp_path, act)
+
+
+def test_nobody_connected_is_not_delivered(tmp_path: Path) -> None:
+    """And silence is: the client may have been asked."""
+
+    async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
+        client = Client(channel)
+        half = await client.half(message_id="A")
+        body = check((0, half.offset), "A")
+        status, _, _, headers = await server.bridge.reply(body, {})
+        assert (status, dict(headers or {})) == (404, {"checkback-delivered": "false"})
+        async with client.stream(TOPIC) as stream:
+            began = time.monotonic()
+            status, _, _, headers = await server.bridge.reply(body, {})
+            assert (status, headers) == (408, {})
+            assert time.monotonic() - began < 2  # check.timeout
+            await stream.check()
+        await client.call("NotifyClientTermination", message("AnyRequest"))
+        assert (await server.bridge.reply(body, {}))[0] == 404
+
+    with_clients(tmp_path, act)
+
+
+def test_consumers_are_told_that_they_are_not_served(tmp_path: Path) -> None:
+    async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
+        client = Client(channel)
+        assert (await client.call("QueryAssignment", message("AnyRequest"))).status.code == Code.UNSUPPORTED
+        receive = channel.unary_stream(f"/{SERVICE}/ReceiveMessage", serialized, parser("AnyResponse"))
+        told = [one.status.code async for one in receive(message("AnyRequest"), metadata=client.metadata)]
+        assert told == [Code.UNSUPPORTED]
+        stream = channel.stream_stream(f"/{SERVICE}/Telemetry", serialized, parser("TelemetryCommand"))(
+            metadata=client.metadata
+        )
+        await stream.write(message("TelemetryCommand", settings=settings(TOPIC, client_type=2)))
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await stream.read()
+        assert error.value.code() == grpc.StatusCode.UNIMPLEMENTED
+
+    with_clients(tmp_path, act)
+
+
+def test_hostile_bytes_harm_nobody_else(tmp_path: Path) -> None:
+    """Garbage, a message over the limit, streams without end, ids without end."""
+
+    async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
+        client = Client(channel)
+        raw = channel.unary_unary(f"/{SERVICE}/SendMessage")
+        for content in (b"\xff" * 100, b"\x0a\xff\xff\xff\xff\x0f"):
+            with pytest.raises(grpc.aio.AioRpcError):
+                await raw(content, metadata=client.metadata)
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await client.send(msg(body=b"z" * (5 << 20)))
+        assert error.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        long = Client(channel, headers={"x-mq-client-id": "x" * 513})
+        assert (await long.route()).status.code == Code.BAD_REQUEST
+        opened = [client.stream() for _ in range(streams_.STREAMS_MAX)]
+        for stream in opened:
+            await stream.__aenter__()
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            async with client.stream():
+                pass
+        assert error.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        for stream in opened:
+            await stream.__aexit__(None, None, None)
+        assert (await Client(channel, "2").send(msg())).status.code == Code.OK
+
+    with_clients(tmp_path, act)
+
+
+def test_refused_while_transactions_are(tmp_path: Path) -> None:
+    """What the gateway's own service says is what clients hear."""
+
+    async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
+        service.halves._rejecting = True
+        assert (await Client(channel).send(msg(kind=MessageType.TRANSACTION))).status.code == Code.FORBIDDEN
+
+    with_clients(tmp_path, act)
+
+
+def test_end_of_the_gateway_ends_streams_at_once(tmp_path: Path) -> None:
+    async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
+        async with Client(channel).stream(TOPIC) as stream:
+            began = time.monotonic()
+            await server.stop(PATIENCE_S)
+            assert time.monotonic() - began < PATIENCE_S / 3
+            assert await stream.read() is grpc.aio.EOF
+
+    with_clients(tmp_path, act)

@@ -1,0 +1,113 @@
+"""Whom to ask about a half message: its sender first, then clients of the topic, then others of the group, in turn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from checkback.gateway.rocketmq.authentication import Caller
+from checkback.gateway.rocketmq.streams import STREAMS_MAX, TOPICS_MAX, Stream, Streams
+
+PLACE = (0, 7)
+GROUP_OF = {"orders": "shop", "refunds": "shop", "stock": "stock"}
+
+
+async def no_send(_: Any) -> None:
+    raise AssertionError("nothing is sent here")
+
+
+def stream(client_id: str, groups: frozenset[str] | None = None) -> Stream:
+    return Stream(Caller(client_id, groups, "", ""), no_send, "", 0)
+
+
+def asked(streams: Streams, topic: str = "orders", group: str = "shop") -> list[str]:
+    """The clients, in their order; the first is asked."""
+    found = streams.to_ask(PLACE, group, topic, lambda name: GROUP_OF.get(name, name))
+    if found:
+        streams.turn(found[0])
+    return [one.client_id for one in found]
+
+
+def of(**topics: str) -> Streams:
+    streams = Streams()
+    for client_id, topic in topics.items():
+        streams.add(stream(client_id), [topic])
+    return streams
+
+
+def test_clients_of_the_topic_come_before_others_of_the_group() -> None:
+    streams = of(refunds="refunds", orders="orders", stock="stock")
+    assert asked(streams) == ["orders", "refunds"]
+
+
+def test_equals_take_turns() -> None:
+    streams = of(a="orders", b="orders", c="orders")
+    assert [asked(streams)[0] for _ in range(6)] == ["a", "b", "c", "a", "b", "c"]
+
+
+def test_sender_is_first_each_time() -> None:
+    streams = of(a="orders", b="orders")
+    streams.sent("b", PLACE)
+    assert [asked(streams) for _ in range(2)] == [["b", "a"], ["b", "a"]]
+
+
+def test_sender_is_asked_whose_settings_never_named_the_topic() -> None:
+    """A RocketMQ server asks nobody."""
+    streams = of(a="stock")
+    streams.sent("a", PLACE)
+    assert asked(streams) == ["a"]
+
+
+def test_topic_that_a_client_sends_to() -> None:
+    streams = of(a="stock")
+    assert asked(streams) == []
+    streams.uses("a", "orders")
+    assert asked(streams) == ["a"]
+
+
+def test_client_without_the_groups_credentials_is_not_asked() -> None:
+    """It would see the message: neither by its Settings, nor under the sender's id."""
+    streams = Streams()
+    streams.add(stream("a", frozenset({"stock"})), ["orders"])
+    streams.sent("a", PLACE)
+    assert asked(streams) == []
+    streams.add(stream("a", frozenset({"shop"})), [])
+    streams.add(stream("a", frozenset({"stock"})), [])
+    assert asked(streams) == ["a"]
+
+
+def test_last_stream_of_a_client_is_used() -> None:
+    streams, old, new = Streams(), stream("a"), stream("a")
+    streams.add(old, ["orders"])
+    streams.add(new, [])
+    assert streams.to_ask(PLACE, "shop", "orders", GROUP_OF.__getitem__) == [new]
+    streams.remove(new)
+    assert streams.to_ask(PLACE, "shop", "orders", GROUP_OF.__getitem__) == [old]
+    streams.remove(old)
+    assert len(streams) == 0
+    assert asked(streams) == []
+
+
+def test_client_that_leaves_is_not_asked() -> None:
+    """It cannot be sent away by one of other credentials that uses its id."""
+    streams = Streams()
+    streams.add(stream("a", frozenset({"shop"})), ["orders"])
+    streams.leave(Caller("a", frozenset({"stock"}), "", ""))
+    assert asked(streams) == ["a"]
+    streams.leave(Caller("a", frozenset({"shop"}), "", ""))
+    assert asked(streams) == []
+
+
+def test_memory_of_a_client_is_limited() -> None:
+    streams = Streams()
+    assert [streams.add(stream("a"), []) for _ in range(STREAMS_MAX + 1)] == [True] * STREAMS_MAX + [False]
+    for number in range(TOPICS_MAX + 1):
+        streams.uses("a", str(number))
+    assert asked(streams, str(TOPICS_MAX - 1), str(TOPICS_MAX - 1)) == ["a"]
+    assert asked(streams, str(TOPICS_MAX), str(TOPICS_MAX)) == []
+
+
+def test_client_that_is_not_connected_takes_no_memory() -> None:
+    streams = Streams()
+    streams.uses("a", "orders")
+    streams.add(stream("a"), [])
+    assert asked(streams) == []
