@@ -71,7 +71,7 @@ def page() -> str:
         model = field.annotation
         if isinstance(model, type) and issubclass(model, BaseModel):
             parts += [f"## {section}\n", prose(model.__doc__ or ""), "", _table(section, model, said), ""]
-            for key, below in _subsections(model):
+            for key, below in subsections(model):
                 named = f"{section}.{key}"
                 parts += [f"## {named}\n", prose(below.__doc__ or ""), "", _table(named, below, said), ""]
     values = {key: json.dumps(value) for key, value in Producer().model_dump(mode="json").items()}
@@ -109,7 +109,8 @@ def read_lines(base: str) -> dict[str, tuple[str, str]]:
     return found
 
 
-def _subsections(model: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
+def subsections(model: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
+    """The sections within a section, by key."""
     for key, name in names(model).items():
         below = model.model_fields[name].annotation
         if isinstance(below, type) and issubclass(below, BaseModel):
@@ -122,7 +123,7 @@ def _table(section: str, model: type[BaseModel], said: Mapping[str, tuple[str, s
 
 def _rows(section: str, model: type[BaseModel], said: Mapping[str, tuple[str, str]]) -> Iterator[tuple[str, ...]]:
     kinds = model.model_json_schema(by_alias=True)["properties"]
-    below = dict(_subsections(model))
+    below = dict(subsections(model))
     for key, name in names(model).items():
         if key in below:
             continue

@@ -26,6 +26,7 @@ from checkback.reconcile.records.actions import QUEUED, SEGMENT, Actions
 from checkback.settings import Producer, Settings
 from checkback.settings.loading import load
 from docs.blocks import ROOT, Block, Page, anchor_of, blocks, pages, read_page
+from docs.settings_page import names, subsections
 from docs.shell import (
     NAMED,
     SYSTEM,
@@ -199,6 +200,7 @@ def test_settings_in_the_text_are_there() -> None:
         model = models.get(match[1])
         if isinstance(model, type) and issubclass(model, BaseModel):
             known = {field.alias or name for name, field in model.model_fields.items()}
+            known |= {key for _, below in subsections(model) for key in names(below)}
             assert match[2] in known, (page, code)
 
 
