@@ -43,30 +43,37 @@ class AnswerTables:
     transactions: int
     pending: int
     body: bytes = b"x" * 100
+    #: us: the first batch, and the time from one to the next
+    begin: int = BEGIN
+    each: int = EACH
     _logs: dict[str, DeltaLog] = field(default_factory=dict, repr=False)
     _read: dict[str, int] = field(default_factory=lambda: {"half": 0, "op": 0}, repr=False)
 
-    def make(self) -> int:
-        """Write them; the time right after the last batch (us)."""
+    def create(self) -> None:
+        """The tables, empty."""
         for name in (*SCHEMAS, *(f"topics/topic-{number}" for number in range(TOPICS))):
             DeltaLog.create(name, f"{self.root}/{name}", sync=False)
             self._logs[name] = DeltaLog(name, f"{self.root}/{name}", sync=False)
+
+    def make(self) -> int:
+        """Write them; the time right after the last batch (us)."""
+        self.create()
         decided = self.transactions - self.pending
         batches = [numbers for numbers in _parts(np.arange(decided)) if len(numbers)]
         for batch, numbers in enumerate(batches):
-            self._decided(batch, numbers)
+            self.decided(batch, numbers)
         batch = len(batches)
         for numbers in _parts(np.arange(decided, self.transactions)):
-            self._half(numbers, _time(batch) - 2 * MINUTE)
+            self.half(numbers, self._time(batch) - 2 * MINUTE)
         for check in range(1, CHECKS + 1):
             self._checked(batch, np.arange(decided, self.transactions), check)
             batch += 1
-        return _time(batch)
+        return self._time(batch)
 
-    def _decided(self, batch: int, numbers: Numbers) -> None:
+    def decided(self, batch: int, numbers: Numbers) -> None:
         """Half messages, their COMMITs, decisions, and messages in four topics."""
-        landed, time = _time(batch) - 1_000_000, _time(batch)
-        self._half(numbers, landed)
+        landed, time = self._time(batch) - 1_000_000, self._time(batch)
+        self.half(numbers, landed)
         whose, ops = _names(numbers, _groups(numbers)), _key(numbers, "queue_offset")
         said = {"state": "COMMIT", "source": "producer"}
         self._write("op", numbers, {**ops, **whose, **said}, born_timestamp=landed, store_timestamp=landed)
@@ -90,15 +97,16 @@ class AnswerTables:
                 half_store_timestamp=landed,
                 published_at=time,
             )
-        self._conclude(batch, committed=len(numbers))
+        self.conclude(batch, committed=len(numbers))
 
-    def _half(self, numbers: Numbers, landed: int) -> None:
+    def half(self, numbers: Numbers, landed: int) -> None:
+        """Half messages that landed at a time (us)."""
         rows = {**_key(numbers), **_names(numbers, self._senders(numbers)), "body": self.body, "real_queue_id": 0}
         rows["real_topic"] = _text("topic-", numbers % TOPICS)
         self._write("half", numbers, rows, born_timestamp=landed, store_timestamp=landed)
 
     def _checked(self, batch: int, numbers: Numbers, check: int) -> None:
-        time = _time(batch)
+        time = self._time(batch)
         asked = {**_key(numbers), **_names(numbers, self._senders(numbers)), "check_times": check, "batch_id": batch}
         asked["real_topic"] = _text("topic-", numbers % TOPICS)
         self._write("check_requests", numbers, asked, requested_at=time, born_timestamp=time - 2 * MINUTE)
@@ -106,24 +114,27 @@ class AnswerTables:
         self._write(
             "check_answers", numbers, {**asked, **told, "latency_ms": 3, "delivered": False}, answered_at=time + 5000
         )
-        self._conclude(batch, checks=len(numbers))
+        self.conclude(batch, checks=len(numbers))
 
     def _senders(self, numbers: Numbers) -> pa.Array:
         silent = numbers >= self.transactions - self.pending
         return pc.if_else(pa.array(silent), SILENT, _groups(numbers))
 
-    def _conclude(self, batch: int, **counts: int) -> None:
+    def conclude(self, batch: int, **counts: int) -> None:
         """The batch's row in `batches`."""
-        rules = {"timeout_ms": 6000, "check_interval_ms": EACH // 1000, "check_max": 15, "max_age_ms": 259_200_000}
+        rules = {"timeout_ms": 6000, "check_interval_ms": self.each // 1000, "check_max": 15, "max_age_ms": 259_200_000}
         none = dict.fromkeys(("committed", "rolled_back", "discarded", "scheduled", "checks", "rejected"), 0)
         more = {"application": "query", "batch_id": batch, "check_jitter_ms": 0, "count_undelivered": True}
-        time, ranges = _time(batch), []
+        time, ranges = self._time(batch), []
         for name, version in self._read.items():
             self._read[name] = self._logs[name].seen_version + 1
             ends = {"to_version": self._read[name], "to_index": -1}
             ranges.append((name, {"from_version": version, "from_index": -1, **ends}))
         row = {**rules, **none, **more, **counts, "read_ranges": pa.array([ranges], READ_RANGES)}
         self._write("batches", np.zeros(1, np.int64), row, batch_time=time, finished_at=time + 2_000_000)
+
+    def _time(self, batch: int) -> int:
+        return self.begin + batch * self.each
 
     def _write(self, name: str, numbers: Numbers, values: Mapping[str, object], **times: int) -> None:
         rows, columns = len(numbers), []
@@ -142,10 +153,6 @@ class AnswerTables:
 
 def _parts(numbers: Numbers) -> list[Numbers]:
     return np.array_split(numbers, max(1, -(-len(numbers) // BATCH)))
-
-
-def _time(batch: int) -> int:
-    return BEGIN + batch * EACH
 
 
 def _text(prefix: str, numbers: Numbers) -> pa.Array:

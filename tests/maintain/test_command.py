@@ -104,7 +104,7 @@ def test_local_tables_need_no_java(tmp_path: Path) -> None:
 
 def test_defaults_keep_a_week_and_a_month() -> None:
     maintain = Settings().maintain
-    assert (maintain.retention, maintain.log_retention) == (timedelta(days=7), timedelta(days=30))
+    assert (maintain.retention, maintain.log_retention) == (timedelta(days=7), timedelta(days=7))
 
 
 def test_notes_say_what_stays_and_what_was_left_alone() -> None:

@@ -87,6 +87,26 @@ def test_what_is_broken_is_found_and_nothing_else(found: dict[int, set[str]], na
     assert found.get(NUMBER[name], set()) == BROKEN[name][0]
 
 
+@pytest.mark.parametrize("minutes", [-2000, -60, -5, -2, -1, 0, 5])
+def test_of_what_ended_since_a_time_nothing_else_is_found(tmp_path: Path, minutes: int) -> None:
+    """Wherever a transaction is cut by that time."""
+    rows, done = in_batches([row for name, story in CLEAN.items() for row in story(Transaction(NUMBER[name]))])
+    write(None, Tables.of(_settings(tmp_path).storage), rows)
+    checkpoint(tmp_path, batch_id=done)
+    report = Answers(_settings(tmp_path)).audit(since=DECIDED + timedelta(minutes=minutes))
+    assert {each.finding.name for each in report.found if each.finding.level != "figure"} == set()
+
+
+def test_what_is_broken_is_found_if_it_ended_since(root: Path) -> None:
+    """And all of it since long ago."""
+    answers = Answers(_settings(root))
+    everything, early, late = (answers.audit(since=at) for at in (None, "2020-01-01T00:00", "2026-01-03T00:00"))
+    found = [{each.finding.name: each.count for each in report.found} for report in (everything, early, late)]
+    found[0].pop("offset_gap", None)
+    assert found[0] == found[1]
+    assert sum(found[2].values()) < sum(found[0].values())
+
+
 def test_every_finding_has_a_case() -> None:
     """Those that need other rules are in test_rules, those of what batches had read in test_audit_order."""
     cases = {name for names, _ in BROKEN.values() for name in names} | {"discard_not_received"}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from checkback.commands.answering import answering
-from checkback.commands.options import ANSWERS, Answer, Output, app, command
+from checkback.commands.options import ANSWERS, Answer, Ended, Output, app, command
 from checkback.commands.printing import console, print_table
 
 if TYPE_CHECKING:
@@ -17,10 +17,13 @@ if TYPE_CHECKING:
 
 
 @command(app, panel=ANSWERS)
-def audit(options: Answer) -> None:
-    """Verify every promise against the tables. Exit code 1: one is broken, or a topic cannot be read."""
+def audit(options: Answer, since: Ended = None) -> None:
+    """Verify every promise against the tables. Exit code 1: one is broken, or a topic cannot be read.
+
+    With --since only of the transactions that had not ended by then, or have a row since then.
+    """
     with answering(options.settings(), "audit") as answers:
-        report = answers.audit()
+        report = answers.audit(since=since)
     try:
         _print(report, options.output)
     except BrokenPipeError:  # `| head`: the exit code tells all the same

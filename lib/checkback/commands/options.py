@@ -190,6 +190,10 @@ SINCE = typer.Option(
     "--since", callback=_time, metavar="TIME", help="Only from then on; as --as-of, and seen from there."
 )
 Since = Annotated[str | None, SINCE]
+Ended = Annotated[
+    str | None,
+    typer.Option("--since", callback=_time, metavar="TIME", help="Not what ended before that; as --as-of elsewhere."),
+]
 OfGroup = Annotated[str | None, typer.Option("--group", metavar="GROUP", help="Only this producer group's.")]
 OfTopic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic's.")]
 ConsumerGroup = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")]

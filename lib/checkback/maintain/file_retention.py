@@ -10,7 +10,7 @@ A file younger than the retention is kept, whoever wrote it: it may belong to a 
 the retention are that young, allowing SHORTEST_RETENTION between the writing of a file and its commit.
 
 The log is kept from a checkpoint on that is not newer than any of these versions, nor than the version current at the
-beginning of the log's retention.
+beginning of the log's retention. A log of more commits than `most_commits` keeps fewer, and time travel ends there.
 """
 
 from __future__ import annotations
@@ -20,10 +20,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from checkback.settings.values import SHORTEST_RETENTION
+from checkback.storage.schemas import TOPIC_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
+#: Commits that the log of a table of Checkback's own keeps: in a folder, whoever opens a table lists them. A gateway
+#: makes two a second. Topics' tables keep theirs for the log's retention: other people's streams go on from them.
+MOST_COMMITS = 20_000
 #: versions between old checkpoints: time travel replays at most this many commits, which takes a second
 APART = 1000
 
@@ -91,18 +95,34 @@ class RetentionPlan:
     why: tuple[str, ...] = ()
 
 
+def most_commits(name: str) -> int | None:
+    """How many commits a table's log keeps, besides those that a stream of ours needs; None = no limit."""
+    return None if name.startswith(TOPIC_PREFIX) else MOST_COMMITS
+
+
 def keep(
-    log: Log, readers: Iterable[Reader], now: int, retention: timedelta, log_retention: timedelta
+    log: Log,
+    readers: Iterable[Reader],
+    now: int,
+    retention: timedelta,
+    log_retention: timedelta,
+    most: int | None = None,
 ) -> RetentionPlan:
-    """What to keep of a table. ``now``: ms. Raises ValueError if the retention is shorter than SHORTEST_RETENTION."""
+    """What to keep of a table. ``now``: ms. ``most``: commits.
+
+    Raises ValueError if a retention is shorter than SHORTEST_RETENTION.
+    """
     if min(retention, log_retention) < SHORTEST_RETENTION:
         raise ValueError("the retention is too short")
     newest, oldest = max(log.commits), log.readable()
     readers = list(readers)
-    since = log.at(now - _ms(retention))
+    since, back = log.at(now - _ms(retention)), log.at(now - _ms(log_retention))
+    if most is not None:  # besides those of the last hour
+        least = min(newest - most, log.at(now - _ms(SHORTEST_RETENTION)))
+        since, back = max(since, least), max(back, least)
     begun = {max(oldest, reader.snapshot) for reader in readers if reader.snapshot is not None}
     unread = min((reader.unread for reader in readers), default=newest + 1)
-    first = min([since, log.at(now - _ms(log_retention)), *(reader.log for reader in readers)])
+    first = min([since, back, *(reader.log for reader in readers)])
     oldest_log = max((version for version in log.checkpoints if version <= first), default=0)
     return RetentionPlan(
         snapshots=frozenset({since, *(version for version in begun if version <= newest)}),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from checkback.errors import StorageError, of_machine
 from checkback.maintain import table_folder
 from checkback.maintain.compaction import compact, planned
-from checkback.maintain.file_retention import keep, removable
+from checkback.maintain.file_retention import keep, most_commits, removable
 from checkback.maintain.report import TableReport
 from checkback.maintain.row_retention import Removed, RowRetention
 from checkback.maintain.streams import readers, removal_hold
@@ -163,7 +163,7 @@ def _remove(run: Run, name: str, log: DeltaLog, done: TableReport) -> None:
     mine = [reader for table, reader in run.readers.get(name, ()) if table == log.table_id()]
     lying = table_folder.data_files(place)
     entries = table_folder.read_log(place)
-    stays = keep(entries, mine, run.now, settings.retention, settings.log_retention)
+    stays = keep(entries, mine, run.now, settings.retention, settings.log_retention, most_commits(name))
     old = removable({path: file.written for path, file in lying.items()}, log.paths(), stays.younger)
     if old:
         needed = set[str]().union(*(log.paths(version) for version in stays.snapshots))

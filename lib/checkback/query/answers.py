@@ -55,6 +55,7 @@ from checkback.query.undelivered_messages import (
     unpublished_question,
 )
 from checkback.query.unreadable_topics import topic_rows
+from checkback.query.versions.as_of import parse_as_of
 from checkback.query.versions.view import View
 from checkback.query.versions.whole_batches import ORDER, stops_question
 from checkback.storage.tables import Tables
@@ -198,14 +199,16 @@ class Answers:
             found: Status = answers._view(lambda view: read_status(self._settings, now, view), as_of)
         return found
 
-    def audit(self, within: timedelta | None = None) -> Report:
+    def audit(self, within: timedelta | None = None, *, since: AsOf = None) -> Report:
         """Whether the tables keep every promise; `audit.report.as_json` makes JSON of it.
 
-        ``within``: raises StorageError if DuckDB takes longer.
+        ``within``: raises StorageError if DuckDB takes longer. ``since``: without the transactions that ended before.
+        Raises SettingsError if that is no time.
         """
         from checkback.query.audit.findings import audit_on
 
-        return self._on(lambda engine: audit_on(engine, self._settings), within, all_rows=True)
+        begin = parse_as_of(since, name="since")
+        return self._on(lambda engine: audit_on(engine, self._settings, since=begin), within, all_rows=True)
 
     def findings(self) -> pa.Table:
         """The transactions with which the audit finds fault; columns as `audit.findings_on`."""

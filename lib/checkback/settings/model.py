@@ -222,7 +222,7 @@ class Maintain(_Section):
     """Compaction and retention by `maintain`."""
 
     retention: Lasting = timedelta(days=7)
-    log_retention: Lasting = timedelta(days=30)
+    log_retention: Lasting = timedelta(days=7)
     target_file_size: Annotated[Size, Field(ge=1 << 20, le=1 << 30)] = 128 << 20
     min_files: Annotated[StrictInt, Field(ge=2, le=INT_MAX)] = 10
 

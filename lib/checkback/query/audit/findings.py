@@ -20,9 +20,11 @@ from checkback.query.versions.published_notes import read_notes
 from checkback.query.versions.table_versions import TOPICS, FixedTables
 from checkback.storage.checkpoints.checkpoint import Batch
 from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX
+from checkback.storage.timestamps import ms_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from datetime import datetime
 
     from checkback.query.audit.batches import BatchAudit
     from checkback.query.engines.engine import Engine
@@ -77,13 +79,15 @@ class Report:
         return not self.broken and not self.unread
 
 
-def audit_on(engine: Engine, settings: Settings, *, whole: bool | None = None) -> Report:
+def audit_on(engine: Engine, settings: Settings, *, since: datetime | None = None, whole: bool | None = None) -> Report:
     """Audit the current tables; batches may run meanwhile. ``whole``: see `labels.labelled`.
+
+    ``since``: without the transactions that had ended by then, and of which no row has come since.
 
     Each batch is judged by the rules recorded for it in `batches`; of the settings only those of storage are used.
     Raises SettingsError if there are no tables at all, StorageError if tables or checkpoint cannot be read.
     """
-    return _beside_unread(engine, lambda tables: _report(tables, settings, whole))
+    return _beside_unread(engine, lambda tables: _report(tables, settings, whole), since)
 
 
 def _report(tables: FixedTables, settings: Settings, whole: bool | None) -> Report:
@@ -101,7 +105,7 @@ def _report(tables: FixedTables, settings: Settings, whole: bool | None) -> Repo
         if finding.about != "transaction":
             count, samples = others.get(name, (0, ()))
         elif name == "offset_gap":
-            if fixed.since is not None:  # what was removed has left gaps
+            if fixed.since is not None or fixed.only is not None:  # what is not there has left gaps
                 continue
             count, samples = rows.get("halves", _NOTHING).gaps, ()
         if count or finding.level == "figure":
@@ -151,9 +155,9 @@ def _findings(tables: FixedTables, settings: Settings, whole: bool | None) -> pa
     )
 
 
-def _beside_unread(engine: Engine, answer: Callable[[FixedTables], _Answer]) -> _Answer:
+def _beside_unread(engine: Engine, answer: Callable[[FixedTables], _Answer], since: datetime | None = None) -> _Answer:
     """What is found of the tables, without those of topics that cannot be read. Raises as `audit_on`."""
-    tables = taken(engine)
+    tables = taken(engine, since)
     of_topics = sources(ignore_case=tables.ignores_case)["topics"]
     everything = Question(f"SELECT max(content) AS content, max(batch) AS batch FROM ({of_topics}) AS read")
 
@@ -165,10 +169,11 @@ def _beside_unread(engine: Engine, answer: Callable[[FixedTables], _Answer]) -> 
     return found
 
 
-def taken(engine: Engine) -> FixedTables:
+def taken(engine: Engine, since: datetime | None = None) -> FixedTables:
     """The tables to audit. Raises as `audit_on`."""
     notes = read_notes(engine)  # before all else: what is noted as published is in its topic then
     fixed = replace(FixedTables.take(engine), notes=notes).begun_at_horizon()
+    fixed = fixed if since is None else fixed.touched_since(ms_of(since))
     # If some tables exist, a missing one counts as empty: what it should hold is then reported as lost.
     if not set(fixed.versions) & set(SCHEMAS):
         where = fixed.tables.location("half")

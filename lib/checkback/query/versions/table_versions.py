@@ -35,7 +35,7 @@ from checkback.storage.checkpoints.checkpoint import Batch, batches_since, last_
 from checkback.storage.failure_scope import own_failure
 from checkback.storage.horizon import horizon
 from checkback.storage.log.snapshot_files import Span
-from checkback.storage.schemas import BATCH_TIMES, HALF, SCHEMAS, TOPIC, TOPIC_PREFIX
+from checkback.storage.schemas import BATCH_TIMES, HALF, ROW_TIMES, SCHEMAS, TOPIC, TOPIC_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -201,12 +201,12 @@ class FixedTables:
         first, end = self.part
         return [replace(self, part=part) for part in zip([first, *cuts], [*cuts, end], strict=True)]
 
-    def of(self, transactions: pa.Table) -> FixedTables:
-        """Only these of the part's transactions: queue_id, queue_offset. The next such tables take their place."""
+    def of(self, transactions: pa.Table, name: str = "transactions") -> FixedTables:
+        """Only these of the part's transactions: queue_id, queue_offset. The next ones of this name replace them."""
         found = pc.min_max(transactions.column("queue_offset"), skip_nulls=False).as_py()
         least, most = found["min"], found["max"]
         part = self.part if least is None else (least, most + 1 if most < _MOST else None)
-        return replace(self, only=self.engine.keep("transactions", transactions), part=part)
+        return replace(self, only=self.engine.keep(name, transactions), part=part)
 
     def without(self, batches: Iterable[tuple[int, int]]) -> FixedTables:
         """The tables without the rows of these batches, (id, time), either."""
@@ -297,6 +297,23 @@ class FixedTables:
         since = horizon(self.tables)
         if since is None or not {"half", "decisions"} <= set(self.versions):
             return self
+        return replace(self, since=since, owed=self._owed(since))
+
+    def touched_since(self, at: int) -> FixedTables:
+        """Only the transactions that had not ended at a time (ms), or have a row since then. Raises StorageError."""
+        if not {"half", "decisions"} <= set(self.versions):
+            return self
+        parts = [
+            f"SELECT {queue} AS queue_id, {offset} AS queue_offset FROM {{{TOPICS if name == TOPIC_PREFIX else name}}}"
+            f" WHERE {ROW_TIMES.get(name, 'published_at')} >= timestamp_millis({at})"
+            for name, (queue, offset) in _KEYS.items()
+        ]
+        rows = self.engine.arrow(self.ask(Question(" UNION ".join(parts))))
+        touched = pa.concat_tables([rows, self._owed(at).cast(rows.schema)]).group_by(list(_PLACE)).aggregate([])
+        return self.of(touched, "touched")
+
+    def _owed(self, since: int) -> pa.Table:
+        """KEY of the half messages that landed before a time (ms), and had not ended by then."""
         before = f"timestamp_millis({since})"
 
         def old(name: str, columns: Sequence[str], where: str) -> pa.Table:
@@ -318,7 +335,7 @@ class FixedTables:
             at,
         )
         gone = expired_halves(halves, decisions, over, at)
-        return replace(self, since=since, owed=halves.select(list(_PLACE)).filter(pa.array(~gone)))
+        return halves.select(list(_PLACE)).filter(pa.array(~gone))
 
     def _within(self, kind: str) -> Span | None:
         """Which rows of a table are those of the part; None: all."""
