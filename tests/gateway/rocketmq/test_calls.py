@@ -324,3 +324,23 @@ def test_end_of_the_gateway_ends_streams_at_once(tmp_path: Path) -> None:
             assert await stream.read() is grpc.aio.EOF
 
     with_clients(tmp_path, act)
+
+
+def test_streams_leave_room_for_other_calls(tmp_path: Path) -> None:
+    """gateway.max_connections of them; one that ends makes room."""
+
+    async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
+        server._calls._room = 2
+        async with Client(channel, "1").stream():
+            async with Client(channel, "2").stream():
+                with pytest.raises(grpc.aio.AioRpcError) as error:
+                    async with Client(channel, "3").stream():
+                        pass
+                assert error.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+                assert (await Client(channel, "3").send(msg())).status.code == Code.OK
+            while len(server.streams) > 1:
+                await asyncio.sleep(0)
+            async with Client(channel, "3").stream() as stream:
+                assert stream.answered.status.code == Code.OK
+
+    with_clients(tmp_path, act)

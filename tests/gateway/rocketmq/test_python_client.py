@@ -25,7 +25,7 @@ from checkback.gateway.rocketmq import interface
 from gateway.process import PATIENCE_S, TO_TABLE, Gateway, rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 pytestmark = pytest.mark.processes
 
@@ -90,7 +90,7 @@ def client(
         program.process.communicate()
 
 
-def ask(gateway: Gateway, half: dict[str, Any], secret: str | None = None) -> Any:
+def ask(gateway: Gateway, half: dict[str, Any], secret: str | None = None, others: Sequence[Gateway] = ()) -> Any:
     """As `reconcile` asks."""
     request = CheckRequest(
         half["queue_id"],
@@ -102,7 +102,8 @@ def ask(gateway: Gateway, half: dict[str, Any], secret: str | None = None) -> An
         None,
         Message(half["body"], half["tags"], half["keys"], dict(half["properties"])),
     )
-    group = CheckedGroup((f"{gateway.url}/v1/rocketmq/check",), secret, include_body=True)
+    endpoints = tuple(f"{one.url}/v1/rocketmq/check" for one in (gateway, *others))
+    group = CheckedGroup(endpoints, secret, include_body=True)
     with CheckClient({"orders": group}, PATIENCE_S) as asking:
         return asking.ask(request)
 
@@ -141,6 +142,24 @@ def test_check_with_nobody_connected_was_not_delivered(tmp_path: Path) -> None:
         answer = ask(gateway, half)
     assert (answer.outcome, answer.delivered) == ("NO_ANSWER", False)
     assert answer.error == "no client of the group is connected there"
+
+
+def test_check_goes_on_to_the_gateway_with_the_client(tmp_path: Path) -> None:
+    """Two gateways of the same tables: the half message is the first one's, which ends, and its client comes back."""
+    both = (PLAIN, TO_TABLE)
+    with Gateway(tmp_path, *both) as first, Gateway(tmp_path, *both, "gateway.queues=[1]") as second:
+        with client(tmp_path, first, "half a") as program:
+            program.said()
+            program.process.wait(PATIENCE_S)
+        (half,) = rows(tmp_path, "half")
+        with client(tmp_path, second, "send", "wait") as program:
+            program.said()
+            answer = ask(first, half, others=(second,))
+            assert program.said()["checked"] == "a"
+    assert (answer.outcome, answer.delivered) == ("COMMIT", True)
+    assert answer.endpoint == f"{second.url}/v1/rocketmq/check"
+    assert [error for _, error in answer.failed_tries] == ["no client of the group is connected there"]
+    assert [(row["queue_id"], row["state"]) for row in rows(tmp_path, "op")] == [(0, "COMMIT")]
 
 
 def test_another_process_of_the_group_is_asked(tmp_path: Path) -> None:

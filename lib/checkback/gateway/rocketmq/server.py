@@ -34,6 +34,8 @@ _OPTIONS = [
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.max_connection_idle_ms", 300_000),
+    ("grpc.max_concurrent_streams", 1000),
     ("grpc.so_reuseport", 0),
 ]
 
@@ -47,13 +49,22 @@ class RocketMQServer:
         producers = settings.producers
         group_of = topic_groups(mine.groups)
         ids, self.streams = TransactionIds(producers), Streams()
+        #: clients' streams; as many other calls may be in flight
+        most = settings.gateway.max_connections
         metrics.watch_clients(lambda: len(self.streams))
         timeout_s = settings.check.timeout.total_seconds()
         self.bridge = CheckBridge(self.streams, ids, producers, group_of, timeout_s)
         self._calls = MessagingService(
-            service, metrics, Credentials(producers), ids, self.streams, self.bridge, group_of
+            service,
+            metrics,
+            Credentials(producers),
+            ids,
+            self.streams,
+            self.bridge,
+            group_of,
+            most,
         )
-        self._server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=settings.gateway.max_connections)
+        self._server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=2 * most)
         self._server.add_generic_rpc_handlers((self._calls.handler(),))
         self.port, self.plain_port = mine.port, mine.plain_port
         if mine.port is not None:

@@ -64,11 +64,13 @@ class MessagingService:
         streams: Streams,
         bridge: CheckBridge,
         group_of: Callable[[str], str],
+        max_streams: int,
     ) -> None:
-        """``group_of``: a topic's producer group."""
+        """``group_of``: a topic's producer group; ``max_streams``: of all clients."""
         self._service, self._metrics, self._credentials = service, metrics, credentials
         self._ids, self._streams, self._bridge, self._group_of = ids, streams, bridge, group_of
         self._closed = asyncio.Event()
+        self._room = max_streams
 
     def close(self) -> None:
         """End all streams: clients open new ones, at a gateway that serves."""
@@ -217,6 +219,9 @@ class MessagingService:
             async with turn:  # gRPC takes one write at a time
                 await context.write(command)
 
+        if self._room <= 0:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many clients (gateway.max_connections)")
+        self._room -= 1
         stream = Stream(caller, send, context.peer(), now_ms())
         closed = asyncio.ensure_future(self._closed.wait())
         try:
@@ -230,6 +235,7 @@ class MessagingService:
                     await self._settings(command.settings, stream, context)
         finally:
             closed.cancel()
+            self._room += 1
             self._streams.remove(stream)
 
     async def _settings(self, settings: Any, stream: Stream, context: Any) -> None:
