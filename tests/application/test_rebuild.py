@@ -19,6 +19,10 @@ from checkback.application import rebuild as module
 from checkback.application.queries import reconcile
 from checkback.application.rebuild import rebuild, segment_blocks
 from checkback.errors import CheckbackError, SettingsError, StateError
+from checkback.gateway.health import now_ms
+from checkback.query.answers import Answers
+from checkback.query.audit.findings import audit_on
+from checkback.query.engines.spark_engine import SparkEngine
 from checkback.reconcile.lost_checkpoint.batch_recovery import Deleted
 from checkback.reconcile.state.packed_events import pack, parse_key, unpack
 from checkback.reconcile.state.state_codec import decode
@@ -26,10 +30,13 @@ from checkback.settings import Settings
 from checkback.storage.files import filesystem
 from checkback.storage.schemas import SCHEMAS, arrow_schema
 from checkback.storage.tables import Tables
+from checkback.storage.timestamps import time_of
+from maintain.fixtures import maintained
 from reconcile.messages import T0
 from reconcile.messages import half as half_row
 from reconcile.segments import events
 from reconcile.segments import half as half_event
+from support.aged import age
 from support.ended import assert_ended
 from support.lines import land_lines
 from support.rows import records_of, rows_of
@@ -237,6 +244,48 @@ def test_deleted_messages_are_not_published_again_unasked(
     assert again is not None
     assert again.finished == {"topics/a": 2}
     assert offsets("topics/a", "half_queue_offset") == [0, 1, 2]
+
+
+def test_messages_whose_bodies_retention_has_removed(spark: SparkSession, tmp_path: Path) -> None:
+    """They are published once, and judged by both engines; if somebody deletes them, they cannot be again."""
+    settings = Settings.model_validate(
+        {"storage": {"root": str(tmp_path)}, "reconcile": {"partitions": 1}, "retention": {"bodies": "5d"}}
+    )
+    tables = Tables.of(settings.storage)
+
+    def publish(*offsets: int) -> None:
+        rows = [half_row(offset, stored=None) | {"committed": True} for offset in offsets]
+        now = {"born_timestamp": time_of(now_ms()), "store_timestamp": time_of(now_ms())}
+        rows = [row | now | {"body": Random(row["queue_offset"]).randbytes(1024)} for row in rows]
+        tables.append_arrow(spark, pa.Table.from_pylist(rows, arrow_schema("half")), "half")
+        reconcile(spark, settings, available_now=True)
+
+    def published() -> list[tuple[int, int]]:
+        return sorted(
+            (offset, len(body)) for offset, body in rows_of(tables.root, "topics/a", "half_queue_offset", "body")
+        )
+
+    tables.create(spark, *SCHEMAS)
+    publish(0, 1)
+    age(tables, timedelta(days=20))
+    assert rebuild(spark, settings, print) is not None
+    publish(2)
+    assert maintained(settings)["half"].emptied_bodies == 2
+    bodies = dict(rows_of(tables.root, "half", "queue_offset", "body"))
+    assert [bodies[offset] is None for offset in range(3)] == [True, True, False]
+    rebuilt = rebuild(spark, settings, print)
+    assert rebuilt is not None
+    assert rebuilt.finished == {}
+    reconcile(spark, settings, available_now=True)
+    assert published() == [(0, 1024), (1, 1024), (2, 1024)]
+    assert audit_on(SparkEngine(spark, tables), settings).kept
+    assert Answers(settings).audit().kept
+    shutil.rmtree(tables.location("topics/a"))
+    with pytest.raises(StateError, match=r"no bodies of them .retention.bodies.: topics/a lacks 2.*--leave-out"):
+        rebuild(spark, settings, print, Deleted.PUBLISH_AGAIN)
+    assert published() == [(2, 1024)]
+    assert rebuild(spark, settings, print, Deleted.LEAVE_OUT) is not None
+    assert published() == [(2, 1024)]
 
 
 def test_topic_copied_or_moved_beside_itself_is_a_strangers(

@@ -32,7 +32,7 @@ from dashboard import incident
 from dashboard.hostile import HOSTILE, PAGES, PENDING, SCRIPT, TOKEN
 from dashboard.visitors import client, signed_in
 from support.query_times import append, made_at
-from support.stories import Transaction, batch, ms
+from support.stories import DONE, Transaction, batch, ms
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -419,6 +419,13 @@ def test_a_body_is_shown_when_it_is_allowed_and_asked_for(root: Path) -> None:
     allowed = client(root, bodies=True)
     assert "secret body" not in allowed.get(path).text
     assert "secret body" in allowed.get(path, params={"body": "1"}).text
+
+
+@pytest.mark.parametrize(("erased", "said"), [(None, "removed by retention"), (DONE, "It was erased")])
+def test_a_body_that_is_gone_is_told(tmp_path: Path, erased: datetime | None, said: str) -> None:
+    half = Transaction(0).half(body=None, erased_at=erased)[1]
+    append(tmp_path, "half", [half])
+    assert said in client(tmp_path, bodies=True).get("/transactions/0/0", params={"body": "1"}).text
 
 
 def test_other_hosts_and_strangers_see_nothing(root: Path) -> None:

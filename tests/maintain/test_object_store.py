@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from datetime import timedelta
 from functools import partial
+from random import Random
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -132,6 +133,32 @@ def test_retention(s3: Tables, s3_port: int) -> None:
     assert sorted(pa.concat_tables(left).column(0).to_pylist()) == [3, 9]
     assert floors_of(s3.open_log("half"), [0]) == {0: 3}
     assert not Answers(settings).audit().broken
+
+
+def test_retention_of_bodies(s3: Tables, s3_port: int) -> None:
+    """Of what ended; a second run writes nothing."""
+    rows: list[Row] = []
+    for offset, days in enumerate((50, 40, 31, 2)):
+        t = Transaction(0, offset, DONE - timedelta(days=days), Random(offset).randbytes(1024))
+        at = t.born + timedelta(minutes=30)
+        rows += [t.half(), t.op(), t.published(published_at=at), t.decision(decided_at=at)]
+    found, _ = in_batches(rows)
+    write(None, s3, found)
+    settings = Settings.model_validate(
+        {
+            "storage": {"root": s3.root, "options": options(s3_port)},
+            "maintain": {"min_files": 2},
+            "retention": {"history": None, "bodies": "10d"},
+        }
+    )
+    for emptied in (3, 0):
+        done = {one.table: one for one in maintain(settings, s3, False, Quiet(), now=ms(DONE))}
+        assert (done["half"].emptied_bodies, done["half"].expired_rows) == (emptied, 0)
+    (file,) = s3.open_log("half").data_files()
+    bodies = read_rows(file.path, "half", ["queue_offset", "body"], pc.scalar(True)).to_pylist()
+    assert sorted(row["queue_offset"] for row in bodies if row["body"] is None) == [0, 1, 2]
+    report = Answers(settings).audit()
+    assert (report.broken, report.bodies_since) == (False, ms(DONE - timedelta(days=10)))
 
 
 def test_erasure(s3: Tables, s3_port: int) -> None:

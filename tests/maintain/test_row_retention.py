@@ -77,12 +77,15 @@ def _delayed(random: Random, t: Transaction, at: datetime) -> tuple[list[Row], d
     return [*rows, t.op("CANCEL", source="operator"), cancel, kept], end
 
 
-def lake(root: Path, seed: int, number: int) -> dict[int, datetime | None]:
-    """Tables with transactions of the last sixty days, several files each; by offset, when each ended."""
+def lake(root: Path, seed: int, number: int, size: int = 4) -> dict[int, datetime | None]:
+    """Tables with transactions of the last sixty days, several files each; by offset, when each ended.
+
+    ``size``: bytes of a body.
+    """
     random, rows, ends = Random(seed), list[Row](), {}
     for offset in range(number):
         born = DONE - timedelta(days=60 * (number - offset) / number, seconds=random.random())
-        t = Transaction(offset % 2, offset, born.replace(microsecond=0))
+        t = Transaction(offset % 2, offset, born.replace(microsecond=0), random.randbytes(size))
         mine, ends[offset] = random.choice([_at_once, _delayed])(random, t, t.born + timedelta(minutes=30))
         rows += mine
     found, done = in_batches(rows)

@@ -58,6 +58,7 @@ class Transaction:
     queue: int
     offset: int = 0
     born: datetime = BORN
+    body: bytes = b"body"
 
     @property
     def key(self) -> dict[str, Any]:
@@ -77,7 +78,7 @@ class Transaction:
             "tags": None,
             "keys": "key",
             "properties": [("b", "2"), ("a", "1")],
-            "body": b"body",
+            "body": self.body,
             "born_timestamp": self.born,
             "store_timestamp": self.born + timedelta(seconds=1),
             "check_immunity_s": None,

@@ -107,6 +107,7 @@ def transaction(pages: Pages, request: Request) -> Response:
             "half": {name: value for name, value in half.items() if name not in ("body", "taken")},
             "body": half["body"][:BODY] if bodies and half.get("body") is not None else None,
             "may_body": pages.settings.dashboard.bodies,
+            "no_body": bodies and half.get("body") is None,
             "events": [event | {"x": x, "own": _own(event, place)} for event, x in zip(events, at, strict=True)],
             "span": (min(known), max(known)) if known else None,
             "why": fate.pending["why"] if fate.pending else None,

@@ -156,7 +156,6 @@ def erased(rows: pa.Table, mask: Mask, at: pa.Scalar) -> pa.Table:
     What is left of properties says of which discarded message this one was made.
     """
     number = rows.num_rows
-    places = pa.array(np.arange(number), mask=mask)
     for name in (*CONTENT, "raw"):
         index = rows.schema.get_field_index(name)
         if index < 0:
@@ -169,10 +168,16 @@ def erased(rows: pa.Table, mask: Mask, at: pa.Scalar) -> pa.Table:
             taken[mask] = number + np.arange(len(origins))
             rows = rows.set_column(index, rows.schema.field(index), column.take(pa.array(taken)))
         else:
-            rows = rows.set_column(index, rows.schema.field(index), column.take(places))
+            rows = emptied(rows, name, mask)
     index = rows.schema.get_field_index("erased_at")
     times = pc.if_else(pa.array(mask), at, rows.column(index))
     return rows.set_column(index, rows.schema.field(index), times)
+
+
+def emptied(rows: pa.Table, name: str, mask: Mask) -> pa.Table:
+    """The rows with nulls in a column of those of the mask."""
+    places = pa.array(np.arange(rows.num_rows), mask=mask)
+    return rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), rows.column(name).take(places))
 
 
 def _origin(properties: Iterable[tuple[str, str]] | None) -> list[tuple[str, str]] | None:

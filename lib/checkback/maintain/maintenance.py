@@ -127,6 +127,7 @@ def _maintained(run: Run, name: str, gone: Removed) -> TableReport:
     size, version = sum(file.size for file in files), log.version()
     done = TableReport(name, len(files), len(files), size, size, version, version)
     done.expired_rows, done.expired_bytes = gone.rows, gone.bytes
+    done.emptied_bodies, done.emptied_bytes = gone.bodies, gone.of_bodies
     if log.maintainable():
         _compact(run, name, log, done)
         if run.held is not None:

@@ -18,8 +18,8 @@ class TableReport:
 
     ``expired_rows``, ``expired_bytes``: removed by retention. ``rewritten``: small files that were compacted.
     ``removed_files``: removed from the folder, needed by no reader. ``removed_commits``: removed files of the log.
-    ``kept``: what is kept beyond the retention, and why. ``skipped``: why nothing was done. None: Spark does not report
-    it.
+    ``kept``: what is kept beyond the retention, and why. ``skipped``: why nothing was done. ``emptied_bodies``,
+    ``emptied_bytes``: removed by retention from rows that stay. None: Spark does not report it.
     """
 
     table: str
@@ -38,6 +38,8 @@ class TableReport:
     seconds: float = 0.0
     kept: tuple[str, ...] = ()
     skipped: str | None = None
+    emptied_bodies: int | None = 0
+    emptied_bytes: int | None = 0
 
 
 def as_json(tables: Sequence[TableReport], dry_run: bool) -> dict[str, Any]:
@@ -77,8 +79,10 @@ def total(tables: Sequence[TableReport], dry_run: bool) -> str:
     )
     of_log = sum(table.removed_commits or 0 for table in tables)
     rows, held = sum(table.expired_rows or 0 for table in tables), sum(table.expired_bytes or 0 for table in tables)
+    bodies, big = sum(table.emptied_bodies or 0 for table in tables), sum(table.emptied_bytes or 0 for table in tables)
     become, gone = ("would become", "would be") if dry_run else ("became", "were")
     expired = f"{rows} expired rows ({size(held)}), " if rows else ""
+    expired += f"{bodies} bodies ({size(big)}) of `half`, " if bodies else ""
     what = f"{expired}{removed} old files ({size(freed)}) and {of_log} of logs {gone} removed"
     return f"{before} files {become} {after}; {what}"
 

@@ -3,6 +3,9 @@
 `half` comes first; rows of the other tables follow their half messages (`ended_transactions`). Files that hold nothing
 else go whole, by a commit without a rewrite; mixed ones are rewritten once half of their rows are to go. Each commit is
 complete in itself, so a run that breaks off is continued by the next one. Memory: the keys of some million rows.
+
+Bodies of what is left in `half` are emptied in place, as by an erasure: their topics have them. Of a file at least half
+of the bodies that it has go at once: it is rewritten once, or each time half as much.
 """
 
 from __future__ import annotations
@@ -15,15 +18,20 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from checkback.maintain.compaction import rewritten, rows_of, write_rows
+from checkback.maintain.erasure_selection import emptied
 from checkback.maintain.missed_messages import MissedMessages
 from checkback.messages.half import RESUMED_FROM, parse_place
 from checkback.messages.limits import MS_MAX
 from checkback.reconcile.ended_transactions import KEY, WHOSE, ended, expired_halves, last_of_queues, orphans
 from checkback.reconcile.publish.published_notes import waits
 from checkback.storage.batch_runs import runs_of
-from checkback.storage.horizon import HORIZON, floors_of, versions_of, with_missed
+from checkback.storage.failure_scope import reading
+from checkback.storage.files import table_files
+from checkback.storage.files.object_store import concurrently
+from checkback.storage.horizon import BODIES, HORIZON, floors_of, versions_of, with_missed
 from checkback.storage.horizon import horizon as of_table
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.queue_owners import operators_queues
@@ -33,10 +41,12 @@ from checkback.storage.timestamps import EPOCH, ms_of, time_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
 
     from checkback.reconcile.ended_transactions import Mask
     from checkback.settings import Settings
     from checkback.storage.log.snapshot_files import DataFile
+    from checkback.storage.parquet.parquet_files import ParquetFile
     from checkback.storage.tables import Tables
 
     Ranges: TypeAlias = Mapping[int, tuple[int, int]]
@@ -48,14 +58,21 @@ _OF_OPS = ("op", "rejected")
 _GIVEN_UP = ("discarded", "dead_letters", "operations")
 #: rows that are looked at together
 _TOGETHER = 2_000_000
+#: Bodies that are a smaller part of their file stay: of transactions that are not over yet, or none at all.
+_WORTH = 1 / 20
 
 
 @dataclass
 class Removed:
-    """What retention has removed from a table, or would: rows, and bytes (of mixed files by their share)."""
+    """What retention has removed from a table, or would: rows, and bytes (of mixed files by their share).
+
+    ``bodies``, ``of_bodies``: the bodies that it has emptied, and their bytes.
+    """
 
     rows: int = 0
     bytes: int = 0
+    bodies: int = 0
+    of_bodies: int = 0
 
 
 @dataclass(frozen=True)
@@ -92,6 +109,7 @@ class RowRetention:
                 self._remove_following(name, horizon, outstanding)
             self._remove_older("ticks", horizon)
             self._make_runs(horizon)
+        self._empty_bodies()
         for name in self._those(_GIVEN_UP):
             self._remove_older(name, given_up)
         for name in (name for name in self.names if name.startswith(TOPIC_PREFIX)):
@@ -118,16 +136,18 @@ class RowRetention:
         return min(self.now - lasting // timedelta(milliseconds=1), self._last_batch)
 
     def _history_horizon(self) -> int | None:
-        """Before it, transactions that ended are removed (ms); None = none are.
+        """Before it, transactions that ended are removed (ms); None = none are."""
+        return self._horizon_of(self.settings.history(), HORIZON)
 
-        Measured from the last batch: what `reconcile` has not read stays, however long it is stopped. A longer history
-        does not bring back what is gone: the horizon never recedes.
+    def _horizon_of(self, lasting: timedelta | None, of: str) -> int | None:
+        """Measured from the last batch: what `reconcile` has not read stays, however long it is stopped.
+
+        A longer history does not bring back what is gone: the horizon never recedes.
         """
-        lasting = self.settings.history()
         if lasting is None or self._last_batch is None or not {"half", "decisions"} <= set(self.names):
             return None
         horizon = min(self.now, self._last_batch) - lasting // timedelta(milliseconds=1)
-        return max(horizon, of_table(self.tables) or 0)
+        return max(horizon, of_table(self.tables, of=of) or 0)
 
     def _read_by(self, horizon: int) -> int:
         """Time of the last batch up to the horizon (ms; 0 = none): what landed before was read, and waits no more."""
@@ -139,7 +159,7 @@ class RowRetention:
     def _remove_halves(self, horizon: int, outstanding: pa.Table) -> None:
         log = self.tables.open_log("half")
         self.removed["half"] = Removed()
-        for group in self._groups("half", log, horizon):
+        for group in self._groups("half", log.data_files(_until("half", horizon))):
             self._remove("half", log, group, self._ended(group.rows, horizon, outstanding), horizon)
 
     def _ended(self, halves: pa.Table, horizon: int, outstanding: pa.Table) -> Mask:
@@ -153,9 +173,39 @@ class RowRetention:
         over = ended(decisions, there("deliveries", "delivered_at"), outstanding, _time(horizon))
         return expired_halves(halves, decisions, over, _time(horizon))
 
+    def _empty_bodies(self) -> None:
+        """Empty the bodies that no one needs: of what was published they are in its topic, or else in `discarded`."""
+        before = self._horizon_of(self.settings.bodies(), BODIES)
+        if before is None:
+            return
+        log, done = self.tables.open_log("half"), self.removed.setdefault("half", Removed())
+        outstanding = self._not_published_before(before)
+        files = [file for file in log.data_files(_until("half", before)) if file.path not in self.going]
+        sizes = zip(files, concurrently(self.tables.root, _size_of_bodies, files), strict=True)
+        bodies = {file.path: size for file, size in sizes if size > _WORTH * file.size}
+        place = f"{self.tables.location('half')}/"
+        for group in self._groups("half", [file for file in files if file.path in bodies]):
+            over = self._ended(group.rows, before, outstanding)
+            old: list[str] = []
+            new: list[ParquetFile] = []
+            for file, mask in zip(group.files, np.split(over, np.cumsum(group.sizes)[:-1]), strict=True):
+                if not mask.any():
+                    continue
+                rows = rows_of(file.path, "half")
+                there = rows.column("body").is_valid().to_numpy()
+                number, left = int((there & mask).sum()), int(there.sum())
+                if 2 * number < max(1, left):
+                    continue
+                done.bodies, done.of_bodies = done.bodies + number, done.of_bodies + bodies[file.path] * number // left
+                if not self.dry_run:
+                    old.append(file.path.removeprefix(place))
+                    new += write_rows("half", self.tables.root, emptied(rows, "body", mask))
+            if old:
+                log.remove(old, new, {BODIES: before}, changes=False)
+
     def _remove_following(self, name: str, horizon: int, outstanding: pa.Table) -> None:
         log, before = self.tables.open_log(name), self._read_by(horizon) if name in _OF_OPS else horizon
-        for group in self._groups(name, log, before):
+        for group in self._groups(name, log.data_files(_until(name, before))):
             there = self._halves_left(_ranges(group.rows), horizon, outstanding)
             gone = orphans(group.rows, there, ROW_TIMES[name], _time(before))
             if name in ("decisions", "deliveries", "rejected") and not self.dry_run:
@@ -187,15 +237,15 @@ class RowRetention:
         if horizon is None or name not in self.names:
             return
         log = self.tables.open_log(name)
-        for group in self._groups(name, log, horizon):
-            old = pc.less(group.rows.column(ROW_TIMES.get(name, "published_at")), _time(horizon))
+        for group in self._groups(name, log.data_files(_until(name, horizon))):
+            old = pc.less(group.rows.column(_time_of(name)), _time(horizon))
             self._remove(name, log, group, pc.fill_null(old, False).to_numpy(), horizon)
 
     def _make_runs(self, horizon: int) -> None:
         """Of the batches before the horizon `batches` keeps runs: consumers read by them which messages are whole."""
         name, log = "batches", self.tables.open_log("batches")
         done = self.removed.setdefault(name, Removed())
-        for file in log.data_files({"batch_time": (EPOCH, time_of(horizon))}):
+        for file in log.data_files(_until(name, horizon)):
             rows = rows_of(file.path, name)
             old = pc.fill_null(pc.less(rows.column("batch_time"), _time(horizon)), False)
             left = pa.concat_tables([runs_of(rows.filter(old)), rows.filter(pc.invert(old))])
@@ -279,14 +329,12 @@ class RowRetention:
     def _files(self, name: str) -> list[DataFile]:
         return self.tables.log(name).data_files() if DeltaLog.exists(self.tables.location(name)) else []
 
-    def _groups(self, name: str, log: DeltaLog, horizon: int) -> Iterator[_Group]:
-        """The files that may have rows from before the horizon, the oldest first, some million rows together."""
-        time = ROW_TIMES.get(name, "published_at")
+    def _groups(self, name: str, those: Iterable[DataFile]) -> Iterator[_Group]:
+        """These files, the oldest first, some million rows together."""
+        time = _time_of(name)
         files: list[DataFile] = []
         rows = 0
-        for file in sorted(
-            log.data_files({time: (EPOCH, time_of(horizon))}), key=lambda file: file.spans.get(time, ())
-        ):
+        for file in sorted(those, key=lambda file: file.spans.get(time, ())):
             if files and rows + (file.rows or _TOGETHER) > _TOGETHER:
                 yield self._group(name, files, time)
                 files, rows = [], 0
@@ -302,6 +350,24 @@ class RowRetention:
     def _rows(self, name: str, files: Sequence[DataFile], columns: Sequence[str]) -> pa.Table:
         schema = pa.schema([arrow_schema(name).field(column) for column in columns])
         return pa.concat_tables([schema.empty_table(), *(rows_of(file.path, name, columns) for file in files)])
+
+
+def _time_of(name: str) -> str:
+    return ROW_TIMES.get(name, "published_at")
+
+
+def _until(name: str, horizon: int) -> dict[str, tuple[datetime, datetime]]:
+    """The span of a table's rows from before the horizon."""
+    return {_time_of(name): (EPOCH, time_of(horizon))}
+
+
+def _size_of_bodies(file: DataFile) -> int:
+    """Bytes of a file of `half` that are bodies, by its footer."""
+    with reading(file.path):
+        metadata = pq.read_metadata(table_files.source(file.path))
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    chunks = (group.column(place) for group in groups for place in range(group.num_columns))
+    return sum(chunk.total_compressed_size for chunk in chunks if chunk.path_in_schema == "body")
 
 
 def place_of(name: str) -> tuple[str, ...]:

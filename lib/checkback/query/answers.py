@@ -263,7 +263,8 @@ class Answers:
     ) -> pa.Table:
         """The half messages with an id, or a key among their keys, or of a ``place`` (queue id, offset), by offset.
 
-        Columns: those of `half` (docs/tables.md), body only with ``bodies``; state, source, reason and decided_at of
+        Columns: those of `half` (docs/tables.md), body only with ``bodies`` (null = removed by retention.bodies, then
+        the topic's table has it, or erased: see erased_at); state, source, reason and decided_at of
         its decision (null = pending, or not taken); scheduled_for, when it is published after a COMMIT (null = at
         once); taken, false = another one has its offset, and this one is not decided. In a topic's table a message is
         named by its half_queue_id and half_queue_offset.

@@ -237,6 +237,7 @@ class Retention(_Section):
     """How long rows are kept; null = for ever. ``topic``: by topic, instead of ``topics``."""
 
     history: Lasting | None = timedelta(days=30)
+    bodies: Lasting | None = None
     topics: Lasting | None = None
     topic: dict[Text, Lasting | None] = {}
     given_up: Lasting | None = None
@@ -306,7 +307,13 @@ class Settings(_Section):
 
     def history(self) -> timedelta | None:
         """How long the history is kept: by it retries, and ops that come before their half messages, are recognised."""
-        lasting = self.retention.history
+        return self._recognising(self.retention.history)
+
+    def bodies(self) -> timedelta | None:
+        """How long `half` keeps the bodies of what has ended: by them a retry is compared. None: as its rows."""
+        return self._recognising(self.retention.bodies)
+
+    def _recognising(self, lasting: timedelta | None) -> timedelta | None:
         return None if lasting is None else max(lasting, self.transaction.max_age, self.gateway.dedup_window)
 
     @model_validator(mode="after")

@@ -4,7 +4,8 @@ A removal is one commit: the files that go, those that hold what is left of them
 which stay in every checkpoint of the log (PROTOCOL.md of delta-io/delta). ``retention`` has the *horizon* as its
 version: rows of what ended before it may be gone. The horizon of `half` is that of all tables of the history; it is
 committed alone if `half` loses no row. ``retention/<queue>`` has a half queue's *floor*: offsets below it may be gone,
-and no half message lands there any more. In a topic's table ``retention/missed/<group>`` has the number of messages
+and no half message lands there any more. ``retention.bodies`` is that of bodies: what landed before it may have lost
+its own in `half`. In a topic's table ``retention/missed/<group>`` has the number of messages
 that were removed before the consumer group had consumed them.
 """
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 #: the application whose version is the horizon (ms)
 HORIZON = "retention"
+#: in `half`, that whose version is the time up to which bodies may have been emptied (ms)
+BODIES = "retention.bodies"
 _MISSED = f"{HORIZON}/missed/"
 
 
@@ -61,11 +64,12 @@ def since_horizon(rows: DataFrame, time: str, *horizons: int | None) -> DataFram
     return rows.where(F.unix_millis(time) >= max(known)) if known else rows
 
 
-def horizon(tables: Tables, name: str = "half") -> int | None:
+def horizon(tables: Tables, name: str = "half", of: str = HORIZON) -> int | None:
     """A table's horizon (ms), by default that of the history. None: nothing was removed, or there is no such table.
 
-    Only of tables whose logs can be read without Spark: elsewhere nothing is removed. Raises StorageError.
+    ``of``: HORIZON, or BODIES: half messages that landed before it may have lost their bodies. Only of tables whose
+    logs can be read without Spark: elsewhere nothing is removed. Raises StorageError.
     """
     if not tables.readable or not DeltaLog.exists(tables.location(name)):
         return None
-    return tables.log(name).versions([HORIZON])[HORIZON]
+    return tables.log(name).versions([of])[of]

@@ -28,12 +28,13 @@ def entries_of(rows: pa.Table) -> RememberedColumns:
     """
     stored = _us(rows, "store_timestamp", np.zeros(len(rows), np.int64))
     committed = np.asarray(rows.column("committed").fill_null(False)).astype(np.uint8)
+    comparable = np.asarray(rows.column("erased_at").is_null()) & np.asarray(rows.column("body").is_valid())
     return RememberedColumns(
         queue_ids=_integers(rows.column("queue_id")),
         offsets=_integers(rows.column("queue_offset")),
         names=joined_names(rows.column("producer_group"), rows.column("transaction_id")),
-        # What is erased cannot be compared: 0 = unknown.
-        fingerprints=np.where(np.asarray(rows.column("erased_at").is_null()), fingerprints(rows), 0),
+        # What is erased, or has lost its body to retention, cannot be compared: 0 = unknown.
+        fingerprints=np.where(comparable, fingerprints(rows), 0),
         topics=_shared_texts(rows.column("real_topic")),
         born=_us(rows, "born_timestamp", stored) // 1000,
         stored=stored // 1000,

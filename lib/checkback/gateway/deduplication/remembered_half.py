@@ -103,8 +103,8 @@ _WHOLE = 64
 class RememberedHalf(msgspec.Struct, gc=False):
     """The cache entry of a half message. ``state``: the decision's, else the first op's; None = none yet. Times in ms.
 
-    ``fingerprint``: 0 = unknown, for one looked up by its offset, or erased. ``reason``, ``decided_at``: of the
-    decision, if it was looked up; ``op_states``: of the ops in the table then.
+    ``fingerprint``: 0 = unknown, for one looked up by its offset, erased, or without its body. ``reason``,
+    ``decided_at``: of the decision, if it was looked up; ``op_states``: of the ops in the table then.
     """
 
     queue_id: int

@@ -81,11 +81,11 @@ STATE_BITS = f"""CASE
     WHEN state = 'DISCARD' THEN {DISCARD} ELSE 0 END"""
 
 
-def facts(uncounted: bool, *, ignore_case: bool, absent: Collection[str] = ()) -> str:
+def facts(uncounted: bool, *, ignore_case: bool, bodies_since: int | None = None, absent: Collection[str] = ()) -> str:
     """CTE `facts`: those of each transaction. It reads tables, `topics`, the `published_notes`, and the CTE `rules`.
 
-    ``uncounted``: as `timed`. ``absent``: tables, and `topics`, that have no row of these transactions: they are not
-    read, and what only their rows could tell is not computed.
+    ``uncounted``: as `timed`. ``bodies_since``: as `content`. ``absent``: tables, and `topics`, that have no row of
+    these transactions: they are not read, and what only their rows could tell is not computed.
 
     Columns, integers, null if there is no such row or the value is unknown: queue_id, queue_offset; of the first half
     message at the offset: born, own_immunity (ms), landed (us), who, content; halves, messages (without a transaction),
@@ -102,7 +102,7 @@ def facts(uncounted: bool, *, ignore_case: bool, absent: Collection[str] = ()) -
     (us, first); published_batch, unpublished_batch, kept_batch (of `discarded`), decided_batch, delivered_batch,
     cancelled_batch: hashes; decided_why, kept_why: of a discard or cancel, hashes.
     """
-    sources = [source for source in (*_sources(ignore_case), _TIMED) if source.table not in absent]
+    sources = [source for source in (*_sources(ignore_case, bodies_since), _TIMED) if source.table not in absent]
     rows = " UNION ALL ".join(source.rows for source in sources)
     kinds = {kind for source in sources for kind in source.kinds}
     aggregates = ", ".join(
@@ -135,16 +135,21 @@ def _rows(table: str, kind: int | str, key: tuple[str, str] = ("queue_id", "queu
     return f"SELECT {key[0]} AS queue_id, {key[1]} AS queue_offset, {kind} AS kind, {values} FROM {table}"
 
 
-def content(topic: str, queue: str, landed: str, *, ignore_case: bool) -> str:
-    """Hash of a message and its destination. Nulls are distinguished explicitly: Spark's hash skips them."""
+def content(topic: str, queue: str, landed: str, *, ignore_case: bool, bodies_since: int | None = None) -> str:
+    """Hash of a message and its destination. Nulls are distinguished explicitly: Spark's hash skips them.
+
+    ``bodies_since``: of what landed before it `half` may have no body (ms), None = it has all: it is left out then.
+    """
+    body = "body"
+    if bodies_since is not None:
+        body = f"CASE WHEN {landed} < timestamp_millis({bodies_since}) THEN NULL ELSE body END"
     topic = topic_of(topic, ignore_case=ignore_case)
     names = ("transaction_id", "producer_group", queue, "tags", "keys", "born_timestamp", landed)
     nulls = " + ".join(
-        f"CASE WHEN {name} IS NULL THEN {1 << bit} ELSE 0 END"
-        for bit, name in enumerate((*names, "properties", "body"))
+        f"CASE WHEN {name} IS NULL THEN {1 << bit} ELSE 0 END" for bit, name in enumerate((*names, "properties", body))
     )
     # Maps have no order.
-    return f"hash64({topic}, {', '.join(names)}, sort_array(map_entries(properties)), body, {nulls})"
+    return f"hash64({topic}, {', '.join(names)}, sort_array(map_entries(properties)), {body}, {nulls})"
 
 
 def topic_of(column: str, *, ignore_case: bool) -> str:
@@ -157,9 +162,10 @@ def batch_of(time: str) -> str:
     return f"hash64(coalesce(batch_id, CAST(-1 AS BIGINT)), coalesce(unix_micros({time}), CAST(0 AS BIGINT)))"
 
 
-def _sources(ignore_case: bool) -> list[_Source]:
+def _sources(ignore_case: bool, bodies_since: int | None) -> list[_Source]:
     of_half, of_topic, of_unpublished = (
-        content(*columns, ignore_case=ignore_case) for columns in (OF_HALF, OF_TOPIC, _OF_UNPUBLISHED)
+        content(*columns, ignore_case=ignore_case, bodies_since=bodies_since)
+        for columns in (OF_HALF, OF_TOPIC, _OF_UNPUBLISHED)
     )
     named = f"hash64({WHO}, coalesce(sha1({topic_of('real_topic', ignore_case=ignore_case)}), ''))"
     half = _rows(

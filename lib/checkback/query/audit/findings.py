@@ -19,6 +19,7 @@ from checkback.query.unreadable_topics import beside_unreadable
 from checkback.query.versions.published_notes import read_notes
 from checkback.query.versions.table_versions import TOPICS, FixedTables
 from checkback.storage.checkpoints.checkpoint import Batch
+from checkback.storage.horizon import BODIES, horizon
 from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX
 from checkback.storage.timestamps import ms_of
 
@@ -56,7 +57,8 @@ class Report:
     ``done``: the last completed batch; ``under_way``: batches in progress, whose rows were left out.
     ``oldest_pending``: its born_timestamp, ms. ``first``: the first batch with a row in `batches`, None = none has one;
     ``past``: whether there were batches before it. ``unread``: topics whose tables cannot be read, with the reason.
-    ``since``: what ended before it was removed by retention (ms), None = nothing was.
+    ``since``: what ended before it was removed by retention (ms), None = nothing was. ``bodies_since``: bodies of what
+    landed before it are not compared.
     """
 
     found: tuple[Found, ...]
@@ -67,6 +69,7 @@ class Report:
     past: bool = False
     unread: Mapping[str, str] = field(default_factory=dict)
     since: int | None = None
+    bodies_since: int | None = None
 
     @property
     def broken(self) -> bool:
@@ -119,6 +122,7 @@ def _report(tables: FixedTables, settings: Settings, whole: bool | None) -> Repo
         accounted.past,
         unread,
         fixed.since,
+        fixed.bodies_since,
     )
 
 
@@ -172,7 +176,8 @@ def _beside_unread(engine: Engine, answer: Callable[[FixedTables], _Answer], sin
 def taken(engine: Engine, since: datetime | None = None) -> FixedTables:
     """The tables to audit. Raises as `audit_on`."""
     notes = read_notes(engine)  # before all else: what is noted as published is in its topic then
-    fixed = replace(FixedTables.take(engine), notes=notes).begun_at_horizon()
+    fixed = FixedTables.take(engine)
+    fixed = replace(fixed, notes=notes, bodies_since=horizon(fixed.tables, of=BODIES)).begun_at_horizon()
     fixed = fixed if since is None else fixed.touched_since(ms_of(since))
     # If some tables exist, a missing one counts as empty: what it should hold is then reported as lost.
     if not set(fixed.versions) & set(SCHEMAS):

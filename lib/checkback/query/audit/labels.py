@@ -92,7 +92,7 @@ def _sorted_out(fixed: FixedTables) -> Iterator[tuple[FixedTables, Sorted]]:
         for part in fixed.parts(brief=True):
             rows = {
                 name: fixed.engine.arrow(part.ask(Question(sql)))
-                for name, sql in sources(ignore_case=fixed.ignores_case).items()
+                for name, sql in sources(ignore_case=fixed.ignores_case, bodies_since=fixed.bodies_since).items()
             }
             before, ahead = ahead, (part, pool.submit(sort_out, rows))
             del rows  # two parts are in memory, not three
@@ -125,8 +125,9 @@ def _of_facts(fixed: FixedTables, known: RulesInForce, *, figures: bool, absent:
         for name, condition in found.items()
         if figures or FINDINGS[name].level != "figure"
     )
+    of_each = facts(known.uncounted, ignore_case=fixed.ignores_case, bodies_since=fixed.bodies_since, absent=absent)
     sql = f"""
-        WITH {rules(fixed)}, {facts(known.uncounted, ignore_case=fixed.ignores_case, absent=absent)}
+        WITH {rules(fixed)}, {of_each}
         SELECT concat_ws(',', {labels}) AS labels, queue_id, queue_offset, born FROM facts"""
     return Question(sql, _ORDER, rules_values(fixed))
 

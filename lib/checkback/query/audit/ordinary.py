@@ -109,14 +109,17 @@ class Sorted(NamedTuple):
     absent: frozenset[str] = frozenset()
 
 
-def sources(*, ignore_case: bool) -> dict[str, str]:
+def sources(*, ignore_case: bool, bodies_since: int | None = None) -> dict[str, str]:
     """SQL of the rows that `sort_out` takes: queue_id and queue_offset of each, and what an ordinary one tells.
 
     half: usual, born and landed (ms), content, names; op, decisions: state (bits, null = out of the ordinary), names
     (`_NAMED`); op: landed; decisions: decided (ms); decisions and topics: batch (hash); topics: content. An ordinary
     transaction has none of ``others``. What is in `rejected` of one with these rows alone means
-    nothing. It reads the tables and `topics`, as `facts.facts`.
+    nothing. It reads the tables and `topics`, as `facts.facts`. ``bodies_since``: as `facts.content`.
     """
+    of_half, of_message = (
+        content(*columns, ignore_case=ignore_case, bodies_since=bodies_since) for columns in (OF_HALF, OF_TOPIC)
+    )
     at_once = "delay_ms IS NULL AND deliver_at IS NULL AND NOT coalesce(committed, FALSE)"
     # A COMMIT from before 1970 would be due by its delay of 0 (rule 10).
     decided = f"{_SAID} AND deliver_at IS NULL AND coalesce(unix_millis(decided_at) >= 0, FALSE)"
@@ -127,13 +130,13 @@ def sources(*, ignore_case: bool) -> dict[str, str]:
     others = [f"SELECT {plain}, {number} AS source FROM {{{name}}}" for number, name in enumerate(_OTHERS[1:], 1)]
     return {
         "half": f"""SELECT {plain}, {at_once} AS usual, unix_millis(least(born_timestamp, store_timestamp)) AS born,
-            unix_millis(store_timestamp) AS landed, {content(*OF_HALF, ignore_case=ignore_case)} AS content,
+            unix_millis(store_timestamp) AS landed, {of_half} AS content,
             {of_topic_too} FROM {{half}}""",
         "op": f"""SELECT queue_id, queue_offset, {_state(_SAID)}, {names},
             unix_millis(store_timestamp) AS landed FROM {{op}}""",
         "decisions": f"""SELECT {plain}, {_state(decided)}, {of_topic_too}, {batch_of("decided_at")} AS batch,
             unix_millis(decided_at) AS decided FROM {{decisions}}""",
-        "topics": f"""SELECT {of_topic}, {content(*OF_TOPIC, ignore_case=ignore_case)} AS content,
+        "topics": f"""SELECT {of_topic}, {of_message} AS content,
             {batch_of("published_at")} AS batch FROM {{topics}}""",
         "others": " UNION ALL ".join([f"SELECT {of_topic}, 0 AS source FROM {{{_OTHERS[0]}}}", *others]),
     }

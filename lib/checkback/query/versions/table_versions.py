@@ -139,7 +139,7 @@ class FixedTables:
     second; None = all. ``only``: of these, rows (queue_id, queue_offset). ``notes``: of what was published late.
     ``unread``: topics' tables that cannot be read, with the reason: see `with_untold`.
     ``since``: the horizon of the history (ms): transactions that ended before it are left out, None = none are;
-    ``owed``: KEY of those that landed before it and had not ended.
+    ``owed``: KEY of those that landed before it and had not ended. ``bodies_since``: the horizon of bodies in `half`.
     """
 
     engine: Engine
@@ -155,6 +155,7 @@ class FixedTables:
     unread: Mapping[str, str] = field(default_factory=dict)
     since: int | None = None
     owed: pa.Table | None = None
+    bodies_since: int | None = None
 
     @classmethod
     def take(cls, engine: Engine) -> FixedTables:

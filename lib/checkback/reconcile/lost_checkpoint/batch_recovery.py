@@ -25,7 +25,7 @@ from checkback.reconcile.publish.batch_row import TABLE as BATCHES
 from checkback.reconcile.publish.topic_tables import TopicTables
 from checkback.reconcile.records.segment_records import LONGEST_DELAY
 from checkback.storage.failure_scope import own_failure
-from checkback.storage.horizon import horizon, since_horizon
+from checkback.storage.horizon import BODIES, horizon, since_horizon
 from checkback.storage.schemas import TOPIC_PREFIX
 from checkback.storage.spark_schemas import DECISIONS, DELIVERIES, DISCARDED, TOPIC, UNPUBLISHED
 from checkback.storage.table_scan import read_table, read_topics
@@ -64,8 +64,9 @@ def finish(
     ``interrupted``: the batch that may be incomplete (`interrupted_batch.find`); rows that other batches lack were
     ``deleted``. ``changing`` is called before rows are appended. A topic table that cannot be read or written does not
     stop the others: the messages it may lack go to `unpublished`. No other process may write the tables meanwhile.
-    Raises StorageError, StateError if rows were deleted and ``deleted`` is REFUSE, or if a table that cannot be read
-    has messages of a batch that was not concluded: they may have no decision yet, and would be published again.
+    Raises StorageError, StateError if rows were deleted and ``deleted`` is REFUSE, or some were whose bodies retention
+    has removed from `half` and it is PUBLISH_AGAIN, or if a table that cannot be read has messages of a batch that was
+    not concluded: they may have no decision yet, and would be published again.
     """
     topics = tables.topics(spark)
     try:
@@ -98,21 +99,26 @@ def _finish(
 ) -> dict[str, int]:
     """``topics``: the readable topic tables. ``broken``: the unreadable ones, with the reason."""
     added, gone = Counter[str](), Counter[str]()
+    removes_bodies = horizon(tables, of=BODIES) is not None
 
     @contextmanager
     def missing(rows: DataFrame, name: Column) -> Iterator[tuple[DataFrame, dict[str, int]]]:
         """The rows to append, and their number by ``name``; in one job, which also counts deleted rows in ``gone``."""
         rows = rows.persist()
+        taken = F.col("interrupted")
+        if deleted is Deleted.PUBLISH_AGAIN:
+            lost = removes_bodies and "body" in rows.columns
+            taken |= ~(F.col("body").isNull() & F.col("erased_at").isNull()) if lost else F.lit(True)
         try:
             counts = Counter[str]()
-            for row in rows.groupBy(name.alias("name"), "interrupted").count().collect():
-                if row["interrupted"] or deleted is Deleted.PUBLISH_AGAIN:
+            for row in rows.groupBy(name.alias("name"), taken.alias("taken")).count().collect():
+                if row["taken"]:
                     counts[row["name"]] += row["count"]
-                elif deleted is Deleted.REFUSE:
+                elif deleted is not Deleted.LEAVE_OUT:
                     gone[row["name"]] += row["count"]
             if counts:
                 changing()
-            yield rows if deleted is Deleted.PUBLISH_AGAIN else rows.where("interrupted"), counts
+            yield rows.where(taken), counts
         finally:
             rows.unpersist()
 
@@ -136,6 +142,11 @@ def _finish(
             added[unpublished.TABLE] = sum(counts[name] for name in waiting)
     if gone:
         number = ", ".join(f"{name} lacks {count}" for name, count in sorted(gone.items()))
+        if deleted is Deleted.PUBLISH_AGAIN:
+            raise StateError(
+                f"deleted messages cannot be written again, `half` has no bodies of them (retention.bodies): {number}",
+                fix="put the tables back from a backup, or `checkback rebuild --leave-out` leaves these deleted",
+            )
         raise StateError(
             f"somebody has deleted messages of batches that were whole: {number}",
             fix="`checkback rebuild --leave-out` leaves them deleted, "
