@@ -151,7 +151,7 @@ class Answers:
         """The pending half messages, the oldest first; columns as `pending_question`.
 
         ``why``: the beginning of the column's text. ``older_than``: since birth. ``place``: queue id and offset.
-        ``bodies``: with tags, keys, properties and body.
+        ``bodies``: with tags, keys, properties and body (null = removed by retention since ``as_of``).
         """
         question = pending_question(self._settings, bodies=bodies)
         question = question.where("producer_group", group).where("real_topic", topic).at(place)
