@@ -137,6 +137,8 @@ def test_body_that_was_changed_is_found_since_then(tmp_path: Path, capsys: pytes
     assert told in capsys.readouterr().out
     tamper(tmp_path, 2, body="X'00'")
     assert all(figures(report)["published_differs"] == 1 for report in both_audits(settings))
+    tamper(tmp_path, 0, tags="'other'")
+    assert all(figures(report)["published_differs"] == 2 for report in both_audits(settings))
 
 
 def test_file_is_rewritten_once_half_of_its_bodies_are_over(tmp_path: Path) -> None:
