@@ -213,7 +213,7 @@ def test_help_and_settings_need_no_java_and_no_spark() -> None:
 COMMANDS = {
     *("gateway", "land", "reconcile", "rebuild", "maintain", "status", "outages", "audit", "what-if", "dashboard"),
     *(f"tx {verb}" for verb in ("list", "describe", "decisions", "resolve", "cancel", "resume")),
-    *("topic list", "topic consume", "config show", "erase"),
+    *("clients", "topic list", "topic consume", "config show", "erase"),
     *(f"group {verb}" for verb in ("list", "describe", "reset", "reconsume", "remove-topic", "remove")),
 }
 #: those that run until they are ended, or print what they do

@@ -70,6 +70,7 @@ RUN = {
         "docs/test_run.py::test_consumer_commands",
     ),
     "checkback --help": "test_cli.py::test_help_groups_the_commands",
+    "checkback clients": "gateway/rocketmq/test_python_client.py::test_credentials_of_a_group",
     "checkback config show": "docs/test_run.py::test_config",
     "checkback dashboard": "dashboard/test_run.py::test_ctrl_c_ends_it_with_130_and_without_a_word",
     "checkback erase": "maintain/test_erasure.py::test_command_shows_then_erases_and_records_without_the_data",

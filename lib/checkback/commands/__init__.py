@@ -26,6 +26,7 @@ MODULES = {
     "outages": ("status",),
     "audit": ("audit",),
     "what-if": ("what_if",),
+    "clients": ("clients",),
     "dashboard": ("dashboard",),
     "erase": ("erase",),
     "tx": ("transactions", "describe", "operate"),

@@ -108,8 +108,7 @@ async def _serve(
         if service.journal is not None:
             service.journal.close()
         raise
-    signed = None if clients is None else clients.signed_routes
-    app = create_app(service, metrics, settings.gateway, signed)
+    app = create_app(service, metrics, settings.gateway, None if clients is None else clients.routes)
     server = _Server(_config(settings.gateway, app), service, clients)
     by_signal.ends(server)
     commits = asyncio.create_task(service.run())

@@ -108,16 +108,27 @@ def ask(gateway: Gateway, half: dict[str, Any], secret: str | None = None, other
         return asking.ask(request)
 
 
+def connected(gateway: Gateway, **environ: str) -> list[dict[str, Any]]:
+    """What `checkback clients` lists."""
+    command = [sys.executable, "-m", "checkback", "clients", "-o", "json", "--set", f"gateway.port={gateway.port}"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environ})
+    assert (run.returncode, run.stderr) == (0, "")
+    return [json.loads(line) for line in run.stdout.splitlines()]
+
+
 def test_transactions_of_a_client_that_knows_nothing_of_us(tmp_path: Path) -> None:
     """Sent, committed, rolled back, ended again, and answered by its checker."""
     steps = ("send", "half a", "commit a", "commit a", "half b", "rollback b", "commit b", "half c", "wait")
     with Gateway(tmp_path, PLAIN, TO_TABLE) as gateway, client(tmp_path, gateway, *steps) as program:
         said = [program.said() for _ in range(8)]
         halves = {row["body"].decode(): row for row in rows(tmp_path, "half")}
+        listed = connected(gateway)
         answer = ask(gateway, halves["c"])
         checked = program.said()
         metrics = gateway.get("/metrics").text
     assert said[0] == {"sent": 0}
+    assert [(one["language"], one["version"], one["topics"]) for one in listed] == [("PYTHON", "5.1.2", ["orders"])]
+    assert listed[0]["address"].startswith("ipv4:127.0.0.1:")
     ends = [one.get("ended", one.get("error")) for one in (*said[2:4], *said[5:7])]
     assert ends == [20000, 20000, 20000, "ClientException"]
     assert "the transaction has ended with ROLLBACK" in said[6]["message"]
@@ -228,6 +239,8 @@ def test_credentials_of_a_group(tmp_path: Path) -> None:
                 answer = ask(gateway, half, wrong)
                 assert (answer.outcome, answer.error) == ("NO_ANSWER", "status 401")
             assert ask(gateway, half, secret).outcome == "COMMIT"
+            assert [one["topics"] for one in connected(gateway, **environ)] == [["orders"]]
+            assert gateway.get("/v1/rocketmq/clients").status_code == 401
 
 
 def test_port_with_tls(tmp_path: Path) -> None:

@@ -111,3 +111,16 @@ def test_client_that_is_not_connected_takes_no_memory() -> None:
     streams.uses("a", "orders")
     streams.add(stream("a"), [])
     assert asked(streams) == []
+
+
+def test_listed_are_those_of_the_tokens_groups() -> None:
+    streams = Streams()
+    for client_id, groups in (("a", frozenset({"shop"})), ("b", frozenset({"stock", "more"})), ("c", None)):
+        streams.add(stream(client_id, groups), ["orders"])
+
+    def listed(groups: frozenset[str] | None) -> list[str]:
+        return [client["client_id"] for client in streams.connected(groups)["clients"]]
+
+    assert listed(None) == ["a", "b", "c"]
+    assert listed(frozenset({"shop"})) == ["a", "c"]
+    assert listed(frozenset({"more"})) == ["b", "c"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl
 
 import orjson
@@ -80,13 +80,23 @@ _NUMBER = re.compile("[0-9]{1,19}")
 _METRICS = b"text/plain; version=0.0.4; charset=utf-8"
 
 
+class MoreRoutes(NamedTuple):
+    """Routes about what the gateway serves besides HTTP, by path.
+
+    ``signed``: handlers of POSTs, which verify a signature; ``lists``: answers to GETs, given the token's groups.
+    """
+
+    signed: Mapping[str, Signed]
+    lists: Mapping[str, Callable[[Groups], dict[str, Any]]]
+
+
 def create_app(
-    service: GatewayService, metrics: Metrics, settings: Gateway, signed: Mapping[str, Signed] | None = None
+    service: GatewayService, metrics: Metrics, settings: Gateway, more: MoreRoutes | None = None
 ) -> RequestMiddleware:
-    """The ASGI application of an open service. ``signed``: further handlers of POSTs, which verify a signature."""
-    posts = message_routes(service)
-    other = Questions(service, metrics, posts).reply
-    return RequestMiddleware(other, posts, service.tokens, metrics, settings, signed)
+    """The ASGI application of an open service."""
+    posts, more = message_routes(service), more or MoreRoutes({}, {})
+    other = Questions(service, metrics, posts, more).reply
+    return RequestMiddleware(other, posts, service.tokens, metrics, settings, more.signed)
 
 
 def place_of(question: Question) -> tuple[int, int] | None:
@@ -102,15 +112,18 @@ def place_of(question: Question) -> tuple[int, int] | None:
 class Questions:
     """Answers requests without a body, and those that no route takes."""
 
-    def __init__(self, service: GatewayService, metrics: Metrics, posts: Mapping[str, Direct]) -> None:
-        self._service, self._metrics, self._posts = service, metrics, posts
+    def __init__(
+        self, service: GatewayService, metrics: Metrics, posts: Mapping[str, Direct], more: MoreRoutes
+    ) -> None:
+        self._service, self._metrics, self._posts = service, metrics, {*posts, *more.signed}
+        self._lists = more.lists
         self._document = orjson.dumps(document(service.tokens.needed))
 
     async def reply(self, scope: Scope) -> tuple[str, Reply]:
         """The route, as metrics name it, and its reply. HEAD as GET: uvicorn leaves the body out."""
         path = scope["path"]
         route = f"{_TRANSACTIONS}{{transaction_id}}" if path.startswith(_TRANSACTIONS) else path
-        known = route in ("/healthz", "/readyz", "/metrics", "/openapi.json") or route is not path
+        known = route in ("/healthz", "/readyz", "/metrics", "/openapi.json", *self._lists) or route is not path
         if not known and path not in self._posts:
             return "other", reply_of(Problem("not_found", "see /openapi.json"))
         if not known or scope["method"] not in ("GET", "HEAD"):
@@ -122,7 +135,7 @@ class Questions:
             return route, (200, self._document, JSON, None)
         if path == "/healthz":
             return route, reply_of({"status": "ok"})
-        return route, reply_of(self._readiness() if path == "/readyz" else await self._transaction(scope))
+        return route, reply_of(self._readiness() if path == "/readyz" else await self._of_groups(scope))
 
     def _readiness(self) -> Answer:
         problem = self._service.unready()
@@ -132,10 +145,15 @@ class Questions:
         behind = {} if journal is None else {"journal_messages": journal.rows, "behind_seconds": behind_s(journal)}
         return {"status": "ok", **behind}
 
-    async def _transaction(self, scope: Scope) -> Answer:
+    async def _of_groups(self, scope: Scope) -> Answer:
+        """The answer to who may act for the groups that it is about."""
         groups = self._service.tokens.groups(dict(scope["headers"]).get(b"authorization", b""))
         if isinstance(groups, Problem):
             return groups
+        listed = self._lists.get(scope["path"])
+        return await self._transaction(scope, groups) if listed is None else listed(groups)
+
+    async def _transaction(self, scope: Scope, groups: Groups) -> Answer:
         asked: dict[str, Any] = {"transaction_id": scope["path"].removeprefix(_TRANSACTIONS)}
         asked |= dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
         for name in ("queue_id", "queue_offset"):

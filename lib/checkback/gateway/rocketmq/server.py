@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 import grpc
 
 from checkback.errors import SettingsError
+from checkback.gateway.http.api import MoreRoutes
 from checkback.gateway.rocketmq.authentication import Credentials
 from checkback.gateway.rocketmq.certificate import certificate_of
 from checkback.gateway.rocketmq.checks import PATH, CheckBridge
 from checkback.gateway.rocketmq.messages import topic_groups
 from checkback.gateway.rocketmq.servicer import MessagingService
-from checkback.gateway.rocketmq.streams import Streams
+from checkback.gateway.rocketmq.streams import CLIENTS, Streams
 from checkback.gateway.rocketmq.transaction_ids import TransactionIds
 from checkback.messages.limits import BODY_MAX
 from checkback.urls import in_url
@@ -20,7 +21,6 @@ from checkback.urls import in_url
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from checkback.gateway.http.middleware import Signed
     from checkback.gateway.metrics import Metrics
     from checkback.gateway.service import GatewayService
     from checkback.settings import Settings
@@ -85,9 +85,9 @@ class RocketMQServer:
             raise SettingsError("cannot listen", address, fix) from error
 
     @property
-    def signed_routes(self) -> dict[str, Signed]:
-        """Handlers of HTTP requests that `reconcile` signs, by path."""
-        return {PATH: self.bridge.reply}
+    def routes(self) -> MoreRoutes:
+        """The routes for HTTP: checks, which `reconcile` signs, and who is connected."""
+        return MoreRoutes({PATH: self.bridge.reply}, {CLIENTS: self.streams.connected})
 
     @property
     def ports(self) -> dict[str, int]:

@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
+    from checkback.gateway.authentication import Groups
     from checkback.gateway.rocketmq.authentication import Caller
 
     Place = tuple[int, int]
 
+#: the route of `Streams.connected`
+CLIENTS = "/v1/rocketmq/clients"
 #: topics of a client; streams of one; half messages whose senders are known
 TOPICS_MAX, STREAMS_MAX, SENDERS_MAX = 1000, 8, 100_000
 
@@ -123,6 +126,28 @@ class Streams:
     def turn(self, stream: Stream) -> None:
         """It is asked now: others come first next time."""
         stream.asked = next(self._turns)
+
+    def connected(self, groups: Groups) -> dict[str, Any]:
+        """The clients that may act for one of these groups (None: all), with their topics; ``since``: ms."""
+        shown = [
+            stream
+            for streams in self._of.values()
+            for stream in streams[-1:]
+            if groups is None or any(map(stream.may_answer, groups))
+        ]
+        return {
+            "clients": [
+                {
+                    "client_id": stream.client_id,
+                    "language": stream.caller.language,
+                    "version": stream.caller.version,
+                    "address": stream.peer,
+                    "connected_at": stream.since,
+                    "topics": sorted(self._topics_of(stream)),
+                }
+                for stream in sorted(shown, key=lambda stream: stream.since)
+            ]
+        }
 
     def _topics_of(self, stream: Stream) -> dict[str, None]:
         return self._topics.get(stream.client_id, _NONE)
