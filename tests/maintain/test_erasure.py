@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -19,8 +20,9 @@ from hypothesis import strategies as st
 from checkback.cli import main
 from checkback.errors import CheckbackError, SettingsError
 from checkback.maintain.erasure import Erasure, OwedError
-from checkback.maintain.erasure_selection import Selection
+from checkback.maintain.erasure_selection import BATCH, Selection, of_whole_batches
 from checkback.query.answers import Answers
+from checkback.reconcile.records.segment_records import Reason
 from checkback.settings import Settings
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.schemas import CONTENT
@@ -179,6 +181,41 @@ def test_a_delivery_of_a_batch_under_way_is_still_owed(tmp_path: Path) -> None:
     assert [row["state"] for row in Erasure(Tables.of(settings_of(tmp_path).storage), SELECTIONS[0]).find().owed] == [
         "scheduled"
     ]
+
+
+def test_a_decision_of_a_batch_under_way_is_still_owed_after_the_clock_was_set_back(tmp_path: Path) -> None:
+    """Its message is not published yet, and is to be with its content; the last batch's time is later."""
+    t, mine = Transaction(0, 0, DONE - timedelta(hours=9)), _content(SECRET)
+    found, done = in_batches([t.half(**mine), t.op()])
+    name, decision = t.decision(decided_at=DONE - timedelta(hours=1))
+    write(None, Tables.of(settings_of(tmp_path).storage), [*found, (name, decision | {"batch_id": done + 1})])
+    checkpoint(tmp_path, batch_id=done)
+    with pytest.raises(OwedError, match="1 pending"):
+        erased(tmp_path, SELECTIONS[0])
+
+
+def test_rows_of_whole_batches_are_those_of_batches_and_runs() -> None:
+    """A batch has an id and a time; a run those from the first to the last one's."""
+
+    def at(*times: int | None) -> pa.Array:
+        return pa.array(times, pa.timestamp("us", "UTC"))
+
+    rows = pa.table({"batch_id": [2, 2, 4, 6, 9, None], "at": at(7, 8, 20, 30, 31, 40)})
+    batches = pa.table(dict(zip(BATCH, ([2, 8, 9], at(7, 30, 30), [None, 3, None], at(None, 20, None)), strict=True)))
+    found = of_whole_batches(rows, "at", batches)
+    assert found.column("batch_id").to_pylist() == [2, 4, 6]
+    assert found.column("at").equals(rows.column("at").take([0, 2, 3]))
+
+
+def test_ops_that_reconcile_has_rejected_stay_known(tmp_path: Path) -> None:
+    """Their rows have no content, and a rebuild must not take such an op again; a line of a file goes."""
+    t = Transaction(0, 0, DONE - timedelta(hours=9))
+    rejected = t.rejected_op(Reason.WRONG_GROUP)[1] | {"raw": json.dumps(t.key)}
+    found, done = in_batches([*t.committed(), ("rejected", rejected), ("rejected", rejected | {"file": "f"})])
+    write(None, Tables.of(settings_of(tmp_path).storage), found)
+    checkpoint(tmp_path, batch_id=done)
+    erased(tmp_path, Selection.of(None, "tx-0-0", None, None))
+    assert {(row["file"], row["raw"] is None) for row in rows_of(tmp_path, "rejected")} == {(None, False), ("f", True)}
 
 
 @contextmanager

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from checkback.errors import CheckbackError, FencedError, SettingsError
 from checkback.maintain import table_folder
 from checkback.maintain.compaction import rows_of, write_rows
-from checkback.maintain.erasure_selection import SELECTED_BY, WHO, erased, keyed, owed
+from checkback.maintain.erasure_selection import BATCH, SELECTED_BY, WHO, erased, keyed, of_whole_batches, owed
 from checkback.maintain.maintenance import LOCK, names
 from checkback.maintain.row_retention import place_of
 from checkback.maintain.streams import needs_spark, readers, removal_hold
@@ -29,7 +29,7 @@ from checkback.storage.files.object_store import concurrently
 from checkback.storage.lock import exclusive_lock
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema
-from checkback.storage.timestamps import EPOCH, ms_of
+from checkback.storage.timestamps import ms_of
 from checkback.storage.valid_texts import valid_texts
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ class Erasure:
     def _masks(self, name: str, messages: pa.Table) -> Iterator[tuple[DataFile, Mask]]:
         """The files of a table with rows to erase, and which rows these are."""
         if name == "rejected":
-            columns: Sequence[str] = ("source", "raw", "erased_at")
+            columns: Sequence[str] = ("source", "file", "raw", "erased_at")
         else:
             columns = (*place_of(name), *WHO[2:], "erased_at")
 
@@ -218,15 +218,15 @@ class Erasure:
             )
 
         # Of a batch under way some of the rest may not be there yet.
-        last = max((file.spans.get("batch_time", (EPOCH, EPOCH))[1] for file in self._files("batches")), default=EPOCH)
-        decisions, deliveries = (
-            there("decisions", "state", "deliver_at", "decided_at"),
-            there("deliveries", "delivered_at"),
+        batches = pa.concat_tables(
+            [
+                pa.schema([arrow_schema("batches").field(one) for one in BATCH]).empty_table(),
+                *self._each("batches", lambda file: rows_of(file.path, "batches", BATCH)),
+            ]
         )
-        decided, delivered = (
-            rows.filter(pc.less_equal(rows.column(time), pa.scalar(last, rows.schema.field(time).type)))
-            for rows, time in ((decisions, "decided_at"), (deliveries, "delivered_at"))
-        )
+        decisions = there("decisions", "state", "deliver_at", "decided_at", "batch_id")
+        decided = of_whole_batches(decisions, "decided_at", batches)
+        delivered = of_whole_batches(there("deliveries", "delivered_at", "batch_id"), "delivered_at", batches)
         return owed(messages, decided, delivered, self._waiting())
 
     def _waiting(self) -> pa.Table:

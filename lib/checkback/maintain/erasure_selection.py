@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 WHO = ("queue_id", "queue_offset", "transaction_id", "producer_group")
 #: what a selection reads of it
 SELECTED_BY = ("transaction_id", "producer_group", "tags", "keys", "properties", "erased_at")
+#: the columns of `batches` that say which batches a row stands for
+BATCH = ("batch_id", "batch_time", "first_batch_id", "first_batch_time")
 _NONE, _KEYS = pa.scalar(""), " "
 _QUOTED_OR_PREFIX = re.compile(r"'(?:[^']|'')*'|\bproperties\s*\.\s*")
 _QUOTED_OR_PARENTHESIS = re.compile(r"'(?:[^']|'')*'|[()]")
@@ -74,12 +76,14 @@ class Selection:
         return _mask(found)
 
     def mask_rejected(self, rows: pa.Table) -> Mask:
-        """Which rows of `rejected` have, or may have, what is selected. ``rows``: source, raw, erased_at.
+        """Which rows of `rejected` have, or may have, what is selected. ``rows``: source, file, raw, erased_at.
 
         Inputs may have any form: those that have the key or the transaction id anywhere, as a word, whoever's they are.
+        Not those of ops of the tables, which have no content: without them a rebuild takes what was rejected again.
         """
         texts = [text or "" for text in rows.column("raw").to_pylist()]
-        there = _mask(pc.is_null(rows.column("erased_at")))
+        of_table = pc.and_(pc.equal(pc.fill_null(rows.column("source"), _NONE), "op"), pc.is_null(rows.column("file")))
+        there = _mask(pc.and_not(pc.is_null(rows.column("erased_at")), of_table))
         word = self.key or self.transaction
         if word is not None:
             forms = "|".join(re.escape(form) for form in {word, json.dumps(word)[1:-1]})
@@ -184,6 +188,24 @@ def _origin(properties: Iterable[tuple[str, str]] | None) -> list[tuple[str, str
     ours = (RESUMED_FROM, FIRST_PLACE)
     found = [(name, text) for name, text in properties or () if name in ours and parse_place(text or "") is not None]
     return found or None
+
+
+def of_whole_batches(rows: pa.Table, time: str, batches: pa.Table) -> pa.Table:
+    """The rows of batches that are complete. ``rows``: batch_id, and ``time``, their batch's; ``batches``: BATCH.
+
+    Not by the time alone: after the clock was set back, a batch under way may be earlier than the last complete one.
+    """
+    numbers, times = (rows.column(name).cast(pa.int64()).to_numpy() for name in ("batch_id", time))
+    alone = pc.is_null(batches.column("first_batch_id"))
+    columns = [batches.filter(alone).column(name).cast(pa.int64()).to_pylist() for name in BATCH[:2]]
+    single = set(zip(*columns, strict=True))
+    whole = np.array([each in single for each in zip(numbers.tolist(), times.tolist(), strict=True)], bool)
+    runs = batches.filter(pc.invert(alone))
+    for last, until, first, since in zip(
+        *(runs.column(name).cast(pa.int64()).to_pylist() for name in BATCH), strict=True
+    ):
+        whole |= (numbers >= first) & (numbers <= last) & (times >= since) & (times <= until)
+    return rows.filter(pa.array(whole))
 
 
 def owed(halves: pa.Table, decisions: pa.Table, delivered: pa.Table, waiting: pa.Table) -> list[dict[str, Any]]:
