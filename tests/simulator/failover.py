@@ -10,7 +10,7 @@ from checkback.reconcile.records.segment_records import Kind, Source
 from checkback.reconcile.segment import Rules
 from simulator.failover_promises import FailoverPromises
 from simulator.gateways import Gateway
-from simulator.scheduler import happening, rebuild_step, restart_steps, with_retention
+from simulator.scheduler import happening, rebuild_step, restart_steps, with_erasures, with_retention
 from simulator.services import ANSWERS, BARRIER, GROUP, Sending, Service
 from simulator.steps import HOSTILE, LoseCheckpoint
 from simulator.tables import Half, Op
@@ -66,8 +66,7 @@ class SendHalf(NamedTuple):
             gateway = here.gateways[queue % len(here.gateways)]
             if not gateway.running:
                 continue
-            body = 1000 * sending.transaction + len(gateway.journal) + len(here.tables.landed["half"])
-            named = GROUP, sending.transaction, body
+            named = GROUP, sending.transaction, here.new_body()
             place = gateway.take_half(Half(0, 0, 0, here.clock, self.immunity, *named, -self.delay))
             here.tell(f"id {sending.transaction} is stored at {place}, {'acknowledged' if answered else 'no answer'}")
             if answered:
@@ -221,6 +220,7 @@ def failover(seed: int, service: type[Service] = Service) -> FailoverScenario:
     gateways, aged = random.choice([2, 2, 3]), Random(f"aged failover {seed}")
     is_aged = rules.max_age < _FOR_EVER and aged.random() < 0.6
     steps = with_retention(aged, steps) if is_aged else steps
+    steps = with_erasures(Random(f"erased failover {seed}"), steps, cancels=False)
     return FailoverScenario(rules, sendings, tuple(steps), gateways, service, is_aged)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 from unittest.mock import patch
 
+from checkback.maintain import erasure as erasures
 from checkback.maintain import row_retention
 from checkback.reconcile.state import next_deliveries, partition_batch
 from simulator.failover import FailoverScenario, failover
@@ -41,15 +42,16 @@ def happen(
     engine: type[Reconcile] = Reconcile,
     rebuild: type[Rebuild] = Rebuild,
     retention: ModuleType = row_retention,
+    erasure: ModuleType = erasures,
     *,
     tell: bool = False,
 ) -> Outcome:
-    """Let it happen. ``engine``, ``rebuild``, ``retention``: a test gives a broken one."""
+    """Let it happen. ``engine``, ``rebuild``, ``retention``, ``erasure``: a test gives a broken one."""
     outcome = Outcome()
     world = plan.world()
     world.reconcile = engine(world.tables, plan.rules)
     world.reconcile.together = plan.rebuilt
-    world.rebuild, world.retention, world.aged = rebuild, retention, plan.aged
+    world.rebuild, world.retention, world.erasure, world.aged = rebuild, retention, erasure, plan.aged
     world.set_back = sum(max(0, -step.ms) for step in plan.steps if isinstance(step, MoveClock))
     if tell:
         world.tell = lambda text: outcome.lines.append(f"{world.clock:6} ms  {text}")

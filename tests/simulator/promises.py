@@ -7,6 +7,8 @@ P5 at most check_max checks that count, none before the immunity ends, in or aft
 check_interval of the last. P0: what is not obeyed is in `rejected`, once.
 P7 is that all of it holds through a rebuild. P8 a consumer has each message once, but for those that were removed.
 What retention has removed is judged like the rest, and nothing that was owed is among it.
+P9 an erased message has ended, nothing but its ids and times is in any table from then on, no other is erased, and
+none that has ended is refused.
 """
 
 from __future__ import annotations
@@ -24,8 +26,11 @@ from checkback.reconcile.state.partition_batch import due_timer
 from checkback.storage.horizon import HORIZON
 from simulator.lives import LATER, UNKNOWN, Key, Life, Lives
 from simulator.steps import HOSTILE
+from simulator.tables import NOTHING, Half
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from checkback.reconcile.segment import Rules
     from simulator.tables import Decision, Delivery, Op, Request
     from simulator.world import World
@@ -58,6 +63,9 @@ class Promises:
     _size: int = -1
     _removals: int = 0
     _removed: dict[str, set[int]] = field(default_factory=dict)
+    _erasures: int = 0
+    _emptied: set[Any] = field(default_factory=set)
+    _secret: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.lives = Lives(self.world)
@@ -67,6 +75,7 @@ class Promises:
         query = self.world.reconcile
         self.lives.read()
         self._owed()
+        self._erased()
         tables = self.world.tables.landed
         size = sum(map(len, tables.values())) + query.committed
         if size == self._size:
@@ -102,15 +111,9 @@ class Promises:
         if self._removals == tables.removals:
             return
         self._removals = tables.removals
+        ends = self._ends()
         horizon = tables.last_version("half", HORIZON) or 0
         messages = tables.last_version("topics", HORIZON) or 0
-        whole = {row.batch for row in tables.landed["batches"]}
-        ends: dict[Key, int] = {(half.queue, half.offset): _NEVER for half in tables.landed["half"]}
-        for row in sorted(tables.landed["decisions"], key=lambda row: row.state == "CANCEL"):
-            key = row.queue, row.offset
-            ends[key] = _NEVER if row.batch not in whole or row.deliver_at else row.at
-        for row in tables.landed["deliveries"]:
-            ends[row.queue, row.offset] = row.at if row.batch in whole else _NEVER
         for name, rows in tables.landed.items():
             if name == "batches":
                 continue
@@ -125,14 +128,51 @@ class Promises:
                     self._waited(key, row)
             self._removed[name] = gone
 
+    def _ends(self) -> dict[Key, int]:
+        """When each transaction ended, by a batch that is whole."""
+        tables = self.world.tables.landed
+        whole = {row.batch for row in tables["batches"]}
+        ends: dict[Key, int] = {(half.queue, half.offset): _NEVER for half in tables["half"]}
+        for row in sorted(tables["decisions"], key=lambda row: row.state == "CANCEL"):
+            ends[row.queue, row.offset] = _NEVER if row.batch not in whole or row.deliver_at else row.at
+        for row in tables["deliveries"]:
+            ends[row.queue, row.offset] = row.at if row.batch in whole else _NEVER
+        return ends
+
+    def _erased(self) -> None:
+        """P9."""
+        tables, erasures = self.world.tables, self.world.erasures
+        if not erasures:
+            return
+        if self._erasures < len(erasures):
+            self._erasures, (wanted, done), ends = len(erasures), erasures[-1], self._ends()
+            mine = [row for row in _messages(tables.rows) if wanted.selects(row)]
+            refused = done is not None or any(ends[row.queue, row.offset] == _NEVER for row in mine)
+            _keep("P9", refused, (0, 0), "and others: {} have ended, and are refused", mine)
+            if done:
+                here = [*_messages(tables.landed), *_rejected_halves(tables.landed)]
+                self._secret |= {row.body for row in here if wanted.selects(row)} - {NOTHING}
+            decided = {(row.queue, row.offset): (row.group, row.transaction) for row in tables.landed["decisions"]}
+            for row in _messages(tables.rows):
+                if row.body == NOTHING and row not in self._emptied:
+                    self._emptied.add(row)
+                    key = row.queue, row.offset
+                    _keep("P9", wanted.selects(row), key, "is erased, and was not to be: {}", row)
+                    # Where another one is decided, it is rejected.
+                    ended = ends[key] < _NEVER or decided.get(key) != (row.group, row.transaction)
+                    _keep("P9", ended and key in decided, key, "is erased before it has ended: {}", row)
+        for row in (*_messages(tables.rows), *_rejected_halves(tables.rows)) if self._secret else ():
+            _keep("P9", row.body not in self._secret, (row.queue, row.offset), "was erased, and is there: {}", row)
+
     def _consumed(self) -> None:
         """P8: a consumer has had each message once, but those that were removed before, of which it is told."""
         consumer, tables = self.world.consumer, self.world.tables
         consumer.consume(_NEVER, 0, dies=False)
         _once("P8", "consumed", _by_key(consumer.consumed))
-        lacking = [row for row in tables.landed["topics"] if row not in consumer.consumed]
+        consumed, left = _by_key(consumer.consumed), _by_key(tables.rows["topics"])
+        lacking = [row for row in tables.landed["topics"] if (row.queue, row.offset) not in consumed]
         for row in lacking:
-            _keep("P8", row not in tables.rows["topics"], (row.queue, row.offset), "is not consumed: {}", row)
+            _keep("P8", (row.queue, row.offset) not in left, (row.queue, row.offset), "is not consumed: {}", row)
         told = consumer.missed()
         _keep("P8", told == len(lacking), (0, 0), f"and others: {len(lacking)} were not consumed, told are {told}")
 
@@ -403,6 +443,16 @@ def _keep(promise: str, kept: bool, key: Key, what: str, *details: object) -> No
 def _once(promise: str, done: str, rows: dict[Key, list[Any]]) -> None:
     for key, of_key in rows.items():
         _keep(promise, len(of_key) == 1, key, f"is {done} {len(of_key)} times")
+
+
+def _messages(rows: Mapping[str, list[Any]]) -> list[Any]:
+    """The rows of messages."""
+    return [*rows["topics"], *rows["discarded"], *rows["half"]]
+
+
+def _rejected_halves(rows: Mapping[str, list[Any]]) -> list[Half]:
+    """What `rejected` has of messages: an erasure may take more of them than was wanted."""
+    return [row.row for row in rows["rejected"] if isinstance(row.row, Half)]
 
 
 def _by_key(rows: list[Any]) -> dict[Key, list[Any]]:

@@ -104,34 +104,32 @@ class Rebuild:
                 Decision(
                     row.queue,
                     row.offset,
-                    half.group,
-                    half.transaction,
+                    row.group,
+                    row.transaction,
                     "COMMIT",
                     "",
-                    checks.get((*key, half.group, half.transaction), 0),
-                    *row[3:],
+                    checks.get(row[:4], 0),
+                    row.at,
+                    row.batch,
                 )
                 for row in rows["topics"]
-                if (key := (row.queue, row.offset)) not in decided()
-                for half in [next(half for half in rows["half"] if half.body == row.body)]
+                if (row.queue, row.offset) not in decided()
             ],
         )
         yield (
             "decisions",
             [
-                Decision(row.queue, row.offset, half.group, half.transaction, "DISCARD", *row[3:])
+                Decision(row.queue, row.offset, row.group, row.transaction, "DISCARD", *row[5:])
                 for row in rows["discarded"]
                 if row.reason != "CANCELLED" and (row.queue, row.offset) not in decided()
-                for half in [next(half for half in rows["half"] if half.body == row.body)]
             ],
         )
         yield (
             "decisions",
             [
-                Decision(row.queue, row.offset, half.group, half.transaction, "CANCEL", "", *row[4:])
+                Decision(row.queue, row.offset, row.group, row.transaction, "CANCEL", "", *row[6:])
                 for row in rows["discarded"]
                 if row.reason == "CANCELLED" and (row.queue, row.offset) not in self.cancelled()
-                for half in [next(half for half in rows["half"] if half.body == row.body)]
             ],
         )
         delivered = {(row.queue, row.offset) for row in rows["deliveries"]}
@@ -150,7 +148,7 @@ class Rebuild:
         yield (
             "topics",
             [
-                Published(row.queue, row.offset, halves[row[:4]].body, row.at, row.batch)
+                Published(row.queue, row.offset, row.group, row.transaction, halves[row[:4]].body, row.at, row.batch)
                 for row in [
                     *(row for row in rows["decisions"] if row.state == "COMMIT" and not row.deliver_at),
                     *rows["deliveries"],
@@ -161,7 +159,17 @@ class Rebuild:
         yield (
             "discarded",
             [
-                Discarded(row.queue, row.offset, halves[row[:4]].body, reason, row.times, row.at, row.batch)
+                Discarded(
+                    row.queue,
+                    row.offset,
+                    row.group,
+                    row.transaction,
+                    halves[row[:4]].body,
+                    reason,
+                    row.times,
+                    row.at,
+                    row.batch,
+                )
                 for row in rows["decisions"]
                 for reason in ["CANCELLED" if row.state == "CANCEL" else row.reason]
                 if row.state in ("DISCARD", "CANCEL")

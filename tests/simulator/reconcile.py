@@ -248,7 +248,7 @@ class Reconcile:
                 continue
             at, due = actions.batch_time, int(times_due[place])
             if action in PUBLISHED:
-                topics.append(Published(*key, half.body, at, batch))
+                topics.append(Published(*key, half.group, half.transaction, half.body, at, batch))
             if action == Action.DELIVER:
                 deliveries.append(Delivery(*key, half.group, half.transaction, due, at, batch))
                 continue
@@ -257,7 +257,8 @@ class Reconcile:
             due = due if action == Action.SCHEDULE else 0
             decisions.append(Decision(*key, half.group, half.transaction, state, reason, times, at, batch, due))
             if action in KEPT:
-                discarded.append(Discarded(*key, half.body, reason or "CANCELLED", times, at, batch))
+                named = half.group, half.transaction, half.body
+                discarded.append(Discarded(*key, *named, reason or "CANCELLED", times, at, batch))
         yield "topics", topics
         yield "decisions", decisions
         yield "deliveries", deliveries

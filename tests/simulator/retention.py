@@ -1,4 +1,7 @@
-"""`checkback maintain`'s retention in a simulated world: the real RowRetention, on files made of the world's rows."""
+"""`checkback maintain`'s retention in a simulated world: the real RowRetention, on files made of the world's rows.
+
+`Lake` are these files, for the erasure as well.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,10 @@ from checkback.settings.model import Gateway, Operator, Retention, Transaction
 from checkback.storage import horizon as horizons
 from checkback.storage.horizon import floors_of
 from checkback.storage.log.snapshot_files import DataFile
-from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema
-from checkback.storage.timestamps import time_of
+from checkback.storage.schemas import CONTENT, TOPIC_PREFIX, arrow_schema
+from checkback.storage.timestamps import EPOCH, time_of
 from simulator.reconcile import CrashError
-from simulator.tables import Batch, Op
+from simulator.tables import NOTHING, Batch, Half, Op, Rejected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -63,7 +66,7 @@ def floor(tables: Tables, queue: int) -> int:
 
 def log_of(tables: Tables, name: str) -> Any:
     """A table's log."""
-    return _Log(_Lake(tables, 1, None), name)
+    return _Log(Lake(tables, 1, None), name)
 
 
 def retain(
@@ -80,7 +83,7 @@ def retain(
     ``unread``: by consumer group, how many of some messages it has not consumed. ``rules``: a test gives a broken
     row_retention.
     """
-    lake: Any = _Lake(tables, size, crash)
+    lake: Any = Lake(tables, size, crash)
     there = SimpleNamespace(exists=lambda _: True)
     parts = {"rows_of": lake.rows_of, "rewritten": lake.rewritten, "write_rows": lake.write_rows, "DeltaLog": there}
     parts["MissedMessages"] = lambda lake: SimpleNamespace(of=partial(lake.missed, unread))
@@ -91,15 +94,16 @@ def retain(
     return ", ".join(f"{name} -{one.rows}" for name, one in found.items() if one.rows) or "nothing"
 
 
-class _Lake:
+class Lake:
     """The tables as storage.tables.Tables; a table's location is its name."""
 
-    readable, root = True, ""
+    readable, by_files, root = True, True, ""
 
     def __init__(self, tables: Tables, size: int, crash: int | None) -> None:
         self.tables = tables
         self._left = crash
         self._made = 0
+        self._whole = ""
         self._files: dict[str, dict[str, list[Row]]] = {name: {} for name in (*_TIMES, "unpublished")}
         for name in _TIMES:
             rows = list(zip(tables.places[_own(name)], tables.rows[_own(name)], strict=True))
@@ -126,6 +130,7 @@ class _Lake:
     def rows_of(self, path: str, name: str, columns: Sequence[str] = ()) -> pa.Table:
         """As compaction.rows_of."""
         schema = arrow_schema(name)
+        self._whole = self._whole if columns else path
         schema = pa.schema([schema.field(column) for column in columns or schema.names])
         return pa.Table.from_pylist([_columns(name, row) for _, row in self._files[name][path]], schema)
 
@@ -135,7 +140,10 @@ class _Lake:
         return [[row for row, stays in rows if stays.as_py()]]
 
     def write_rows(self, name: str, root: str, rows: pa.Table) -> list[list[Row]]:  # noqa: ARG002 - as compaction.write_rows
-        """Rows of `batches`."""
+        """Rows of `batches`; of another table those of the file that was read last, emptied."""
+        if name != "batches":
+            there = zip(self._files[name][self._whole], rows.to_pylist(), strict=True)
+            return [[_emptied(row, columns) for row, columns in there]]
         place = {row: place for file in self._files[name].values() for place, row in file}
         found = [_batch(row) for row in rows.to_pylist()]
         last = {(row.app, row.batch): at for row, at in place.items()}
@@ -170,8 +178,11 @@ class _Lake:
 class _Log:
     """As storage.log.delta_log.DeltaLog."""
 
-    def __init__(self, lake: _Lake, name: str) -> None:
+    def __init__(self, lake: Lake, name: str) -> None:
         self._lake, self._name = lake, name
+
+    def maintainable(self) -> bool:
+        return True
 
     def data_files(self, within: object = None) -> list[DataFile]:  # noqa: ARG002 - statistics may always be missing
         return self._lake.files(self._name)
@@ -196,20 +207,56 @@ def _own(name: str) -> str:
 
 
 def _columns(name: str, row: Any) -> dict[str, Any]:
-    """A row by the columns that retention reads."""
+    """A row by the columns that retention and an erasure read."""
     if name == "batches":
         return batch_columns(row)
     time = {_TIMES[name]: row.store if hasattr(row, "store") else row.at * 1000}
     if name == "rejected":
-        about = f'{{"queue_id":{row.row.queue},"queue_offset":{row.row.offset},'
-        return {"source": "op" if isinstance(row.row, Op) else "half", "raw": about, **time}
+        of, more = row.row, "" if isinstance(row.row, Op) else f',"keys":"{key_of(row.row)}","tags":"{row.row.body}"'
+        named = f'"transaction_id":"{name_of(of.transaction)}","producer_group":"{of.group}"{more}}}'
+        raw = None if of[7:8] == (NOTHING,) else f'{{"queue_id":{of.queue},"queue_offset":{of.offset},{named}'
+        erased = {"erased_at": None if raw else EPOCH}
+        return {"source": "op" if isinstance(of, Op) else "half", "raw": raw, **time, **erased}
     half = "half_" if name == TOPIC else ""
     found = {f"{half}queue_id": row.queue, f"{half}queue_offset": row.offset, **time}
     if name == "decisions":
-        found |= {"state": row.state, "deliver_at": row.deliver_at * 1000 or None}
-    if name in ("half", "decisions"):
-        found |= {"transaction_id": str(row.transaction), "producer_group": str(row.group)}
-    return found
+        found |= {"batch_id": row.batch, "state": row.state, "deliver_at": row.deliver_at * 1000 or None}
+    if name == "deliveries":
+        found |= {"batch_id": row.batch}
+    found |= {"transaction_id": name_of(row.transaction), "producer_group": str(row.group)}
+    return found | (_content(row) if hasattr(row, "body") else {})
+
+
+def name_of(transaction: int) -> str:
+    """A transaction id."""
+    return f"tx-{transaction}"
+
+
+def key_of(row: Any) -> str:
+    """A message's key, which others have as well."""
+    return f"customer-{row.transaction % 3}"
+
+
+def _content(row: Any) -> dict[str, Any]:
+    if row.body == NOTHING:
+        return {"real_topic": "payments", "erased_at": EPOCH}
+    text = str(row.body)
+    named = {"keys": f"{key_of(row)} {text}", "tags": text, "properties": [("customer", key_of(row))]}
+    return {"real_topic": "payments", "body": text.encode(), **named}
+
+
+def _emptied(row: Row, columns: Mapping[str, Any]) -> Row:
+    """A row as an erasure leaves it: ``columns``."""
+    place, there = row
+    left = [columns.get(name) for name in (*CONTENT, "raw") if columns.get(name) is not None]
+    is_erased = columns["erased_at"] is not None
+    assert is_erased != bool(left), f"{there} is erased in part: {columns}"
+    if not is_erased:
+        return row
+    if isinstance(there, Rejected):
+        assert isinstance(there.row, Half), f"{there} is not known any more, and a rebuild would take it"
+        return place, there._replace(row=there.row._replace(body=NOTHING))
+    return place, there._replace(body=NOTHING)
 
 
 def batch_columns(row: Batch) -> dict[str, Any]:

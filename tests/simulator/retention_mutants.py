@@ -12,7 +12,10 @@ from simulator.mutants import broken_module
 #: what is wrong -> (as it stands, as it should not): in ended_transactions.py
 _RULES: dict[str, tuple[str, str]] = {
     "scheduled ones are not owed": ('found.filter(pc.greater_equal(over, found.column("due_sum")))', "found"),
-    "ended since the horizon": ('decisions.filter(pc.less(decisions.column("decided_at"), horizon))', "decisions"),
+    "ended since the horizon": (
+        'old = decisions.filter(pc.less(decisions.column("decided_at"), horizon))',
+        "old = decisions",
+    ),
     "rows of what is owed": ('list(KEY), join_type="left anti"))\n\n\ndef _mask', "list(KEY)))\n\n\ndef _mask"),
 }
 #: likewise in row_retention.py

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from checkback.reconcile.records.segment_records import Kind
 from checkback.reconcile.segment import Rules
+from simulator.erasure import Wanted
 from simulator.producers import COMMIT, NO_ANSWER, NOBODY, OUTCOMES, UNKNOWN, Transaction
 from simulator.promises import Promises
 from simulator.rebuild import POINTS
@@ -17,6 +18,7 @@ from simulator.steps import (
     Consume,
     Decide,
     Drain,
+    Erase,
     LandCancel,
     LandHalves,
     LandJunk,
@@ -55,6 +57,11 @@ class Scenario:
         """Is the checkpoint built anew in it?"""
         return any(isinstance(step, LoseCheckpoint) for step in self.steps)
 
+    @property
+    def erased(self) -> bool:
+        """Is anything erased in it?"""
+        return any(isinstance(step, Erase) for step in self.steps)
+
     def world(self) -> World:
         """As it is in the beginning."""
         return World(self.rules, self.transactions)
@@ -64,8 +71,8 @@ class Scenario:
         return Promises(world)
 
 
-def scenario(seed: int, ages: bool = True) -> Scenario:
-    """The scenario of a seed; always the same. ``ages``: some have retention."""
+def scenario(seed: int, ages: bool = True, erases: bool = True) -> Scenario:
+    """The scenario of a seed; always the same. ``ages``: some have retention. ``erases``: some have erasures."""
     random = Random(seed)
     rules = Rules(
         _TIMEOUT,
@@ -84,10 +91,11 @@ def scenario(seed: int, ages: bool = True) -> Scenario:
     for _ in range(random.choice([0, 0, 0, 1, 2, 3])):
         at = random.randrange(len(happens) + 1)
         happens[at:at] = restart_steps(random, rules)
-    aged = Random(f"aged {seed}")
-    if not ages or rules.max_age == _FOR_EVER or aged.random() < 0.4:
-        return Scenario(rules, transactions, tuple(happens))
-    return Scenario(rules, transactions, tuple(age(aged, happens, len(transactions))), aged=True)
+    aged, erased = Random(f"aged {seed}"), Random(f"erased {seed}")
+    is_aged = ages and rules.max_age < _FOR_EVER and aged.random() >= 0.4
+    happens = age(aged, happens, len(transactions)) if is_aged else happens
+    happens = with_erasures(erased, happens) if erases else happens
+    return Scenario(rules, transactions, tuple(happens), is_aged)
 
 
 def with_retention(random: Random, happens: list[Any]) -> list[Any]:
@@ -104,6 +112,20 @@ def with_retention(random: Random, happens: list[Any]) -> list[Any]:
     for _ in range(random.randrange(5)):
         reads = Consume(random.choice([1, 2, 99]), random.choice([0, 1, 99]), random.random() < 0.3)
         found.insert(random.randrange(len(found) + 1), reads)
+    return found
+
+
+def with_erasures(random: Random, happens: list[Any], cancels: bool = True) -> list[Any]:
+    """These steps with erasures, mostly late, and some given again. ``cancels``: some end what is owed first."""
+    found = list(happens)
+    for _ in range(random.choice([0, 1, 1, 2, 3])):
+        transaction = random.choice([10, 10, 11, 11, 12, 13, 110, 111])
+        named = random.choice([(transaction, None), (None, f"customer-{random.randrange(3)}")])
+        wanted = Wanted(*named, random.choice([None, None, None, 1, 2]))
+        for _ in range(random.choice([1, 1, 2])):
+            crash = random.randrange(4) if random.random() < 0.3 else None
+            run = Erase(wanted, random.choice([1, 2, 4, 99]), crash, cancels and random.random() < 0.3)
+            found.insert(random.randrange(len(found) // 3, len(found) + 1), run)
     return found
 
 

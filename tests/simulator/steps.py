@@ -9,6 +9,7 @@ from checkback.reconcile.records.segment_records import NOT_STATED, Kind, Source
 from simulator.tables import Half, Op
 
 if TYPE_CHECKING:
+    from simulator.erasure import Wanted
     from simulator.world import World
 
 #: nobody waits until everything is forgotten (rule 3), unless max_age is short
@@ -50,11 +51,10 @@ class LandHalves(NamedTuple):
         keys = {world.producers.transactions[sent.transaction].key for sent in self.sent}
         store = world.stored_half(keys)
         halves = []
-        for number, sent in enumerate(self.sent):
+        for sent in self.sent:
             of = world.producers.transactions[sent.transaction]
             name = of.transaction + 100 if sent.other else of.transaction
-            body = len(world.tables.landed["half"]) + number
-            named = of.group, name, body
+            named = of.group, name, world.new_body()
             delay = max(1, world.clock + sent.at) if sent.at else -sent.delay
             born = world.clock - sent.ago
             halves.append(Half(of.queue, of.offset, store, born, sent.immunity, *named, delay, sent.committed))
@@ -202,6 +202,18 @@ class Retain(NamedTuple):
         world.retain(self.history, self.topics, self.size, self.crash)
 
 
+class Erase(NamedTuple):
+    """An operator erases messages, in files of ``size`` rows; ``cancel``: what has not ended is ended first."""
+
+    wanted: Wanted
+    size: int
+    crash: int | None
+    cancel: bool
+
+    def apply(self, world: World) -> None:
+        world.erase(self.wanted, self.size, self.crash, self.cancel)
+
+
 class Consume(NamedTuple):
     """A consumer reads some batches, old ones as runs; it may die before it stores its position."""
 
@@ -226,5 +238,6 @@ Step = (
     | Drain
     | LoseCheckpoint
     | Retain
+    | Erase
     | Consume
 )

@@ -8,10 +8,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
+#: body of a message whose content was erased
+NOTHING = -1
+
+
 class Half(NamedTuple):
     """A row of `half`. born and immunity in ms, store in µs; group and transaction are their hashes.
 
-    delay as in an EVENT. committed: without a transaction.
+    body: what stands for the content, in all tables. delay as in an EVENT. committed: without a transaction.
     """
 
     queue: int
@@ -75,6 +79,8 @@ class Published(NamedTuple):
 
     queue: int
     offset: int
+    group: int
+    transaction: int
     body: int
     at: int
     batch: int
@@ -85,6 +91,8 @@ class Discarded(NamedTuple):
 
     queue: int
     offset: int
+    group: int
+    transaction: int
     body: int
     reason: str
     times: int
@@ -150,8 +158,8 @@ NAMES = (
 class Tables:
     """Rows by table, and Delta's transaction identifiers.
 
-    ``landed``: all rows there ever were, as a stream reads them. ``rows``: those that are left, and ``places`` where in
-    ``landed`` each was. ``removals``: commits of retention.
+    ``landed``: all rows there ever were, as a stream reads them. ``rows``: those that are left, as they are now, and
+    ``places`` where in ``landed`` each was. ``removals``: commits of retention and erasures.
     """
 
     def __init__(self) -> None:
@@ -176,7 +184,7 @@ class Tables:
         return [row for row, at in zip(self.rows[name], self.places[name], strict=True) if at < place]
 
     def keep(self, name: str, kept: Sequence[tuple[int, Any]], versions: Mapping[str, int]) -> None:
-        """A commit of retention: what is left, places and rows; and transaction identifiers."""
+        """A commit that removes or empties rows: what is left, places and rows; and transaction identifiers."""
         self.places[name] = [place for place, _ in kept]
         self.rows[name] = [row for _, row in kept]
         self._versions |= {(name, app): version for app, version in versions.items()}

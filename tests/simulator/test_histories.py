@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from checkback.maintain import erasure as erasures
 from checkback.maintain import row_retention
+from simulator.erasure_mutants import ERASURES, broken_erasure
 from simulator.history import happen, report, shorter
 from simulator.mutants import (
     ENGINES,
@@ -48,6 +50,9 @@ _FINDS = {
     "looked up by numbers alone": 185,
     "messages of a batch under way": 80000534,
     "rejected ops decide": 1322,
+    "decisions of a batch under way": 359,
+    "deliveries of a batch under way": 709,
+    "as of the last batch's time": 200128,
 }
 
 
@@ -56,18 +61,21 @@ def _first_broken(
     engine: type[Reconcile] = Reconcile,
     rebuild: type[Rebuild] | None = None,
     retention: ModuleType | None = None,
+    erasure: ModuleType | None = None,
 ) -> tuple[int, str]:
     """The seed of the first history that breaks a promise, and which.
 
-    Of a ``rebuild`` or ``retention``: among those that have one.
+    Of a ``rebuild``, ``retention`` or ``erasure``: among those that have one.
     """
     for seed in (_FINDS.get(fault, 1), *range(1, _PATIENCE)):
-        plan = scenario(seed, ages=retention is not None)
+        plan = scenario(seed, retention is not None or erasure is not None, erasure is not None)
         if rebuild is not None and not plan.rebuilt:
             continue
         if retention is not None and not plan.aged:
             continue
-        broken = happen(plan, engine, rebuild or Rebuild, retention or row_retention).broken
+        if erasure is not None and not plan.erased:
+            continue
+        broken = happen(plan, engine, rebuild or Rebuild, retention or row_retention, erasure or erasures).broken
         if broken:
             return seed, broken
     raise AssertionError(f"the fault was not found in {_PATIENCE} histories")
@@ -114,6 +122,11 @@ def test_fault_in_what_is_restored_is_found(fault: str) -> None:
 @pytest.mark.parametrize("fault", RETENTIONS)
 def test_fault_in_retention_is_found(fault: str) -> None:
     print(f"{fault}: history {' '.join(map(str, _first_broken(fault, retention=broken_retention(fault))))}")
+
+
+@pytest.mark.parametrize("fault", ERASURES)
+def test_fault_in_an_erasure_is_found(fault: str) -> None:
+    print(f"{fault}: history {' '.join(map(str, _first_broken(fault, erasure=broken_erasure(fault))))}")
 
 
 @pytest.mark.parametrize("fault", ENGINES)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from checkback.maintain import erasure as erasures
 from checkback.maintain import row_retention
-from simulator import retention
+from checkback.reconcile.records.segment_records import Kind, Source
+from simulator import erasure, retention
 from simulator.check import Check
 from simulator.consumers import GROUP, Consumer
 from simulator.producers import Producers
@@ -14,9 +16,10 @@ from simulator.reconcile import CrashError, Reconcile
 from simulator.tables import Half, Op, Tables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from checkback.reconcile.segment import Rules
+    from simulator.erasure import Wanted
     from simulator.producers import Transaction
 
 #: rounds after which a history must have come to its end
@@ -45,7 +48,15 @@ class World:
         self.consumer = Consumer(self.tables)
         self.aged = False
         self.set_back = 0
-        self._landings = 0
+        self.erasure = erasures
+        #: of each erasure what was wanted, and whether it is done; refused = None
+        self.erasures: list[tuple[Wanted, bool | None]] = []
+        self._landings = self._bodies = 0
+
+    def new_body(self) -> int:
+        """The body of another message."""
+        self._bodies += 1
+        return self._bodies
 
     def stored(self, after: int = -1) -> int:
         """The store_timestamp (µs) of what lands now: no two landings have the same. At least ``after`` + 1."""
@@ -92,6 +103,9 @@ class World:
         """
         if self._refused():
             return False
+        query = self.reconcile
+        if query.under_way and any(row.at > query.offsets[-1].time for row in self.tables.rows["batches"]):
+            topics = None  # nor is a batch from before the clock was set back under way for longer than these last
         settings = retention.settings_of(history + self.set_back, self.reconcile.rules.max_age, topics)
         unread = {GROUP: self.consumer.unread}
         try:
@@ -101,6 +115,25 @@ class World:
             self.tell(f"retention with a history of {settings.history()}: CRASH {error}")
             return False
         return True
+
+    def erase(self, wanted: Wanted, size: int, crash: int | None, cancel: bool) -> None:
+        """`erase`; ``cancel``: what is owed is ended first, and another one is to follow."""
+        try:
+            owed = erasure.erase(self.tables, wanted, self.clock, size, crash, self.erasure)
+        except CrashError as error:
+            self.tell(f"erasure of {wanted}: CRASH {error}")
+            self.erasures.append((wanted, False))
+            return
+        self.tell(f"erasure of {wanted}: {owed or 'done'}")
+        self.erasures.append((wanted, None if owed else True))
+        if cancel:
+            self.land_ops([self._end(row) for row in owed])
+
+    def _end(self, owed: Mapping[str, Any]) -> Op:
+        """An operator's op that ends it."""
+        kind = {"pending": Kind.ROLLBACK, "scheduled": Kind.CANCEL}[owed["state"]]
+        named = int(owed["producer_group"]), int(owed["transaction_id"].removeprefix("tx-"))
+        return Op(owed["queue_id"], owed["queue_offset"], kind, Source.OPERATOR, self.stored(), self.clock, *named)
 
     def land_ops(self, ops: Sequence[Op]) -> None:
         """Append to `op`."""
