@@ -25,7 +25,7 @@ from gateway.process import half as sent
 from gateway.process import rows as gateway_rows
 from gateway.services import SlowHistory, code, half_sent, with_service
 from maintain.fixtures import files_of, maintained, rows_of
-from maintain.test_row_retention import HORIZON, figures, lake, settings_of
+from maintain.test_row_retention import HORIZON, Killed, _kill_at, figures, lake, settings_of
 from support.examples import fewer
 from support.stories import DONE, Row, Transaction, batch, checkpoint, in_batches, ms, write
 
@@ -153,6 +153,20 @@ def test_file_is_rewritten_once_half_of_its_bodies_are_over(tmp_path: Path) -> N
         seen.append((sum(empty(row) for row in rows_of(tmp_path, "half")), files != files_of(tmp_path, "half")))
     younger = [(5, True), (5, False), (5, False), (8, True), (9, True), (10, True), (10, False)]
     assert seen == [(0, False), (0, False), *younger]
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_run_that_breaks_off_is_continued(tmp_path: Path, made: bool) -> None:
+    """Before or after the commit, which empties and says so."""
+    settings = written(tmp_path, committed(20, 14, 8, 2), "half")
+    with pytest.MonkeyPatch.context() as patch:
+        _kill_at(patch, 0, made)
+        with pytest.raises(Killed):
+            maintained(settings_of(tmp_path, history=None, bodies="10d"), ms(DONE))
+    assert sum(map(empty, rows_of(tmp_path, "half"))) == (2 if made else 0)
+    assert not any(report.broken for report in both_audits(settings))
+    maintained(settings, ms(DONE))
+    assert sum(map(empty, rows_of(tmp_path, "half"))) == 2
 
 
 def test_bodies_stay_while_a_retry_is_compared() -> None:

@@ -180,8 +180,10 @@ def erased(rows: pa.Table, mask: Mask, at: pa.Scalar) -> pa.Table:
 
 def emptied(rows: pa.Table, name: str, mask: Mask) -> pa.Table:
     """The rows with nulls in a column of those of the mask."""
-    places = pa.array(np.arange(rows.num_rows), mask=mask)
-    return rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), rows.column(name).take(places))
+    field = rows.schema.field(name)
+    # Not by `take`, which joins the chunks: bodies may be more than one can hold.
+    left = pc.if_else(pa.array(mask), pa.scalar(None, field.type), rows.column(name))
+    return rows.set_column(rows.schema.get_field_index(name), field, left)
 
 
 def _origin(properties: Iterable[tuple[str, str]] | None) -> list[tuple[str, str]] | None:
