@@ -67,6 +67,49 @@ def test_message_sent_again_is_stored_once(tmp_path: Path) -> None:
     assert [row["transaction_id"] for row in rows(tmp_path, "half")] == ["A", "B"]
 
 
+def test_says_whose_transactions_nobody_is_asked_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Once for each group."""
+
+    async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
+        client = Client(channel)
+        for topic in (TOPIC, "stock", TOPIC):
+            await client.half(topic)
+
+    here, elsewhere = "http://127.0.0.1:8900/v1/rocketmq/check", "http://127.0.0.1:1/check"
+    with_clients(tmp_path, act, {"orders": {"endpoints": [elsewhere]}, "stock": {"endpoints": [elsewhere, here]}})
+    told = [record.getMessage() for record in caplog.records if record.name == "checkback.gateway"]
+    assert told == [
+        "checks of orders do not come to a gateway: name its /v1/rocketmq/check in producers.orders.endpoints"
+    ]
+
+
+def test_messages_of_two_clients_with_one_id(tmp_path: Path) -> None:
+    """Containers have the same network card and process id, of which ids are made: neither's message is lost."""
+
+    async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
+        one, two = Client(channel, "one"), Client(channel, "two")
+        async with one.stream(), two.stream() as stream:
+            first, second, again = [await each.half(message_id="A") for each in (one, two, two)]
+            assert [(half.message_id, half.offset) for half in (first, second, again)] == [("A", 0), ("A", 1), ("A", 1)]
+            (_, half) = await landed(tmp_path, 2)
+            reply = asyncio.create_task(server.bridge.reply(check((0, 1), half["transaction_id"]), {}))
+            command = await stream.check()
+            assert command.message.system_properties.message_id == "A"
+            assert (await two.end(command.transaction_id, ROLLBACK)).code == Code.OK
+            assert json.loads((await reply)[1])["transaction_id"] == half["transaction_id"]
+            assert (await one.end(first.transaction_id, COMMIT)).code == Code.OK
+
+    with_clients(tmp_path, act)
+    assert [row["state"] for row in rows(tmp_path, "op")] == ["COMMIT", "ROLLBACK"]
+
+
+async def landed(root: Path, count: int) -> list[dict[str, Any]]:
+    """The half messages, once so many are in the table."""
+    while len(found := rows(root, "half")) < count:
+        await asyncio.sleep(0)
+    return found
+
+
 @pytest.mark.parametrize(("first", "second"), [(COMMIT, ROLLBACK), (ROLLBACK, COMMIT)])
 def test_second_end_of_a_transaction(tmp_path: Path, first: int, second: int) -> None:
     """The same again is OK, the other one is told what stands: RocketMQ answers 50001 to both."""

@@ -7,8 +7,12 @@ from typing import Any
 from checkback.gateway.rocketmq.authentication import Caller
 from checkback.gateway.rocketmq.streams import STREAMS_MAX, TOPICS_MAX, Stream, Streams
 
-PLACE = (0, 7)
+ID = "01AB"
 GROUP_OF = {"orders": "shop", "refunds": "shop", "stock": "stock"}
+
+
+def group_of(topic: str) -> str:
+    return GROUP_OF.get(topic, topic)
 
 
 async def no_send(_: Any) -> None:
@@ -21,14 +25,14 @@ def stream(client_id: str, groups: frozenset[str] | None = None) -> Stream:
 
 def asked(streams: Streams, topic: str = "orders", group: str = "shop") -> list[str]:
     """The clients, in their order; the first is asked."""
-    found = streams.to_ask(PLACE, group, topic, lambda name: GROUP_OF.get(name, name))
+    found = streams.to_ask(group, topic, ID)
     if found:
         streams.turn(found[0])
     return [one.client_id for one in found]
 
 
 def of(**topics: str) -> Streams:
-    streams = Streams()
+    streams = Streams(group_of)
     for client_id, topic in topics.items():
         streams.add(stream(client_id), [topic])
     return streams
@@ -46,14 +50,14 @@ def test_equals_take_turns() -> None:
 
 def test_sender_is_first_each_time() -> None:
     streams = of(a="orders", b="orders")
-    streams.sent("b", PLACE)
+    streams.sent("b", "shop", ID)
     assert [asked(streams) for _ in range(2)] == [["b", "a"], ["b", "a"]]
 
 
 def test_sender_is_asked_whose_settings_never_named_the_topic() -> None:
     """A RocketMQ server asks nobody."""
     streams = of(a="stock")
-    streams.sent("a", PLACE)
+    streams.sent("a", "shop", ID)
     assert asked(streams) == ["a"]
 
 
@@ -66,9 +70,9 @@ def test_topic_that_a_client_sends_to() -> None:
 
 def test_client_without_the_groups_credentials_is_not_asked() -> None:
     """It would see the message: neither by its Settings, nor under the sender's id."""
-    streams = Streams()
+    streams = Streams(group_of)
     streams.add(stream("a", frozenset({"stock"})), ["orders"])
-    streams.sent("a", PLACE)
+    streams.sent("a", "shop", ID)
     assert asked(streams) == []
     streams.add(stream("a", frozenset({"shop"})), [])
     streams.add(stream("a", frozenset({"stock"})), [])
@@ -76,20 +80,21 @@ def test_client_without_the_groups_credentials_is_not_asked() -> None:
 
 
 def test_last_stream_of_a_client_is_used() -> None:
-    streams, old, new = Streams(), stream("a"), stream("a")
+    streams, old, new = Streams(group_of), stream("a"), stream("a")
     streams.add(old, ["orders"])
     streams.add(new, [])
-    assert streams.to_ask(PLACE, "shop", "orders", GROUP_OF.__getitem__) == [new]
+    assert streams.to_ask("shop", "orders", ID) == [new]
     streams.remove(new)
-    assert streams.to_ask(PLACE, "shop", "orders", GROUP_OF.__getitem__) == [old]
+    assert streams.to_ask("shop", "orders", ID) == [old]
     streams.remove(old)
     assert len(streams) == 0
     assert asked(streams) == []
+    assert not streams._of_group
 
 
 def test_client_that_leaves_is_not_asked() -> None:
     """It cannot be sent away by one of other credentials that uses its id."""
-    streams = Streams()
+    streams = Streams(group_of)
     streams.add(stream("a", frozenset({"shop"})), ["orders"])
     streams.leave(Caller("a", frozenset({"stock"}), "", ""))
     assert asked(streams) == ["a"]
@@ -98,7 +103,7 @@ def test_client_that_leaves_is_not_asked() -> None:
 
 
 def test_memory_of_a_client_is_limited() -> None:
-    streams = Streams()
+    streams = Streams(group_of)
     assert [streams.add(stream("a"), []) for _ in range(STREAMS_MAX + 1)] == [True] * STREAMS_MAX + [False]
     for number in range(TOPICS_MAX + 1):
         streams.uses("a", str(number))
@@ -107,14 +112,14 @@ def test_memory_of_a_client_is_limited() -> None:
 
 
 def test_client_that_is_not_connected_takes_no_memory() -> None:
-    streams = Streams()
+    streams = Streams(group_of)
     streams.uses("a", "orders")
     streams.add(stream("a"), [])
     assert asked(streams) == []
 
 
 def test_listed_are_those_of_the_tokens_groups() -> None:
-    streams = Streams()
+    streams = Streams(group_of)
     for client_id, groups in (("a", frozenset({"shop"})), ("b", frozenset({"stock", "more"})), ("c", None)):
         streams.add(stream(client_id, groups), ["orders"])
 
@@ -124,3 +129,9 @@ def test_listed_are_those_of_the_tokens_groups() -> None:
     assert listed(None) == ["a", "b", "c"]
     assert listed(frozenset({"shop"})) == ["a", "c"]
     assert listed(frozenset({"more"})) == ["b", "c"]
+
+
+def test_sender_of_an_id_is_the_first() -> None:
+    streams = Streams(group_of)
+    assert [streams.sent(client_id, "shop", ID) for client_id in ("a", "a", "b")] == [None, None, "a"]
+    assert streams.sent("b", "stock", ID) is None

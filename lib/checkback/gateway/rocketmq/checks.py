@@ -14,11 +14,11 @@ from checkback.gateway.http.middleware import reply_of
 from checkback.gateway.problems import Problem
 from checkback.gateway.rocketmq.codes import IDENTITY, MD5, MessageType
 from checkback.gateway.rocketmq.interface import message
-from checkback.gateway.rocketmq.transaction_ids import Half
+from checkback.gateway.rocketmq.transaction_ids import Half, sent_as
 from checkback.messages.half import SHARDING_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from checkback.gateway.http.middleware import Reply
     from checkback.gateway.rocketmq.streams import Stream, Streams
@@ -62,11 +62,10 @@ class CheckBridge:
         streams: Streams,
         ids: TransactionIds,
         producers: Mapping[str, Producer],
-        group_of: Callable[[str], str],
         timeout_s: float,
     ) -> None:
-        """``group_of``: a topic's group; ``timeout_s``: check.timeout."""
-        self._streams, self._ids, self._group_of = streams, ids, group_of
+        """``timeout_s``: check.timeout."""
+        self._streams, self._ids = streams, ids
         self._secrets = {
             group: Webhook(producer.secret.get_secret_value())
             for group, producer in producers.items()
@@ -126,7 +125,7 @@ class CheckBridge:
     async def _asked(self, check: Check, future: asyncio.Future[str]) -> str | Problem:
         """The state that a client answers. Two clients are asked at most: a dead one's stream may look alive."""
         sent, left = False, self._timeout_s * _WHOLE
-        streams = self._streams.to_ask(check.half.place, check.producer_group, check.real_topic, self._group_of)
+        streams = self._streams.to_ask(check.producer_group, check.real_topic, check.transaction_id)
         command = message(
             "TelemetryCommand", recover_orphaned_transaction_command=command_of(check, self._ids) if streams else None
         )
@@ -160,7 +159,7 @@ def command_of(check: Check, ids: TransactionIds) -> Any:
     """RecoverOrphanedTransactionCommand of a check, with what a RocketMQ server states in it."""
     properties = dict(check.properties or {})
     group = properties.pop(SHARDING_KEY, "")
-    properties["__transactionId__"] = check.transaction_id
+    properties["__transactionId__"] = sent_as(check.transaction_id)
     properties["TRANSACTION_CHECK_TIMES"] = str(check.check_times)
     body = check.body or b""
     born = check.born_timestamp or 0
@@ -174,7 +173,7 @@ def command_of(check: Check, ids: TransactionIds) -> Any:
             "SystemProperties",
             tag=check.tags or "",
             keys=(check.keys or "").split(),
-            message_id=check.transaction_id,
+            message_id=sent_as(check.transaction_id),
             body_digest=message("Digest", type=MD5, checksum=digest),
             body_encoding=IDENTITY,
             message_type=int(MessageType.TRANSACTION),

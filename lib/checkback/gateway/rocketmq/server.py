@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import grpc
 
@@ -40,6 +41,11 @@ _OPTIONS = [
 ]
 
 
+def _leads_here(endpoint: str) -> bool:
+    """Is the endpoint a gateway's?"""
+    return urlsplit(endpoint).path == PATH
+
+
 class RocketMQServer:
     """Serves RocketMQ 5 producers. ``bridge``: answers the checks that `reconcile` posts."""
 
@@ -48,12 +54,12 @@ class RocketMQServer:
         mine, host = settings.gateway.rocketmq, settings.gateway.host
         producers = settings.producers
         group_of = topic_groups(mine.groups)
-        ids, self.streams = TransactionIds(producers), Streams()
+        ids, self.streams = TransactionIds(producers), Streams(group_of)
         #: clients' streams; as many other calls may be in flight
         most = settings.gateway.max_connections
         metrics.watch_clients(lambda: len(self.streams))
         timeout_s = settings.check.timeout.total_seconds()
-        self.bridge = CheckBridge(self.streams, ids, producers, group_of, timeout_s)
+        self.bridge = CheckBridge(self.streams, ids, producers, timeout_s)
         self._calls = MessagingService(
             service,
             metrics,
@@ -63,6 +69,7 @@ class RocketMQServer:
             self.bridge,
             group_of,
             most,
+            {name for name, one in producers.items() if any(map(_leads_here, one.endpoints))},
         )
         self._server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=2 * most)
         self._server.add_generic_rpc_handlers((self._calls.handler(),))

@@ -11,19 +11,19 @@ import grpc
 
 from checkback.gateway.health import now_ms
 from checkback.gateway.problems import Problem
+from checkback.gateway.rocketmq.checks import PATH
 from checkback.gateway.rocketmq.codes import PRODUCER, STATE_OF, Code, Refusal, refusal_of
 from checkback.gateway.rocketmq.interface import SERVICE, message, parser, serialized
 from checkback.gateway.rocketmq.messages import RefusedError, halves_of, refuse_topic
-from checkback.gateway.rocketmq.routes import route
+from checkback.gateway.rocketmq.replies import answered, route, server_settings, status_of
 from checkback.gateway.rocketmq.streams import Stream
-from checkback.gateway.rocketmq.transaction_ids import Half
+from checkback.gateway.rocketmq.transaction_ids import Half, apart, sent_as
 from checkback.messages.fields import MessageRejectedError, message_of
-from checkback.messages.limits import BODY_MAX
 from checkback.messages.names import is_group
 from checkback.messages.op import OpMessage, op_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 
     from checkback.gateway.metrics import Metrics
     from checkback.gateway.problems import Answer
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
     Call = Callable[[Any, Caller], Awaitable[Any]]
 
+#: groups of which is warned
+_WARNED_MAX = 100
 #: what consumers call: they read the topic's table
 _CONSUMERS = (
     "QueryAssignment",
@@ -65,12 +67,18 @@ class MessagingService:
         bridge: CheckBridge,
         group_of: Callable[[str], str],
         max_streams: int,
+        asked_here: Collection[str],
     ) -> None:
-        """``group_of``: a topic's producer group; ``max_streams``: of all clients."""
+        """``group_of``: a topic's producer group; ``max_streams``: of all clients.
+
+        ``asked_here``: the groups whose checks come to a gateway.
+        """
         self._service, self._metrics, self._credentials = service, metrics, credentials
         self._ids, self._streams, self._bridge, self._group_of = ids, streams, bridge, group_of
         self._closed = asyncio.Event()
         self._room = max_streams
+        self._asked_here = asked_here
+        self._warned: set[str] = set()
 
     def close(self) -> None:
         """End all streams: clients open new ones, at a gateway that serves."""
@@ -104,13 +112,13 @@ class MessagingService:
                 caller = self._caller(context)
                 response = await call(request, caller)
             except RefusedError as refused:
-                response = message(response_kind, status=_status(refused.refusal))
+                response = message(response_kind, status=status_of(refused.refusal))
             except asyncio.CancelledError:
                 raise
             except Exception as error:  # noqa: BLE001 - the client gets a status, the log the reason without the request
                 _log.error("a call failed: %s", type(error).__name__, exc_info=_log.isEnabledFor(logging.DEBUG))
                 failed = Refusal(Code.INTERNAL_SERVER_ERROR, "an error of the gateway; its log says more")
-                response = message(response_kind, status=_status(failed))
+                response = message(response_kind, status=status_of(failed))
             self._metrics.answered(f"rocketmq/{name}", response.status.code, time.perf_counter() - began)
             return response
 
@@ -141,38 +149,55 @@ class MessagingService:
     async def _heartbeat(self, _: Any, caller: Caller) -> Any:
         if caller.client_id not in self._streams:
             raise RefusedError(Code.UNRECOGNIZED_CLIENT_TYPE, "no settings of this client have come")
-        return _answered()
+        return answered()
 
     async def _terminate(self, _: Any, caller: Caller) -> Any:
         self._streams.leave(caller)
-        return _answered()
+        return answered()
 
     async def _not_served(self, _: Any, __: Caller) -> Any:
         raise RefusedError(*_NOT_SERVED)
 
     async def _receive(self, _: Any, __: Any) -> AsyncIterator[Any]:
-        yield message("AnyResponse", status=_status(_NOT_SERVED))
+        yield message("AnyResponse", status=status_of(_NOT_SERVED))
 
     async def _send(self, request: Any, caller: Caller) -> Any:
-        halves = halves_of(request.messages, self._group_of, now_ms())
+        halves = [self._own(half, caller) for half in halves_of(request.messages, self._group_of, now_ms())]
         answers = await self._service.halves.take(halves, caller.groups)
         entries = [self._entry(half, answer, caller) for half, answer in zip(halves, answers, strict=True)]
         codes = {entry.status.code for entry in entries}
-        status = entries[0].status if len(codes) == 1 else _status(Refusal(Code.MULTIPLE_RESULTS, "see each"))
+        status = entries[0].status if len(codes) == 1 else status_of(Refusal(Code.MULTIPLE_RESULTS, "see each"))
         return message("SendMessageResponse", status=status, entries=entries)
+
+    def _own(self, half: StoredHalf, caller: Caller) -> StoredHalf:
+        """The message, apart from one that another client has sent under the same message id."""
+        if self._service.tokens.refused(half.producer_group, caller.groups) is not None:
+            return half  # it will be refused
+        if self._streams.sent(caller.client_id, half.producer_group, half.transaction_id) is None:
+            return half
+        renamed = half._replace(transaction_id=apart(half.transaction_id, caller.client_id))
+        self._streams.sent(caller.client_id, renamed.producer_group, renamed.transaction_id)
+        return renamed
 
     def _entry(self, half: StoredHalf, answer: Answer, caller: Caller) -> Any:
         if isinstance(answer, Problem):
-            return message("SendResultEntry", status=_status(refusal_of(answer)), message_id=half.transaction_id)
+            return message("SendResultEntry", status=status_of(refusal_of(answer)))
         place = answer["queue_id"], answer["queue_offset"]
-        transaction_id = half.transaction_id
+        message_id = transaction_id = sent_as(half.transaction_id)
         if not half.committed:
+            self._warn(half.producer_group)
             transaction_id = self._ids.of(Half(*place, half.producer_group, half.transaction_id), half.real_topic)
-            self._streams.sent(caller.client_id, place)
         self._streams.uses(caller.client_id, half.real_topic)
         status = message("Status", code=Code.OK, message="OK")
-        named = {"message_id": half.transaction_id, "transaction_id": transaction_id, "offset": place[1]}
+        named = {"message_id": message_id, "transaction_id": transaction_id, "offset": place[1]}
         return message("SendResultEntry", status=status, **named)
+
+    def _warn(self, group: str) -> None:
+        """Say once that nobody will be asked about the group's transactions."""
+        if group in self._asked_here or group in self._warned or len(self._warned) >= _WARNED_MAX:
+            return
+        self._warned.add(group)
+        _log.warning("checks of %s do not come to a gateway: name its %s in producers.%s.endpoints", group, PATH, group)
 
     async def _end(self, request: Any, caller: Caller) -> Any:
         topic = request.topic.name
@@ -188,14 +213,13 @@ class MessagingService:
         state = STATE_OF.get(request.resolution)
         if state is None:
             self._bridge.ended(half.place, "UNKNOWN")
-            return _answered()
+            return answered()
         answer = await self._ended(half, state, caller)
         # Also if it was refused: the check's answer is what the client says, and the first op stands.
         self._bridge.ended(half.place, state)
         if isinstance(answer, Problem):
             raise RefusedError(*refusal_of(answer))
-        self._streams.ended(half.place)
-        return _answered()
+        return answered()
 
     async def _ended(self, half: Half, state: str, caller: Caller) -> Answer:
         named = {"transaction_id": half.message_id, "producer_group": half.producer_group, "state": state}
@@ -211,7 +235,7 @@ class MessagingService:
         try:
             caller = self._caller(context)
         except RefusedError as refused:
-            await context.write(message("TelemetryCommand", status=_status(refused.refusal)))
+            await context.write(message("TelemetryCommand", status=status_of(refused.refusal)))
             return
         turn = asyncio.Lock()
 
@@ -245,32 +269,9 @@ class MessagingService:
         mine = [topic for topic in topics if stream.may_answer(self._group_of(topic))]
         if not self._streams.add(stream, mine):
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the client has too many streams")
-        await stream.send(message("TelemetryCommand", status=_answered().status, settings=_server_settings(settings)))
-
-
-def _server_settings(settings: Any) -> Any:
-    """The client's Settings, with what the server decides. Without a backoff_policy Java's client does not start."""
-    answered = message("Settings")
-    answered.CopyFrom(settings)
-    backoff = answered.backoff_policy
-    backoff.max_attempts = 3
-    backoff.exponential_backoff.initial.nanos = 10_000_000
-    backoff.exponential_backoff.max.seconds = 1
-    backoff.exponential_backoff.multiplier = 2
-    answered.publishing.max_body_size = BODY_MAX
-    answered.publishing.validate_message_type = True
-    answered.metric.on = False
-    return answered
+        await stream.send(message("TelemetryCommand", status=answered().status, settings=server_settings(settings)))
 
 
 def _seen(task: asyncio.Future[Any]) -> None:
     if not task.cancelled():
         task.exception()
-
-
-def _answered() -> Any:
-    return message("AnyResponse", status=message("Status", code=Code.OK, message="OK"))
-
-
-def _status(refusal: Refusal) -> Any:
-    return message("Status", code=int(refusal.code), message=refusal.message)

@@ -16,11 +16,9 @@ if TYPE_CHECKING:
     from checkback.gateway.authentication import Groups
     from checkback.gateway.rocketmq.authentication import Caller
 
-    Place = tuple[int, int]
-
 #: the route of `Streams.connected`
 CLIENTS = "/v1/rocketmq/clients"
-#: topics of a client; streams of one; half messages whose senders are known
+#: topics of a client; streams of one; messages whose senders are known
 TOPICS_MAX, STREAMS_MAX, SENDERS_MAX = 1000, 8, 100_000
 
 
@@ -45,82 +43,107 @@ class Stream:
         return self.caller.groups is None or group in self.caller.groups
 
 
-class Streams:
-    """The streams by client. A client that reconnects may have several for a while: the last is used."""
+@dataclass(eq=False)
+class _Client:
+    """``streams``: a client that reconnects may have several for a while; the last is used.
 
-    def __init__(self) -> None:
-        self._of: dict[str, list[Stream]] = {}
-        #: by client, the topics that its Settings name, and those that it sends to
-        self._topics: dict[str, dict[str, None]] = {}
-        self._senders: OrderedDict[Place, str] = OrderedDict()
+    ``topics``: those that its Settings name, and those that it sends to.
+    """
+
+    streams: list[Stream] = field(default_factory=list)
+    topics: dict[str, None] = field(default_factory=dict)
+
+    def stream_for(self, group: str) -> Stream | None:
+        """The stream to ask about a message of the group; None = the client may not answer."""
+        return next((stream for stream in reversed(self.streams) if stream.may_answer(group)), None)
+
+
+class Streams:
+    """The streams, by client and by producer group."""
+
+    def __init__(self, group_of: Callable[[str], str]) -> None:
+        """``group_of``: a topic's producer group."""
+        self._group_of = group_of
+        self._clients: dict[str, _Client] = {}
+        #: by group, the ids of its clients, and with how many topics
+        self._of_group: dict[str, dict[str, int]] = {}
+        #: by group and transaction id
+        self._senders: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._turns = count(1)
 
     def __len__(self) -> int:
-        return len(self._of)
+        return len(self._clients)
 
     def __contains__(self, client_id: str) -> bool:
-        return client_id in self._of
+        return client_id in self._clients
 
     def add(self, stream: Stream, topics: Iterable[str]) -> bool:
         """A client has sent its Settings over this stream, maybe again. False: it has too many streams."""
-        mine = self._of.setdefault(stream.client_id, [])
-        if stream not in mine:
-            if len(mine) >= STREAMS_MAX:
+        client = self._clients.setdefault(stream.client_id, _Client())
+        if stream not in client.streams:
+            if len(client.streams) >= STREAMS_MAX:
                 return False
-            mine.append(stream)
+            client.streams.append(stream)
         for topic in topics:
             self.uses(stream.client_id, topic)
         return True
 
     def remove(self, stream: Stream) -> None:
         """The stream has ended."""
-        mine = self._of.get(stream.client_id, [])
-        if stream in mine:
-            mine.remove(stream)
-            if not mine:
-                del self._of[stream.client_id]
-                self._topics.pop(stream.client_id, None)
+        client = self._clients.get(stream.client_id)
+        if client is None or stream not in client.streams:
+            return
+        client.streams.remove(stream)
+        if client.streams:
+            return
+        del self._clients[stream.client_id]
+        for topic in client.topics:
+            group = self._group_of(topic)
+            members = self._of_group[group]
+            members[stream.client_id] -= 1
+            if not members[stream.client_id]:
+                del members[stream.client_id]
+            if not members:
+                del self._of_group[group]
 
     def leave(self, caller: Caller) -> None:
         """The client says that it ends: it is asked no more."""
-        for stream in [one for one in self._of.get(caller.client_id, []) if one.caller.groups == caller.groups]:
+        client = self._clients.get(caller.client_id, _Client())
+        for stream in [one for one in client.streams if one.caller.groups == caller.groups]:
             self.remove(stream)
 
     def uses(self, client_id: str, topic: str) -> None:
         """The client sends to the topic. Its Settings may never say so: clients write them every five minutes."""
-        if client_id in self._of:
-            topics = self._topics.setdefault(client_id, {})
-            if len(topics) < TOPICS_MAX:
-                topics[topic] = None
+        client = self._clients.get(client_id)
+        if client is None or topic in client.topics or len(client.topics) >= TOPICS_MAX:
+            return
+        client.topics[topic] = None
+        members = self._of_group.setdefault(self._group_of(topic), {})
+        members[client_id] = members.get(client_id, 0) + 1
 
-    def sent(self, client_id: str, place: Place) -> None:
-        """The client has sent the half message at this place."""
-        self._senders[place] = client_id
+    def sent(self, client_id: str, group: str, transaction_id: str) -> str | None:
+        """The client sends a message under this id. Returns who has sent one under it before; None = nobody."""
+        before = self._senders.setdefault((group, transaction_id), client_id)
         if len(self._senders) > SENDERS_MAX:
             self._senders.popitem(last=False)
+        return None if before == client_id else before
 
-    def ended(self, place: Place) -> None:
-        """The half message there will not be asked about."""
-        self._senders.pop(place, None)
-
-    def to_ask(self, place: Place, group: str, topic: str, group_of: Callable[[str], str]) -> list[Stream]:
+    def to_ask(self, group: str, topic: str, transaction_id: str) -> list[Stream]:
         """The streams to ask about a half message, best first, one of each client.
 
         First that of the client that sent it, then those of the topic, then others of the group; of equals the one that
         was asked longest ago.
         """
-        sender = self._senders.get(place)
+        sender = self._senders.get((group, transaction_id))
+        ids = dict.fromkeys(() if sender is None or sender not in self else (sender,))
+        ids |= dict.fromkeys(self._of_group.get(group, ()))
+        clients = {client_id: self._clients[client_id] for client_id in ids}
+        found = [stream for client in clients.values() if (stream := client.stream_for(group)) is not None]
 
         def rank(stream: Stream) -> tuple[int, int]:
-            nearness = 0 if stream.client_id == sender else 1 if topic in self._topics_of(stream) else 2
-            return nearness, stream.asked
+            of_topic = topic in clients[stream.client_id].topics
+            return 0 if stream.client_id == sender else 1 if of_topic else 2, stream.asked
 
-        found = [
-            stream
-            for client_id, streams in self._of.items()
-            if (stream := next((one for one in reversed(streams) if one.may_answer(group)), None)) is not None
-            and (client_id == sender or any(group_of(one) == group for one in self._topics_of(stream)))
-        ]
         return sorted(found, key=rank)
 
     def turn(self, stream: Stream) -> None:
@@ -128,12 +151,11 @@ class Streams:
         stream.asked = next(self._turns)
 
     def connected(self, groups: Groups) -> dict[str, Any]:
-        """The clients that may act for one of these groups (None: all), with their topics; ``since``: ms."""
+        """The clients that may act for one of these groups (None: all), with their topics; ``connected_at``: ms."""
         shown = [
-            stream
-            for streams in self._of.values()
-            for stream in streams[-1:]
-            if groups is None or any(map(stream.may_answer, groups))
+            (client.streams[-1], client.topics)
+            for client in self._clients.values()
+            if groups is None or any(map(client.streams[-1].may_answer, groups))
         ]
         return {
             "clients": [
@@ -143,14 +165,8 @@ class Streams:
                     "version": stream.caller.version,
                     "address": stream.peer,
                     "connected_at": stream.since,
-                    "topics": sorted(self._topics_of(stream)),
+                    "topics": sorted(topics),
                 }
-                for stream in sorted(shown, key=lambda stream: stream.since)
+                for stream, topics in sorted(shown, key=lambda one: one[0].since)
             ]
         }
-
-    def _topics_of(self, stream: Stream) -> dict[str, None]:
-        return self._topics.get(stream.client_id, _NONE)
-
-
-_NONE: dict[str, None] = {}

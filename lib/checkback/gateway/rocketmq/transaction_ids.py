@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from checkback.settings import Producer
 
 _VERSION = "1"
+_APART = "~"
+_RENAMED = re.compile(rf"{_APART}[0-9a-f]{{16}}\Z")
 #: bytes of the signature
 _SIGNATURE = 16
 #: Longest id, in characters: that of the longest group and message id, whose characters have at most 4 bytes each.
@@ -36,6 +39,20 @@ class Half(NamedTuple):
     def place(self) -> tuple[int, int]:
         """(queue_id, queue_offset)."""
         return self.queue_id, self.queue_offset
+
+
+def apart(message_id: str, client_id: str) -> str:
+    """The transaction id of a message whose message id another client has used.
+
+    Message ids are made of a network card's address, a process id, the second and a number: containers on two machines
+    have the same card and process, and so may have the same ids.
+    """
+    return f"{message_id}{_APART}{hashlib.sha256(client_id.encode()).hexdigest()[:16]}"
+
+
+def sent_as(transaction_id: str) -> str:
+    """The message id that the client has sent."""
+    return _RENAMED.sub("", transaction_id)
 
 
 class TransactionIds:
