@@ -118,7 +118,7 @@ def _figures(lake: AgedLake, age: str) -> None:
     for name in MEASURED:
         _figure(f"aged_{age}_{name}", lambda name=name: _seconds(_command(lake.root, name)))  # type: ignore[misc]
     _figure(f"aged_{age}_gateway", lambda: _gateway(lake.root))
-    _consumer(lake.root, "end", lake.published)
+    _consumer(lake.root, "end", -(-lake.published // TOPICS))
     runs = [_consumer(lake.root, "end", 0) for _ in range(ROUNDS)]
     seconds = [run[0] for run in runs]
     report(f"aged_{age}_consumer", statistics.median(seconds), "s", ROUNDS, peak_mb=max(round(run[1]) for run in runs))
@@ -158,7 +158,7 @@ class AgedLake(AnswerTables):
     def __init__(self, root: str, age: int) -> None:
         self.batches = scaled(BATCHES, least=2_000)
         each = MONTH * 1_000_000 // self.batches
-        super().__init__(root, transactions=0, pending=0, begin=time.time_ns() // 1000 - age * 1_000_000, each=each)
+        super().__init__(root, transactions=1 << 40, pending=0, begin=time.time_ns() // 1000 - age * 1_000_000, each=each)
         self.create()
         self.done = self.published = self.passed = 0
         self._counts: dict[int, int] = {}
