@@ -10,7 +10,7 @@ import pytest
 
 from simulator.producers import NO_ANSWER
 from simulator.scheduler import Scenario, scenario
-from simulator.steps import Ask, Drain, Erase, Restart, WaitForTimer
+from simulator.steps import Ask, Drain, Restart, WaitForTimer
 from simulator.world import World
 
 pytestmark = pytest.mark.slow
@@ -21,7 +21,7 @@ _HEALTHY, _DEAD = 1, 2
 
 def _alike(plan: Scenario) -> Scenario:
     """Without the steps that look at what all groups together have to do."""
-    steps = [step for step in plan.steps if not isinstance(step, WaitForTimer | Erase)]
+    steps = [step for step in plan.steps if not isinstance(step, WaitForTimer)]
     calm = [step._replace(crash=None) if isinstance(step, Ask | Drain) else step for step in steps]
     unlimited = [step._replace(max_checks=None) if isinstance(step, Restart) else step for step in calm]
     return replace(plan, steps=tuple(unlimited))
@@ -52,7 +52,7 @@ def test_dead_group_changes_nothing_for_the_other() -> None:
     first, compared = Random().randrange(1, 10**9), 0
     print(f"seeds from {first} on")
     for seed in range(first, first + _HISTORIES):
-        plan = _alike(scenario(seed))
+        plan = _alike(scenario(seed, ages=False, erases=False))  # these look at rows of all groups together
         expected = _of_healthy(plan)
         assert _of_healthy(_dead(plan)) == expected, seed
         compared += len(expected)
