@@ -158,7 +158,9 @@ class AgedLake(AnswerTables):
     def __init__(self, root: str, age: int) -> None:
         self.batches = scaled(BATCHES, least=2_000)
         each = MONTH * 1_000_000 // self.batches
-        super().__init__(root, transactions=1 << 40, pending=0, begin=time.time_ns() // 1000 - age * 1_000_000, each=each)
+        super().__init__(
+            root, transactions=1 << 40, pending=0, begin=time.time_ns() // 1000 - age * 1_000_000, each=each
+        )
         self.create()
         self.done = self.published = self.passed = 0
         self._counts: dict[int, int] = {}
