@@ -325,10 +325,9 @@ def test_hostile_bytes_harm_nobody_else(tmp_path: Path) -> None:
 
     async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
         client = Client(channel)
-        raw = channel.unary_unary(f"/{SERVICE}/SendMessage")
+        raw = channel.unary_unary(f"/{SERVICE}/SendMessage", None, parser("AnyResponse"))
         for content in (b"\xff" * 100, b"\x0a\xff\xff\xff\xff\x0f"):
-            with pytest.raises(grpc.aio.AioRpcError):
-                await raw(content, metadata=client.metadata)
+            assert (await raw(content, metadata=client.metadata)).status.code == Code.BAD_REQUEST
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await client.send(msg(body=b"z" * (5 << 20)))
         assert error.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -387,3 +386,18 @@ def test_streams_leave_room_for_other_calls(tmp_path: Path) -> None:
                 assert stream.answered.status.code == Code.OK
 
     with_clients(tmp_path, act)
+
+
+def test_request_that_does_not_come_holds_nothing(tmp_path: Path) -> None:
+    """Not longer than gateway.timeout; and not at all for who may not call."""
+
+    async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
+        server._calls._timeout_s = 0.1
+        for client, code in ((Client(channel, headers=signed("orders", TOKEN)), 40800), (Client(channel), 40100)):
+            open_ = channel.stream_unary(f"/{SERVICE}/SendMessage", serialized, parser("AnyResponse"))
+            call = open_(metadata=client.metadata)
+            assert (await call).status.code == code
+        call = open_(iter(()), metadata=signed("orders", TOKEN).items())
+        assert (await call).status.code == Code.BAD_REQUEST
+
+    with_clients(tmp_path, act, PRODUCERS)

@@ -69,6 +69,7 @@ class RocketMQServer:
             self.bridge,
             group_of,
             most,
+            settings.gateway.timeout.total_seconds(),
             {name for name, one in producers.items() if any(map(_leads_here, one.endpoints))},
         )
         self._server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=2 * most)

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from checkback.gateway.health import now_ms
 from checkback.gateway.problems import Problem
@@ -67,16 +68,17 @@ class MessagingService:
         bridge: CheckBridge,
         group_of: Callable[[str], str],
         max_streams: int,
+        timeout_s: float,
         asked_here: Collection[str],
     ) -> None:
-        """``group_of``: a topic's producer group; ``max_streams``: of all clients.
+        """``group_of``: a topic's producer group; ``max_streams``: of all clients; ``timeout_s``: to read a request.
 
         ``asked_here``: the groups whose checks come to a gateway.
         """
         self._service, self._metrics, self._credentials = service, metrics, credentials
         self._ids, self._streams, self._bridge, self._group_of = ids, streams, bridge, group_of
         self._closed = asyncio.Event()
-        self._room = max_streams
+        self._room, self._timeout_s = max_streams, timeout_s
         self._asked_here = asked_here
         self._warned: set[str] = set()
 
@@ -106,14 +108,16 @@ class MessagingService:
         return handler
 
     def _unary(self, name: str, request_kind: str, response_kind: str, call: Call) -> Any:
-        async def handle(request: Any, context: Any) -> Any:
+        """The handler of a call. It reads the request itself: who may not call, or does not send it, holds nothing."""
+
+        async def handle(_: Any, context: Any) -> Any:
             began = time.perf_counter()
             try:
                 caller = self._caller(context)
-                response = await call(request, caller)
+                response = await call(await self._request(context), caller)
             except RefusedError as refused:
                 response = message(response_kind, status=status_of(refused.refusal))
-            except asyncio.CancelledError:
+            except (asyncio.CancelledError, grpc.aio.UsageError):  # the client has gone
                 raise
             except Exception as error:  # noqa: BLE001 - the client gets a status, the log the reason without the request
                 _log.error("a call failed: %s", type(error).__name__, exc_info=_log.isEnabledFor(logging.DEBUG))
@@ -122,7 +126,19 @@ class MessagingService:
             self._metrics.answered(f"rocketmq/{name}", response.status.code, time.perf_counter() - began)
             return response
 
-        return grpc.unary_unary_rpc_method_handler(handle, parser(request_kind), serialized)
+        return grpc.stream_unary_rpc_method_handler(handle, parser(request_kind), serialized)
+
+    async def _request(self, context: Any) -> Any:
+        """Raises RefusedError if none comes in time."""
+        try:
+            request = await asyncio.wait_for(context.read(), self._timeout_s)
+        except asyncio.TimeoutError:
+            raise RefusedError(Code.REQUEST_TIMEOUT, "no request has come") from None
+        except DecodeError:
+            raise RefusedError(Code.BAD_REQUEST, "not a request of this call") from None
+        if request is grpc.aio.EOF:
+            raise RefusedError(Code.BAD_REQUEST, "there is no request")
+        return request
 
     def _caller(self, context: Any) -> Caller:
         """Raises RefusedError."""
