@@ -230,10 +230,15 @@ class AgedLake(AnswerTables):
             none | rules | {"application": "query", "check_jitter_ms": 0, "count_undelivered": True, "unpublished": 0}
         )
         columns = {name: pa.repeat(pa.scalar(value, schema.field(name).type), count) for name, value in same.items()}
-        offsets, names = np.arange(0, 2 * count + 1, 2).astype(np.int32), pa.array(["decisions", "op"] * count)
-        versions = np.repeat(ids, 2)
+        # A topic's version is not known: it may have rows of the batch.
+        tables = ["decisions", "op", *(f"topics/topic-{number}" for number in range(TOPICS))]
+        versions = np.full((count, len(tables)), -1)
+        versions[:, :2] = ids[:, None]
         columns["table_versions"] = pa.MapArray.from_arrays(
-            pa.array(offsets), names, pa.array(versions), type=schema.field("table_versions").type
+            pa.array(np.arange(0, count * len(tables) + 1, len(tables)).astype(np.int32)),
+            pa.array(tables * count),
+            pa.array(versions.ravel()),
+            type=schema.field("table_versions").type,
         )
         times = self.begin + ids * self.each
         columns |= {
