@@ -38,9 +38,13 @@ def of(**topics: str) -> Streams:
     return streams
 
 
-def test_clients_of_the_topic_come_before_others_of_the_group() -> None:
+def test_others_of_the_group_are_asked_only_if_there_is_no_client_of_the_topic() -> None:
+    """A client that does not know the topic may say anything; Java's says UNKNOWN by silence."""
     streams = of(refunds="refunds", orders="orders", stock="stock")
-    assert asked(streams) == ["orders", "refunds"]
+    assert asked(streams) == ["orders"]
+    assert asked(of(refunds="refunds", stock="stock")) == ["refunds"]
+    streams.sent("stock", "shop", ID)
+    assert asked(streams) == ["stock", "orders"]
 
 
 def test_equals_take_turns() -> None:

@@ -131,8 +131,9 @@ class Streams:
     def to_ask(self, group: str, topic: str, transaction_id: str) -> list[Stream]:
         """The streams to ask about a half message, best first, one of each client.
 
-        First that of the client that sent it, then those of the topic, then others of the group; of equals the one that
-        was asked longest ago.
+        First that of the client that sent it, then those of the topic; others of the group only if there are none of
+        these: what they would say of another topic's message may be wrong. Of equals the one that was asked longest
+        ago.
         """
         sender = self._senders.get((group, transaction_id))
         ids = dict.fromkeys(() if sender is None or sender not in self else (sender,))
@@ -140,11 +141,8 @@ class Streams:
         clients = {client_id: self._clients[client_id] for client_id in ids}
         found = [stream for client in clients.values() if (stream := client.stream_for(group)) is not None]
 
-        def rank(stream: Stream) -> tuple[int, int]:
-            of_topic = topic in clients[stream.client_id].topics
-            return 0 if stream.client_id == sender else 1 if of_topic else 2, stream.asked
-
-        return sorted(found, key=rank)
+        near = [one for one in found if one.client_id == sender or topic in clients[one.client_id].topics]
+        return sorted(near or found, key=lambda stream: (stream.client_id != sender, stream.asked))
 
     def turn(self, stream: Stream) -> None:
         """It is asked now: others come first next time."""
