@@ -372,7 +372,7 @@ def test_streams_leave_room_for_other_calls(tmp_path: Path) -> None:
     """gateway.max_connections of them; one that ends makes room."""
 
     async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
-        server._calls._room = 2
+        server._calls._telemetry._room = 2
         async with Client(channel, "1").stream():
             async with Client(channel, "2").stream():
                 with pytest.raises(grpc.aio.AioRpcError) as error:

@@ -13,11 +13,11 @@ from google.protobuf.message import DecodeError
 from checkback.gateway.health import now_ms
 from checkback.gateway.problems import Problem
 from checkback.gateway.rocketmq.checks import PATH
-from checkback.gateway.rocketmq.codes import PRODUCER, STATE_OF, Code, Refusal, refusal_of
+from checkback.gateway.rocketmq.codes import STATE_OF, Code, Refusal, refusal_of
 from checkback.gateway.rocketmq.interface import SERVICE, message, parser, serialized
 from checkback.gateway.rocketmq.messages import RefusedError, halves_of, refuse_topic
-from checkback.gateway.rocketmq.replies import answered, route, server_settings, status_of
-from checkback.gateway.rocketmq.streams import Stream
+from checkback.gateway.rocketmq.replies import answered, route, status_of
+from checkback.gateway.rocketmq.telemetry import Telemetry
 from checkback.gateway.rocketmq.transaction_ids import Half, apart, sent_as
 from checkback.messages.fields import MessageRejectedError, message_of
 from checkback.messages.names import is_group
@@ -77,14 +77,14 @@ class MessagingService:
         """
         self._service, self._metrics, self._credentials = service, metrics, credentials
         self._ids, self._streams, self._bridge, self._group_of = ids, streams, bridge, group_of
-        self._closed = asyncio.Event()
-        self._room, self._timeout_s = max_streams, timeout_s
+        self._telemetry = Telemetry(self._caller, streams, group_of, max_streams)
+        self._timeout_s = timeout_s
         self._asked_here = asked_here
         self._warned: set[str] = set()
 
     def close(self) -> None:
         """End all streams: clients open new ones, at a gateway that serves."""
-        self._closed.set()
+        self._telemetry.close()
 
     def handler(self) -> grpc.GenericRpcHandler:
         """What a gRPC server needs."""
@@ -99,7 +99,7 @@ class MessagingService:
         }
         methods = {name: self._unary(name, *call) for name, call in calls.items()}
         methods["Telemetry"] = grpc.stream_stream_rpc_method_handler(
-            self._telemetry, parser("TelemetryCommand"), serialized
+            self._telemetry.serve, parser("TelemetryCommand"), serialized
         )
         methods["ReceiveMessage"] = grpc.unary_stream_rpc_method_handler(
             self._receive, parser("AnyRequest"), serialized
@@ -245,49 +245,3 @@ class MessagingService:
         except MessageRejectedError:
             raise RefusedError(Code.INVALID_TRANSACTION_ID, "no transaction id of this topic") from None
         return (await self._service.ops.take([(op, None)], caller.groups))[0]
-
-    async def _telemetry(self, _: Any, context: Any) -> None:
-        """A client's stream: its Settings are answered, and checks are sent over it, until the client ends it."""
-        try:
-            caller = self._caller(context)
-        except RefusedError as refused:
-            await context.write(message("TelemetryCommand", status=status_of(refused.refusal)))
-            return
-        turn = asyncio.Lock()
-
-        async def send(command: Any) -> None:
-            async with turn:  # gRPC takes one write at a time
-                await context.write(command)
-
-        if self._room <= 0:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many clients (gateway.max_connections)")
-        self._room -= 1
-        stream = Stream(caller, send, context.peer(), now_ms())
-        closed = asyncio.ensure_future(self._closed.wait())
-        try:
-            while True:
-                reading = asyncio.ensure_future(context.read())
-                reading.add_done_callback(_seen)  # of a stream that ends here it is an error, which nobody awaits
-                await asyncio.wait({reading, closed}, return_when=asyncio.FIRST_COMPLETED)
-                if not reading.done() or (command := reading.result()) is grpc.aio.EOF:
-                    return
-                if command.HasField("settings"):
-                    await self._settings(command.settings, stream, context)
-        finally:
-            closed.cancel()
-            self._room += 1
-            self._streams.remove(stream)
-
-    async def _settings(self, settings: Any, stream: Stream, context: Any) -> None:
-        if settings.client_type != PRODUCER or not settings.HasField("publishing"):
-            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "only producers are served: read the topic's table")
-        topics = [topic.name for topic in settings.publishing.topics]
-        mine = [topic for topic in topics if stream.may_answer(self._group_of(topic))]
-        if not self._streams.add(stream, mine):
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the client has too many streams")
-        await stream.send(message("TelemetryCommand", status=answered().status, settings=server_settings(settings)))
-
-
-def _seen(task: asyncio.Future[Any]) -> None:
-    if not task.cancelled():
-        task.exception()

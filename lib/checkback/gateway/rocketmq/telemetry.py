@@ -1,0 +1,87 @@
+"""The clients' Telemetry streams: their Settings are answered, and checks are sent over them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from checkback.gateway.health import now_ms
+from checkback.gateway.rocketmq.codes import PRODUCER
+from checkback.gateway.rocketmq.interface import message
+from checkback.gateway.rocketmq.messages import RefusedError
+from checkback.gateway.rocketmq.replies import answered, server_settings, status_of
+from checkback.gateway.rocketmq.streams import Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from checkback.gateway.rocketmq.authentication import Caller
+    from checkback.gateway.rocketmq.streams import Streams
+
+
+class Telemetry:
+    """The handler of the call. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        caller: Callable[[Any], Caller],
+        streams: Streams,
+        group_of: Callable[[str], str],
+        max_streams: int,
+    ) -> None:
+        """``caller``: of a call's context; it raises RefusedError. ``group_of``: a topic's producer group."""
+        self._caller, self._streams, self._group_of = caller, streams, group_of
+        self._closed = asyncio.Event()
+        self._room = max_streams
+
+    def close(self) -> None:
+        """End all streams."""
+        self._closed.set()
+
+    async def serve(self, _: Any, context: Any) -> None:
+        """Serve one stream: its Settings are answered, and checks are sent over it, until the client ends it."""
+        try:
+            caller = self._caller(context)
+        except RefusedError as refused:
+            await context.write(message("TelemetryCommand", status=status_of(refused.refusal)))
+            return
+        turn = asyncio.Lock()
+
+        async def send(command: Any) -> None:
+            async with turn:  # gRPC takes one write at a time
+                await context.write(command)
+
+        if self._room <= 0:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many clients (gateway.max_connections)")
+        self._room -= 1
+        stream = Stream(caller, send, context.peer(), now_ms())
+        closed = asyncio.ensure_future(self._closed.wait())
+        try:
+            while True:
+                reading = asyncio.ensure_future(context.read())
+                reading.add_done_callback(_seen)  # of a stream that ends here it is an error, which nobody awaits
+                await asyncio.wait({reading, closed}, return_when=asyncio.FIRST_COMPLETED)
+                if not reading.done() or (command := reading.result()) is grpc.aio.EOF:
+                    return
+                if command.HasField("settings"):
+                    await self._settings(command.settings, stream, context)
+        finally:
+            closed.cancel()
+            self._room += 1
+            self._streams.remove(stream)
+
+    async def _settings(self, settings: Any, stream: Stream, context: Any) -> None:
+        if settings.client_type != PRODUCER or not settings.HasField("publishing"):
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "only producers are served: read the topic's table")
+        topics = [topic.name for topic in settings.publishing.topics]
+        mine = [topic for topic in topics if stream.may_answer(self._group_of(topic))]
+        if not self._streams.add(stream, mine):
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the client has too many streams")
+        await stream.send(message("TelemetryCommand", status=answered().status, settings=server_settings(settings)))
+
+
+def _seen(task: asyncio.Future[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
