@@ -266,6 +266,21 @@ def test_program_of_the_page(tmp_path: Path) -> None:
     assert (half["real_topic"], half["body"], op["state"]) == ("payments", b"42", "COMMIT")
 
 
+def test_without_a_port_grpc_is_not_needed(tmp_path: Path) -> None:
+    """checkback[gateway] does not bring it; with a port the gateway says what to install."""
+    program = "import sys; sys.modules['grpc'] = None; from checkback.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", program, "gateway", "--port", "0", "--set", f"storage.root={tmp_path}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("checkback gateway: http://")
+        process.terminate()
+    run = subprocess.run([*command, "--set", PLAIN], capture_output=True, text=True, check=False)
+    assert run.returncode == 2
+    assert run.stderr == (
+        "checkback: gateway.rocketmq: the Python module grpc is missing; install checkback[rocketmq]\n"
+    )
+
+
 def test_numbers_of_the_interface_are_apaches(tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, "-c", _DESCRIBE],
