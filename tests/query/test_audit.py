@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from checkback.query.audit.findings import Report
 
 
-def _settings(root: Path) -> Settings:
+def settings_at(root: Path) -> Settings:
+    """Those of the tables below a folder."""
     return Settings.model_validate(
         {
             "storage": {"root": str(root)},
@@ -58,7 +59,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     stories = CLEAN | {name: story for name, (_, story) in BROKEN.items()}
     told = [row for name, story in stories.items() for row in story(Transaction(NUMBER[name]))]
     rows, done = in_batches(told)
-    write(None, Tables.of(_settings(root).storage), rows)
+    write(None, Tables.of(settings_at(root).storage), rows)
     # Somebody's own, in a topic's place: not a message without a half message (the topic's wait in `unpublished`).
     write_deltalake(str(root / "topics" / "others"), pa.table({"number": [1]}))
     checkpoint(root, batch_id=done)
@@ -69,7 +70,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def found(root: Path) -> dict[int, set[str]]:
     """Names of the findings in each queue."""
     names: dict[int, set[str]] = {}
-    for row in Answers(_settings(root)).findings().to_pylist():
+    for row in Answers(settings_at(root)).findings().to_pylist():
         finding = FINDINGS[row["finding"]]
         assert (row["level"], row["promise"], row["meaning"]) == (finding.level, finding.promise, finding.meaning)
         assert row["queue_offset"] == 0
@@ -85,26 +86,6 @@ def test_what_is_as_promised_is_not_found(found: dict[int, set[str]], name: str)
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_is_broken_is_found_and_nothing_else(found: dict[int, set[str]], name: str) -> None:
     assert found.get(NUMBER[name], set()) == BROKEN[name][0]
-
-
-@pytest.mark.parametrize("minutes", [-2000, -60, -5, -2, -1, 0, 5])
-def test_of_what_ended_since_a_time_nothing_else_is_found(tmp_path: Path, minutes: int) -> None:
-    """Wherever a transaction is cut by that time."""
-    rows, done = in_batches([row for name, story in CLEAN.items() for row in story(Transaction(NUMBER[name]))])
-    write(None, Tables.of(_settings(tmp_path).storage), rows)
-    checkpoint(tmp_path, batch_id=done)
-    report = Answers(_settings(tmp_path)).audit(since=DECIDED + timedelta(minutes=minutes))
-    assert {each.finding.name for each in report.found if each.finding.level != "figure"} == set()
-
-
-def test_what_is_broken_is_found_if_it_ended_since(root: Path) -> None:
-    """And all of it since long ago."""
-    answers = Answers(_settings(root))
-    everything, early, late = (answers.audit(since=at) for at in (None, "2020-01-01T00:00", "2026-01-03T00:00"))
-    found = [{each.finding.name: each.count for each in report.found} for report in (everything, early, late)]
-    found[0].pop("offset_gap", None)
-    assert found[0] == found[1]
-    assert sum(found[2].values()) < sum(found[0].values())
 
 
 def test_every_finding_has_a_case() -> None:
@@ -184,7 +165,7 @@ def test_figures_add_up(spark: SparkSession, tmp_path: Path) -> None:
 def test_no_tables_are_an_error(tmp_path: Path) -> None:
     """Else an audit of the wrong folder would find nothing broken."""
     with pytest.raises(SettingsError, match="there is no such table"):
-        Answers(_settings(tmp_path)).audit()
+        Answers(settings_at(tmp_path)).audit()
 
 
 def test_crash_between_the_tables_of_a_batch_breaks_nothing(spark: SparkSession, tmp_path: Path) -> None:

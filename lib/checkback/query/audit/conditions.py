@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from checkback.query.audit.facts import (
     COMMITS,
     DISCARD,
+    EXPIRED,
     REJECTED_CANCEL,
     REJECTED_EARLY,
     REJECTED_HALF,
@@ -38,8 +39,8 @@ class RulesInForce:
     batches ever was.
     ``epochs``: the rules, in order. By the last of them, ``longest``: from a check to the next; ``enough``: checks
     required before EXPIRED. ``past``: whether there were earlier batches, of which nothing is known. ``uncounted``:
-    whether checks ever counted only when they were received. ``published_since``, ``discarded_since``: messages from
-    before may be gone from their topics, from `discarded`: the retention of these is shorter than that of the history.
+    whether checks ever counted only when they were received. ``discarded_since``: messages from before may be gone from
+    `discarded`, whose retention is shorter than that of the history.
     """
 
     batch_time: int | None
@@ -51,7 +52,6 @@ class RulesInForce:
     enough: int = 0
     uncounted: bool = False
     past: bool = True
-    published_since: int | None = None
     discarded_since: int | None = None
 
 
@@ -131,10 +131,10 @@ _PUBLISHING = {
 
 
 def _kept(known: RulesInForce) -> dict[str, str]:
-    lost = f"{_decided(COMMITS)} AND NOT published > 0 AND NOT outstanding > 0 AND NOT {_WAITING}"
+    not_there = f"NOT published > 0 AND NOT outstanding > 0 AND NOT {_decided(EXPIRED)}"
     not_kept = f"({_decided(DISCARD)} AND NOT discarded > 0) OR (cancels > 0 AND NOT cancelled > 0)"
     return {
-        "commit_not_published": f"{lost} AND {_since(known.published_since, 'coalesce(delivered_at, decided_at)')}",
+        "commit_not_published": f"{_decided(COMMITS)} AND {not_there} AND NOT {_WAITING}",
         "discard_not_kept": f"({not_kept}) AND {_since(known.discarded_since, 'decided_at')}",
     }
 

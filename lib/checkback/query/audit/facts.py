@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 
-#: Bits of op_states and decision_states: COMMIT by source, ROLLBACK by source, DISCARD; SCHEDULED: COMMIT for later.
-COMMITS, ROLLBACKS, DISCARD, SCHEDULED = 0x0F, 0xF0, 0x100, 0x200
+#: Bits of op_states and decision_states: COMMIT by source, ROLLBACK by source, DISCARD; SCHEDULED: COMMIT for later;
+#: EXPIRED: it was published before the horizon of its topic.
+COMMITS, ROLLBACKS, DISCARD, SCHEDULED, EXPIRED = 0x0F, 0xF0, 0x100, 0x200, 0x400
 #: Bits of rejected.
 REJECTED_HALF, REJECTED_OP, REJECTED_EARLY, REJECTED_CANCEL = 1, 2, 4, 8
 
@@ -81,11 +82,19 @@ STATE_BITS = f"""CASE
     WHEN state = 'DISCARD' THEN {DISCARD} ELSE 0 END"""
 
 
-def facts(uncounted: bool, *, ignore_case: bool, bodies_since: int | None = None, absent: Collection[str] = ()) -> str:
+def facts(
+    uncounted: bool,
+    *,
+    ignore_case: bool,
+    bodies_since: int | None = None,
+    expiring: bool = False,
+    absent: Collection[str] = (),
+) -> str:
     """CTE `facts`: those of each transaction. It reads tables, `topics`, the `published_notes`, and the CTE `rules`.
 
-    ``uncounted``: as `timed`. ``bodies_since``: as `content`. ``absent``: tables, and `topics`, that have no row of
-    these transactions: they are not read, and what only their rows could tell is not computed.
+    ``uncounted``: as `timed`. ``expiring``: also a table `topic_horizons` (topic, since: ms). ``bodies_since``: as
+    `content`. ``absent``: tables, and `topics`, that have no row of these transactions: they are not read, and what
+    only their rows could tell is not computed.
 
     Columns, integers, null if there is no such row or the value is unknown: queue_id, queue_offset; of the first half
     message at the offset: born, own_immunity (ms), landed (us), who, content; halves, messages (without a transaction),
@@ -102,7 +111,8 @@ def facts(uncounted: bool, *, ignore_case: bool, bodies_since: int | None = None
     (us, first); published_batch, unpublished_batch, kept_batch (of `discarded`), decided_batch, delivered_batch,
     cancelled_batch: hashes; decided_why, kept_why: of a discard or cancel, hashes.
     """
-    sources = [source for source in (*_sources(ignore_case, bodies_since), _TIMED) if source.table not in absent]
+    known = (*_sources(ignore_case, bodies_since, expiring), _TIMED)
+    sources = [source for source in known if source.table not in absent]
     rows = " UNION ALL ".join(source.rows for source in sources)
     kinds = {kind for source in sources for kind in source.kinds}
     aggregates = ", ".join(
@@ -162,7 +172,13 @@ def batch_of(time: str) -> str:
     return f"hash64(coalesce(batch_id, CAST(-1 AS BIGINT)), coalesce(unix_micros({time}), CAST(0 AS BIGINT)))"
 
 
-def _sources(ignore_case: bool, bodies_since: int | None) -> list[_Source]:
+def _expiring(table: str, time: str) -> tuple[str, str]:
+    """SQL: the rows with the horizon of their topic, and the bit of those from before it."""
+    joined = f"(SELECT d.*, h.since FROM {table} AS d LEFT JOIN {{topic_horizons}} AS h ON h.topic = d.real_topic)"
+    return joined, f"CASE WHEN unix_millis({time}) < since THEN {EXPIRED} ELSE 0 END"
+
+
+def _sources(ignore_case: bool, bodies_since: int | None, expiring: bool) -> list[_Source]:
     of_half, of_topic, of_unpublished = (
         content(*columns, ignore_case=ignore_case, bodies_since=bodies_since)
         for columns in (OF_HALF, OF_TOPIC, _OF_UNPUBLISHED)
@@ -193,20 +209,25 @@ def _sources(ignore_case: bool, bodies_since: int | None) -> list[_Source]:
             THEN TRY_CAST(regexp_extract(remark, '^check ([0-9]{{{{1,9}}}})$', 1) AS BIGINT)
             ELSE {STATE_BITS} END""",
     )
+    decided, delivered, decided_before, delivered_before = "{decisions}", "{deliveries}", "0", "0"
+    if expiring:
+        decided, decided_before = _expiring(decided, "decided_at")
+        delivered, delivered_before = _expiring(delivered, "delivered_at")
     deliveries = _rows(
-        "{deliveries}",
+        f"{delivered} AS delivered",
         _DELIVERY,
+        number=delivered_before,
         begin="unix_millis(delivered_at)",
         until="unix_millis(deliver_at)",
         who=named,
         batch=batch_of("delivered_at"),
     )
     decisions = _rows(
-        _with_turn("{decisions}", "decided_at"),
+        _with_turn(decided, "decided_at"),
         f"CASE WHEN state = 'CANCEL' THEN {_CANCEL} ELSE {_DECISION} END",
         begin="check_times",
         until="unix_millis(deliver_at)",
-        number=f"{STATE_BITS} + CASE WHEN deliver_at IS NOT NULL THEN {SCHEDULED} ELSE 0 END",
+        number=f"{STATE_BITS} + CASE WHEN deliver_at IS NOT NULL THEN {SCHEDULED} ELSE {decided_before} END",
         who=named,
         store="turn",
         content="unix_millis(decided_at)",
@@ -382,7 +403,7 @@ _AGGREGATES = {
     "discarded": _count(_DISCARDED),
     **_span("discarded_content", "content", _DISCARDED, _CANCELLED),
     "decisions": _count(_DECISION),
-    "decision_states": _bits(_DECISION),
+    "decision_states": _bits(_DECISION, _DELIVERY),
     "decided_checks": _fold("max", "begin", _DECISION),
     "decided_turn": _fold("min", "store", _DECISION),
     **_span("decision_owner", "who", _DECISION, _CANCEL, _DELIVERY),

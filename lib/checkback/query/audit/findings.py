@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from checkback.errors import SettingsError
 from checkback.query.audit.batches import audit_batches
+from checkback.query.audit.conditions import MARGIN
 from checkback.query.audit.labels import labelled, last_done_batch
 from checkback.query.audit.ordinary import sources
 from checkback.query.audit.promises import FINDINGS, Finding
@@ -58,7 +59,7 @@ class Report:
     ``oldest_pending``: its born_timestamp, ms. ``first``: the first batch with a row in `batches`, None = none has one;
     ``past``: whether there were batches before it. ``unread``: topics whose tables cannot be read, with the reason.
     ``since``: what ended before it was removed by retention (ms), None = nothing was. ``bodies_since``: bodies of what
-    landed before it are not compared.
+    landed before it are not compared; ``topics_since``: by topic, what was published before is not looked for.
     """
 
     found: tuple[Found, ...]
@@ -70,6 +71,7 @@ class Report:
     unread: Mapping[str, str] = field(default_factory=dict)
     since: int | None = None
     bodies_since: int | None = None
+    topics_since: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def broken(self) -> bool:
@@ -123,6 +125,7 @@ def _report(tables: FixedTables, settings: Settings, whole: bool | None) -> Repo
         unread,
         fixed.since,
         fixed.bodies_since,
+        fixed.topics_since,
     )
 
 
@@ -177,7 +180,7 @@ def taken(engine: Engine, since: datetime | None = None) -> FixedTables:
     """The tables to audit. Raises as `audit_on`."""
     notes = read_notes(engine)  # before all else: what is noted as published is in its topic then
     fixed = FixedTables.take(engine)
-    fixed = replace(fixed, notes=notes, bodies_since=horizon(fixed.tables, of=BODIES)).begun_at_horizon()
+    fixed = replace(fixed, notes=notes, bodies_since=horizon(fixed.tables, of=BODIES)).begun_at_horizon(MARGIN)
     fixed = fixed if since is None else fixed.touched_since(ms_of(since))
     # If some tables exist, a missing one counts as empty: what it should hold is then reported as lost.
     if not set(fixed.versions) & set(SCHEMAS):

@@ -23,7 +23,7 @@ from checkback.storage.checkpoints.checkpoint import Batch
 from checkback.storage.horizon import horizon
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from concurrent.futures import Future
 
     from checkback.query.audit.batches import BatchAudit
@@ -55,11 +55,16 @@ def labelled(
     """
     fixed = accounted.fixed
     engine = fixed.engine
+    # A copy of what was published lately may be of any time.
+    everything = replace(fixed, only=None, part=(None, None))
     whole = engine.session is not None if whole is None else whole
 
     def ask(tables: FixedTables, question: Question, **more: Any) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = engine.arrow(tables.ask(question, more)).to_pylist()
         return found
+
+    expiring = pa.table({"topic": pa.array(fixed.topics_since, pa.string()), "since": [*fixed.topics_since.values()]})
+    horizons = {"topic_horizons": engine.keep("topic_horizons", expiring)} if fixed.topics_since else {}
 
     @cache  # it asks the tables, whichever part is looked at
     def judged_by() -> RulesInForce:
@@ -68,8 +73,8 @@ def labelled(
     if whole:
         looked_at = form(_of_facts(fixed, judged_by(), figures=figures))
         for part in fixed.parts():
-            yield from ask(part, looked_at)
-        yield from ask(fixed, form(_repeated(fixed, settings)))
+            yield from ask(part, looked_at, **horizons)
+        yield from ask(everything, form(_repeated(fixed, settings)))
         return
     published = 0
     for part, found in _sorted_out(fixed):
@@ -79,10 +84,10 @@ def labelled(
         if found.others.num_rows:
             looked_at = form(_of_facts(fixed, judged_by(), figures=figures, absent=found.absent))
             for some in part.of(found.others).parts():
-                yield from ask(some, looked_at)
+                yield from ask(some, looked_at, **horizons)
     twice = _several_times(fixed, published)
     sql = f"{_QUICK} IN (SELECT quick FROM {{twice}})" if twice.num_rows else "FALSE"
-    yield from ask(fixed, form(_repeated(fixed, settings, sql)), twice=engine.keep("twice", twice))
+    yield from ask(everything, form(_repeated(fixed, settings, sql)), twice=engine.keep("twice", twice))
 
 
 def _sorted_out(fixed: FixedTables) -> Iterator[tuple[FixedTables, Sorted]]:
@@ -104,6 +109,8 @@ def _sorted_out(fixed: FixedTables) -> Iterator[tuple[FixedTables, Sorted]]:
 
 def _several_times(fixed: FixedTables, rows: int) -> pa.Table:
     """The hashes `_QUICK` that several of the topics' rows, so many, have: quick."""
+    if fixed.only is not None:
+        return _copies(fixed)
     sql = f"SELECT {_QUICK} AS quick FROM {{topics}} WHERE {_QUICK} % :shares = :share"
     shares = -(-rows // _SHARE)
     twice = []
@@ -112,6 +119,16 @@ def _several_times(fixed: FixedTables, rows: int) -> pa.Table:
         quick = np.sort(fixed.engine.arrow(fixed.ask(question)).column("quick").to_numpy())
         twice.append(np.unique(quick[1:][quick[1:] == quick[:-1]]))
     return pa.table({"quick": pa.array(np.concatenate([np.empty(0, np.int64), *twice]))})
+
+
+def _copies(fixed: FixedTables) -> pa.Table:
+    """The hashes of these transactions' messages that several rows of the topics have, of any transaction: quick."""
+    mine = fixed.engine.arrow(fixed.ask(Question(f"SELECT DISTINCT {_QUICK} AS quick FROM {{topics}}")))
+    sql = f"""
+        SELECT {_QUICK} AS quick FROM {{topics}} WHERE {_QUICK} IN (SELECT quick FROM {{mine}})
+        GROUP BY 1 HAVING count(*) > 1"""
+    everything = replace(fixed, only=None, part=(None, None))
+    return fixed.engine.arrow(everything.ask(Question(sql), {"mine": fixed.engine.keep("mine", mine)}))
 
 
 def _of_facts(fixed: FixedTables, known: RulesInForce, *, figures: bool, absent: Collection[str] = ()) -> Question:
@@ -125,7 +142,14 @@ def _of_facts(fixed: FixedTables, known: RulesInForce, *, figures: bool, absent:
         for name, condition in found.items()
         if figures or FINDINGS[name].level != "figure"
     )
-    of_each = facts(known.uncounted, ignore_case=fixed.ignores_case, bodies_since=fixed.bodies_since, absent=absent)
+    expiring = bool(fixed.topics_since)
+    of_each = facts(
+        known.uncounted,
+        ignore_case=fixed.ignores_case,
+        bodies_since=fixed.bodies_since,
+        expiring=expiring,
+        absent=absent,
+    )
     sql = f"""
         WITH {rules(fixed)}, {of_each}
         SELECT concat_ws(',', {labels}) AS labels, queue_id, queue_offset, born FROM facts"""
@@ -167,8 +191,7 @@ def _in_force(accounted: BatchAudit) -> RulesInForce:
         epochs=epochs(batches),
         past=accounted.past,
         uncounted=ever_uncounted(fixed),
-        published_since=_latest_horizon(fixed, fixed.topics),
-        discarded_since=_latest_horizon(fixed, ["discarded"]),
+        discarded_since=horizon(fixed.tables, "discarded"),
     )
     if not len(batches):
         return known
@@ -177,11 +200,6 @@ def _in_force(accounted: BatchAudit) -> RulesInForce:
     )
     enough = min(most, CHECKS_AT_LEAST, max_age // max(1, interval) + 1)
     return replace(known, longest=interval + max(0, jitter), enough=enough)
-
-
-def _latest_horizon(fixed: FixedTables, names: Iterable[str]) -> int | None:
-    found = (horizon(fixed.tables, name) for name in names)
-    return max((at for at in found if at is not None), default=None)
 
 
 def _resumed_queues(fixed: FixedTables, settings: Settings) -> list[int]:

@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -139,7 +141,8 @@ class FixedTables:
     second; None = all. ``only``: of these, rows (queue_id, queue_offset). ``notes``: of what was published late.
     ``unread``: topics' tables that cannot be read, with the reason: see `with_untold`.
     ``since``: the horizon of the history (ms): transactions that ended before it are left out, None = none are;
-    ``owed``: KEY of those that landed before it and had not ended. ``bodies_since``: the horizon of bodies in `half`.
+    ``owed``: KEY of those that landed before it and had not ended; ``over``: of those that landed later, by another
+    clock, and had. ``bodies_since``: the horizon of bodies in `half`.
     """
 
     engine: Engine
@@ -155,6 +158,7 @@ class FixedTables:
     unread: Mapping[str, str] = field(default_factory=dict)
     since: int | None = None
     owed: pa.Table | None = None
+    over: pa.Table | None = None
     bodies_since: int | None = None
 
     @classmethod
@@ -235,6 +239,12 @@ class FixedTables:
         """Names of the topics' tables."""
         return [name for name in self.versions if name not in SCHEMAS]
 
+    @cached_property
+    def topics_since(self) -> dict[str, int]:
+        """The horizons of topics' tables (ms), by topic. Raises StorageError."""
+        found = {name.removeprefix(TOPIC_PREFIX): horizon(self.tables, name) for name in self.topics}
+        return {topic: at for topic, at in found.items() if at is not None}
+
     def ask(self, question: Question, more: Mapping[str, Rows] | None = None) -> Rows:
         """The rows of a question: a table without the rows of batches in progress; with them its name begins `all_`.
 
@@ -287,18 +297,24 @@ class FixedTables:
         """The rows without those of transactions that ended before the horizon."""
         queue, offset = _KEYS[kind]
         same = f"o.queue_id = r.{queue} AND o.queue_offset = r.{offset}"
-        return self.engine.select(
-            f"""SELECT * FROM {{rows}} AS r WHERE {_BEGUN_BEFORE[kind]} >= timestamp_millis({self.since})
-                OR EXISTS (SELECT 1 FROM {{owed}} AS o WHERE {same})""",
-            {"rows": rows, "owed": self.engine.keep("owed", self.owed)},
-        )
+        landed = f"{_BEGUN_BEFORE[kind]} >= timestamp_millis({self.since})"
+        read = {"rows": rows, "owed": self.engine.keep("owed", self.owed)}
+        if kind in _SOURCES and self.over is not None and self.over.num_rows:
+            landed += f" AND NOT EXISTS (SELECT 1 FROM {{over}} AS o WHERE {same})"
+            read["over"] = self.engine.keep("over", self.over)
+        where = f"{landed} OR EXISTS (SELECT 1 FROM {{owed}} AS o WHERE {same})"
+        return self.engine.select(f"SELECT * FROM {{rows}} AS r WHERE {where}", read)
 
-    def begun_at_horizon(self) -> FixedTables:
-        """These tables without the transactions that ended before the horizon. Raises StorageError."""
+    def begun_at_horizon(self, margin: timedelta) -> FixedTables:
+        """These tables without the transactions that ended before the horizon. Raises StorageError.
+
+        ``margin``: by which the clocks of those that land and decide may differ.
+        """
         since = horizon(self.tables)
         if since is None or not {"half", "decisions"} <= set(self.versions):
             return self
-        return replace(self, since=since, owed=self._owed(since))
+        owed, over = self._owed(since, margin)
+        return replace(self, since=since, owed=owed, over=over)
 
     def touched_since(self, at: int) -> FixedTables:
         """Only the transactions that had not ended at a time (ms), or have a row since then. Raises StorageError."""
@@ -310,12 +326,16 @@ class FixedTables:
             for name, (queue, offset) in _KEYS.items()
         ]
         rows = self.engine.arrow(self.ask(Question(" UNION ".join(parts))))
-        touched = pa.concat_tables([rows, self._owed(at).cast(rows.schema)]).group_by(list(_PLACE)).aggregate([])
+        owed, _ = self._owed(at, timedelta(0))
+        touched = pa.concat_tables([rows, owed.cast(rows.schema)]).group_by(list(_PLACE)).aggregate([])
         return self.of(touched, "touched")
 
-    def _owed(self, since: int) -> pa.Table:
-        """KEY of the half messages that landed before a time (ms), and had not ended by then."""
-        before = f"timestamp_millis({since})"
+    def _owed(self, since: int, margin: timedelta) -> tuple[pa.Table, pa.Table]:
+        """KEY of the half messages that landed before a time (ms), and had not ended by then; and of those that had.
+
+        The latter are those that landed since, within the margin.
+        """
+        before, until = f"timestamp_millis({since})", since + margin // timedelta(milliseconds=1)
 
         def old(name: str, columns: Sequence[str], where: str) -> pa.Table:
             sql = f"SELECT {', '.join(columns)} FROM {{{name}}} WHERE {where}"
@@ -325,7 +345,7 @@ class FixedTables:
         late = f"EXISTS (SELECT 1 FROM {{topics}} AS t WHERE t.published_at >= {before} AND {same})"
         waits = "SELECT half_queue_id AS queue_id, half_queue_offset AS queue_offset"
         waiting = Question(f"{waits} FROM {with_noted('{unpublished}')} AS u WHERE NOT noted OR {late}")
-        halves = old("half", (*_PLACE, *WHOSE, "store_timestamp"), f"store_timestamp < {before}")
+        halves = old("half", (*_PLACE, *WHOSE, "store_timestamp"), f"store_timestamp < timestamp_millis({until})")
         columns = (*_PLACE, *WHOSE, "state", "decided_at", "deliver_at")
         decisions = old("decisions", columns, f"decided_at < {before}")
         at = pa.scalar(since * 1000, pa.timestamp("us", "UTC"))
@@ -335,8 +355,9 @@ class FixedTables:
             self.engine.arrow(self.ask(waiting)),
             at,
         )
-        gone = expired_halves(halves, decisions, over, at)
-        return halves.select(list(_PLACE)).filter(pa.array(~gone))
+        gone = pa.array(expired_halves(halves, decisions, over, pa.scalar(until * 1000, at.type)))
+        early, places = pc.less(halves.column("store_timestamp"), at), halves.select(list(_PLACE))
+        return places.filter(pc.and_(early, pc.invert(gone))), places.filter(pc.and_(pc.invert(early), gone))
 
     def _within(self, kind: str) -> Span | None:
         """Which rows of a table are those of the part; None: all."""

@@ -1,0 +1,116 @@
+"""An audit of what is left and of what is new: behind retention, and since a time."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from deltalake import DeltaTable
+
+from checkback.messages.half import RESUMED_FROM
+from checkback.query.answers import Answers
+from checkback.query.audit.findings import audit_on
+from checkback.query.engines.duckdb_engine import DuckDBEngine
+from checkback.storage.tables import Tables
+from maintain.fixtures import maintained
+from maintain.test_row_retention import HORIZON, settings_of
+from query.test_audit import settings_at
+from support.audit_cases import BROKEN, CLEAN, NUMBER
+from support.stories import DECIDED, DONE, Transaction, checkpoint, in_batches, ms, write
+
+if TYPE_CHECKING:
+    from datetime import datetime
+    from pathlib import Path
+
+    from checkback.settings import Settings
+    from support.stories import Row
+
+_LATELY = DONE - timedelta(hours=1)
+
+
+def _written(settings: Settings, told: list[Row], root: Path) -> None:
+    rows, done = in_batches(told)
+    write(None, Tables.of(settings.storage), rows)
+    checkpoint(root, batch_id=done)
+
+
+def _found(settings: Settings, *, whole: bool = False, since: datetime | None = None) -> dict[str, int]:
+    """Findings but figures, each with its number."""
+    with DuckDBEngine(Tables.of(settings.storage)) as engine:
+        report = audit_on(engine, settings, since=since, whole=whole)
+    return {each.finding.name: each.count for each in report.found if each.finding.level != "figure"}
+
+
+@pytest.mark.parametrize("minutes", [-2000, -60, -5, -2, -1, 0, 5])
+def test_of_what_ended_since_a_time_nothing_else_is_found(tmp_path: Path, minutes: int) -> None:
+    """Wherever a transaction is cut by that time."""
+    settings = settings_at(tmp_path)
+    _written(settings, [row for name, story in CLEAN.items() for row in story(Transaction(NUMBER[name]))], tmp_path)
+    assert _found(settings, since=DECIDED + timedelta(minutes=minutes)) == {}
+
+
+def test_what_is_broken_is_found_if_it_ended_since(tmp_path: Path) -> None:
+    """And all of it since long ago."""
+    settings = settings_at(tmp_path)
+    _written(
+        settings, [row for name, (_, story) in BROKEN.items() for row in story(Transaction(NUMBER[name]))], tmp_path
+    )
+    answers = Answers(settings)
+    everything, early, late = (answers.audit(since=at) for at in (None, "2020-01-01T00:00", "2026-01-03T00:00"))
+    found = [{each.finding.name: each.count for each in report.found} for report in (everything, early, late)]
+    assert found[0].pop("offset_gap") == 0
+    assert found[0] == found[1]
+    assert sum(found[2].values()) < sum(found[0].values())
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_new_copy_of_an_old_message_is_found(tmp_path: Path, whole: bool) -> None:
+    """One discarded message, resumed a week ago and again now."""
+    settings = settings_of(tmp_path)
+    old = Transaction(0, 0, DONE - timedelta(days=8))
+    rows = [*old.given_up()]
+    for number, at in enumerate((DONE - timedelta(days=7), DONE - timedelta(minutes=30))):
+        copy = Transaction(settings.operator.queue, number, at - timedelta(seconds=30))
+        same = {"transaction_id": old.half()[1]["transaction_id"]}
+        of_old = {**same, "properties": [(RESUMED_FROM, "0/0")]}
+        rows += [copy.half(**of_old), copy.op(**same), copy.decision(decided_at=at, **same)]
+        rows.append(copy.published(published_at=at, **of_old))
+    _written(settings, rows, tmp_path)
+    found = _found(settings, whole=whole, since=_LATELY)
+    assert {name: found.get(name) for name in ("resumed_twice", "id_published_twice")} == {
+        "resumed_twice": 1,
+        "id_published_twice": 1,
+    }
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_retention_of_a_topic_hides_nothing_of_another(tmp_path: Path, whole: bool) -> None:
+    rows, begin = [], DONE - timedelta(days=5)
+    for number in range(40):
+        at, topic = begin + timedelta(hours=number), "ab"[number % 2]
+        one = Transaction(0, number, at - timedelta(minutes=1))
+        rows += [one.half(real_topic=topic), one.op(), one.published(topic, published_at=at)]
+        rows.append(one.decision(decided_at=at, real_topic=topic))
+    settings = settings_of(tmp_path, topic={"a": "4d"})
+    _written(settings, rows, tmp_path)
+    assert maintained(settings, ms(DONE))["topics/a"].expired_rows
+    assert _found(settings, whole=whole) == {}
+    DeltaTable(str(tmp_path / "topics/b")).delete("half_queue_offset = 3")
+    assert _found(settings, whole=whole) == {"commit_not_published": 1}
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_landed_after_the_horizon_by_another_clock_is_over(tmp_path: Path, whole: bool) -> None:
+    """The gateway's clock is five seconds ahead."""
+    rows = []
+    for number in range(400):
+        at = HORIZON + timedelta(seconds=number - 300, milliseconds=500)
+        landed = at + timedelta(seconds=4)
+        one = Transaction(0, number, at - timedelta(seconds=3))
+        rows += [one.half(store_timestamp=landed), one.op(store_timestamp=landed), one.decision(decided_at=at)]
+        rows.append(one.published(published_at=at, half_store_timestamp=landed))
+    settings = settings_of(tmp_path)
+    _written(settings, rows, tmp_path)
+    assert maintained(settings, ms(DONE))["half"].expired_rows
+    assert _found(settings, whole=whole) == {}
