@@ -339,6 +339,23 @@ def test_offsets_below_the_floor_are_not_given_again(tmp_path: Path) -> None:
     assert Answers(settings).pending(as_of=HORIZON + timedelta(days=1)).num_rows == 0
 
 
+def test_batch_under_way_at_the_horizon_hides_none_before_it(tmp_path: Path) -> None:
+    """Each takes a second, and the last one before the horizon begins half a second before it."""
+    rows: list[Row] = []
+    for offset in range(9):
+        at = HORIZON - timedelta(seconds=2 * offset, milliseconds=500)
+        t = Transaction(0, offset, at - timedelta(seconds=5))
+        rows += [t.half(), t.op(), t.published(published_at=at), t.decision(decided_at=at)]
+    found, done = in_batches(rows)
+    settings = settings_of(tmp_path)
+    write(None, Tables.of(settings.storage), found)
+    checkpoint(tmp_path, batch_id=done)
+    maintained(settings, ms(DONE))
+    assert len(rows_of(tmp_path, "batches")) == 3  # a run, that one, and the last
+    assert Answers(settings).topics(as_of=HORIZON)["messages"].to_pylist() == [8]
+    assert Answers(settings).topics(as_of=HORIZON + timedelta(milliseconds=500))["messages"].to_pylist() == [9]
+
+
 def test_rows_removed_by_hand_are_no_retention(tmp_path: Path) -> None:
     """A decision and a message since the horizon that somebody takes out are found."""
     at = DONE - timedelta(hours=2)

@@ -242,12 +242,16 @@ class RowRetention:
             self._remove(name, log, group, pc.fill_null(old, False).to_numpy(), horizon)
 
     def _make_runs(self, horizon: int) -> None:
-        """Of the batches before the horizon `batches` keeps runs: consumers read by them which messages are whole."""
+        """Of the batches finished before the horizon `batches` keeps runs: by them readers know which rows are whole.
+
+        A run is complete when its last batch is: with one under way at the horizon none of it was there as of then.
+        """
         name, log = "batches", self.tables.open_log("batches")
         done = self.removed.setdefault(name, Removed())
         for file in log.data_files(_until(name, horizon)):
             rows = rows_of(file.path, name)
-            old = pc.fill_null(pc.less(rows.column("batch_time"), _time(horizon)), False)
+            begun, finished = (pc.less(rows.column(each), _time(horizon)) for each in ("batch_time", "finished_at"))
+            old = pc.fill_null(pc.and_(begun, finished), False)
             left = pa.concat_tables([runs_of(rows.filter(old)), rows.filter(pc.invert(old))])
             number = len(rows) - len(left)
             if 2 * number < len(rows):
