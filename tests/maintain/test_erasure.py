@@ -60,6 +60,7 @@ def _story(random: Random, t: Transaction, name: str, fate: str) -> list[Row]:
     mine = _content(name)
     at = t.born + timedelta(minutes=30)
     letter = t.published()[1] | mine | {"consumer_group": "g", "topic": "a", "reconsume_times": 3, "dead_at": at}
+    letter["reason"] = f"ValueError: no account of {name}"
     again = json.dumps({**t.key, "keys": mine["keys"], "properties": dict(mine["properties"]), "body": name})
     rejected = {"source": "half", "raw": again, "reason": "repeated", "file": "f", "rejected_at": at}
     if fate == "pending":
@@ -269,6 +270,31 @@ def test_rejected_input_of_any_form_is_erased(tmp_path: Path, name: str) -> None
     write(None, Tables.of(settings_of(tmp_path).storage), [("rejected", row | {"raw": raw}) for raw in raws])
     erased(tmp_path, Selection.of(name, None, None, None))
     assert Counter(row["raw"] for row in rows_of(tmp_path, "rejected")) == {None: 3, "x": 1}
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        r'{"keys":"kund\u00e4\/17"}',
+        r'{"keys":"kund\u00E4/17"}',
+        r'{"keys":"a\tkundä/17", "bod',
+        r'{"body": "{\"keys\": \"\\ud83d\\ude00 kund\\u00e4\\/17\"}"}',
+        r'{"keys":"\ud83d kund\u00e4/17"}',
+    ],
+)
+def test_rejected_json_is_erased_however_it_is_escaped(tmp_path: Path, raw: str) -> None:
+    """As PHP, Jackson and others write it, cut off, within JSON, with half a pair; and not another's."""
+    row = {"source": "half", "reason": "why", "file": "f", "rejected_at": DONE}
+    raws = raw, raw.replace("17", "171")
+    write(None, Tables.of(settings_of(tmp_path).storage), [("rejected", row | {"raw": each}) for each in raws])
+    erased(tmp_path, Selection.of("kundä/17", None, None, None))
+    assert {each["raw"] for each in rows_of(tmp_path, "rejected")} == {None, raws[1]}
+
+
+def test_key_beyond_the_basic_plane_is_found_in_escaped_json(tmp_path: Path) -> None:
+    row = {"source": "half", "reason": "why", "file": "f", "rejected_at": DONE, "raw": r'{"keys": "\uD83D\uDE00"}'}
+    write(None, Tables.of(settings_of(tmp_path).storage), [("rejected", row)])
+    assert erased(tmp_path, Selection.of("\U0001f600", None, None, None)) == {"rejected": 1}
 
 
 def test_transaction_is_erased_with_its_rejected_input(tmp_path: Path) -> None:

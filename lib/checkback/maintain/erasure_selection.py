@@ -18,7 +18,7 @@ from checkback.messages.half import FIRST_PLACE, RESUMED_FROM, parse_place
 from checkback.storage.schemas import CONTENT, arrow_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -31,6 +31,10 @@ SELECTED_BY = ("transaction_id", "producer_group", "tags", "keys", "properties",
 #: the columns of `batches` that say which batches a row stands for
 BATCH = ("batch_id", "batch_time", "first_batch_id", "first_batch_time")
 _NONE, _KEYS = pa.scalar(""), " "
+#: what has content besides CONTENT: the input; the last error of a listener, which may quote the message
+_MORE = {"rejected": ("raw",), "dead_letters": ("reason",)}
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+_CONTROLS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _QUOTED_OR_PREFIX = re.compile(r"'(?:[^']|'')*'|\bproperties\s*\.\s*")
 _QUOTED_OR_PARENTHESIS = re.compile(r"'(?:[^']|'')*'|[()]")
 
@@ -78,17 +82,17 @@ class Selection:
     def mask_rejected(self, rows: pa.Table) -> Mask:
         """Which rows of `rejected` have, or may have, what is selected. ``rows``: source, file, raw, erased_at.
 
-        Inputs may have any form: those that have the key or the transaction id anywhere, as a word, whoever's they are.
-        Not those of ops of the tables, which have no content: without them a rebuild takes what was rejected again.
+        Inputs may have any form: those that have the key or the transaction id anywhere, as a word, whoever's they are,
+        also with escapes of JSON. Not those of ops of the tables, which have no content: without them a rebuild takes
+        what was rejected again.
         """
         texts = [text or "" for text in rows.column("raw").to_pylist()]
         of_table = pc.and_(pc.equal(pc.fill_null(rows.column("source"), _NONE), "op"), pc.is_null(rows.column("file")))
         there = _mask(pc.and_not(pc.is_null(rows.column("erased_at")), of_table))
         word = self.key or self.transaction
         if word is not None:
-            forms = "|".join(re.escape(form) for form in {word, json.dumps(word)[1:-1]})
-            pattern = re.compile(rf"(?<![\w-])(?:{forms})(?![\w-])")
-            found: Mask = np.array([pattern.search(text) is not None for text in texts], bool)
+            pattern = re.compile(rf"(?<![\w-]){re.escape(word)}(?![\w-])")
+            found: Mask = np.array([any(map(pattern.search, _spellings(text))) for text in texts], bool)
             return np.logical_and(found, there)
         messages = [_message(text) for text in texts]
         schema = pa.schema([arrow_schema("half").field(name) for name in SELECTED_BY])
@@ -101,6 +105,22 @@ def _balanced(text: str) -> bool:
     steps = ({"(": 1, ")": -1}.get(found[0], 0) for found in _QUOTED_OR_PARENTHESIS.finditer(text))
     depths = list(accumulate(steps, initial=0))
     return min(depths) == 0 == depths[-1]
+
+
+def _spellings(text: str) -> Iterator[str]:
+    """The text, and without its escapes of JSON; JSON may be within JSON. It need not be whole."""
+    yield text
+    while (plain := _joined(_ESCAPE.sub(_unescaped, text))) != text:
+        yield (text := plain)
+
+
+def _joined(text: str) -> str:
+    """The text with its pairs of surrogates as the characters that they stand for."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    return chr(int(escape[1], 16)) if escape[1] else _CONTROLS.get(escape[2], escape[2])
 
 
 def _message(text: str) -> dict[str, Any] | None:
@@ -154,13 +174,13 @@ def _named(rows: pa.Table) -> pa.Table:
     return pa.table(columns, names=list(WHO))
 
 
-def erased(rows: pa.Table, mask: Mask, at: pa.Scalar) -> pa.Table:
-    """The rows with those of the mask emptied: of CONTENT, or `raw`, and ``erased_at`` set.
+def erased(table: str, rows: pa.Table, mask: Mask, at: pa.Scalar) -> pa.Table:
+    """The rows of a table with those of the mask emptied: of CONTENT and _MORE, and ``erased_at`` set.
 
     What is left of properties says of which discarded message this one was made.
     """
     number = rows.num_rows
-    for name in (*CONTENT, "raw"):
+    for name in (*CONTENT, *_MORE.get(table, ())):
         index = rows.schema.get_field_index(name)
         if index < 0:
             continue
