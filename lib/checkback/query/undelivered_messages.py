@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from checkback.errors import SettingsError
 from checkback.messages.durations import span
 from checkback.query.check_results import NEWEST_ANSWERS
 from checkback.query.engines.question import Question
-from checkback.query.versions.published_notes import NAME, WRITERS, no_notes, notes_about, with_noted
+from checkback.query.versions.published_notes import NAME, WRITERS, notes_about, with_noted
 from checkback.reconcile.publish.unpublished import LONGEST_PAUSE, TABLE, unfit
 from checkback.storage.failure_scope import own_failure
+from checkback.storage.horizon import horizon
 from checkback.storage.schemas import TOPIC_PREFIX
 
 if TYPE_CHECKING:
@@ -65,11 +67,8 @@ def unpublished_question(view: View) -> tuple[Question, dict[str, Rows]]:
     published if their table has been moved away since.
     """
     writers = view.engine.arrow(view.ask(WRITERS)).to_pylist()
-    # The notes are those of now.
-    tables: dict[str, Rows] = {
-        NAME: view.engine.keep(NAME, no_notes() if view.at is not None else notes_about(view.engine, writers))
-    }
-    conditions = ["turn = 1", "NOT noted"]
+    tables: dict[str, Rows] = {NAME: view.engine.keep(NAME, notes_about(view.engine, writers))}
+    conditions = ["turn = 1", *(["NOT noted"] if view.at is None else [])]
     values: dict[str, Value] = {}
     topics_ = sorted({row["real_topic"] for row in writers if row["real_topic"] is not None})
     view.look(*(TOPIC_PREFIX + topic for topic in topics_))
@@ -80,6 +79,11 @@ def unpublished_question(view: View) -> tuple[Question, dict[str, Rows]]:
             tables[place], values[place] = there, topic
             same = " AND ".join(f"t.{name} IS NOT DISTINCT FROM u.{name}" for name in _IDENTITY)
             conditions.append(f"NOT EXISTS (SELECT 1 FROM {{{place}}} AS t WHERE u.real_topic = :{place} AND {same})")
+            if view.at is not None and horizon(view.tables, TOPIC_PREFIX + topic) is not None:
+                # The notes are those of now. What is noted and not there now was published before the horizon.
+                tables[f"all_{place}"] = view.engine.read(TOPIC_PREFIX + topic, view.version(TOPIC_PREFIX + topic))
+                left = f"EXISTS (SELECT 1 FROM {{all_{place}}} AS t WHERE {same})"
+                conditions.append(f"(NOT noted OR u.real_topic IS DISTINCT FROM :{place} OR {left})")
     sql = f"""
         SELECT half_queue_id AS queue_id, half_queue_offset AS queue_offset, transaction_id, producer_group, real_topic,
             reason, unpublished_at, batch_id
@@ -99,6 +103,8 @@ def _published(view: View, name: str) -> Rows | None:
         rows = view.read(name)
         one = Question(f"SELECT {_IDENTITY[0]} FROM {{rows}}", _IDENTITY[0]).page(1)
         view.engine.arrow(view.ask(one, {"rows": rows}))  # a damaged table is detected only here
+    except SettingsError:  # as of a time before its horizon
+        raise
     except Exception as error:  # noqa: BLE001 - re-raised unless it is the table's own failure
         own_failure(error)
         return None

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 #: see `_in_turns`
 _TURNS = {"decisions": 1, "deliveries": 2}
+_LATER = "ask for that time or later"
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class View:
         since = None if moment is None else horizon(engine.tables)
         if moment is not None and since is not None and ms_of(moment) < since:
             what = f"what ended before {iso(since)} was removed (retention.history)"
-            raise SettingsError(what, "as_of", "ask for that time or later")
+            raise SettingsError(what, "as_of", _LATER)
         return cls(engine, moment)
 
     @property
@@ -95,13 +96,16 @@ class View:
     def read(self, name: str, *, file: bool = False) -> Any:
         """A table; empty if there was none. Columns that it did not have yet are null. ``file``: see `Engine.read`.
 
-        Raises StorageError if its log is corrupt.
+        Raises StorageError if its log is corrupt, SettingsError if rows as of ``at`` may have been removed.
         """
         if self.at is None and self.engine.session is not None and self.engine.exists(name):
             return self.engine.read(name, file=file)  # the newest by then
         version = self.version(name)
         if version is None:
             return self.engine.empty(name, file=file)
+        since = None if self.at is None else horizon(self.tables, name)
+        if self.at is not None and since is not None and ms_of(self.at) < since:
+            raise SettingsError(f"rows of {name} before {iso(since)} were removed (retention)", "as_of", _LATER)
         return self.engine.read(name, version, self._by_then(name), file=file)
 
     def version(self, name: str) -> int | None:
