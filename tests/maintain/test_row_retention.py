@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -14,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.cli import main
-from checkback.errors import SettingsError
+from checkback.errors import SettingsError, StorageError
 from checkback.maintain.row_retention import RowRetention
 from checkback.query.answers import Answers
 from checkback.reconcile.records.segment_records import Reason
 from checkback.settings import Settings
-from checkback.storage.horizon import floors_of, horizon
+from checkback.storage.horizon import floors_of, horizon, refuse_older_half
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.tables import Tables
 from maintain.fixtures import maintained, rows_of
@@ -424,3 +425,42 @@ def test_topics_and_what_was_given_up_have_their_own_retention(tmp_path: Path) -
     assert len(rows_of(tmp_path, "half")) == 9
     report = Answers(settings).audit()
     assert not report.broken, figures(report)
+
+
+@pytest.mark.parametrize("retention", [{}, {"topics": "4d"}])
+def test_damaged_topic_stops_nothing_else(tmp_path: Path, retention: dict[str, str]) -> None:
+    """A message waits for it."""
+    rows: list[Row] = []
+    for number in range(40):
+        at, topic = DONE - timedelta(days=40) + timedelta(hours=number), "ab"[number % 2]
+        t = Transaction(0, number, at - timedelta(minutes=1))
+        rows += [t.half(real_topic=topic), t.op(), t.decision(decided_at=at, real_topic=topic)]
+        rows.append(t.published(topic, published_at=at))
+    waits = Transaction(0, 40, DONE - timedelta(days=39))
+    rows += [waits.half(real_topic="b"), waits.op(), waits.decision(decided_at=DONE - timedelta(days=38))]
+    rows.append(waits.unpublished("b", unpublished_at=DONE - timedelta(days=38), application="query"))
+    found, done = in_batches(rows)
+    settings = settings_of(tmp_path, **retention)
+    write(None, Tables.of(settings.storage), found)
+    checkpoint(tmp_path, batch_id=done)
+    newest = max((tmp_path / "topics/b/_delta_log").glob("*.json"))
+    newest.write_text("{not json\n")
+    removed = maintained(settings, ms(DONE))
+    assert removed["half"].expired_rows == 40
+    assert (removed["topics/a"].expired_rows or 0) == (20 if retention else 0)
+    assert [row["queue_offset"] for row in rows_of(tmp_path, "half")] == [40]
+
+
+def test_half_from_before_a_run_is_refused(tmp_path: Path) -> None:
+    """Restored alone, it would make pending what ended long ago."""
+    lake(tmp_path, 1, 60)
+    settings = settings_of(tmp_path)
+    tables = Tables.of(settings.storage)
+    shutil.copytree(tmp_path / "half", tmp_path / "backup")
+    refuse_older_half(tables)
+    maintained(settings, ms(DONE))
+    refuse_older_half(tables)
+    shutil.rmtree(tmp_path / "half")
+    (tmp_path / "backup").rename(tmp_path / "half")
+    with pytest.raises(StorageError, match="is older than `decisions`.*restore all tables from one backup"):
+        refuse_older_half(Tables.of(settings.storage))

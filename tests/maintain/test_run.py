@@ -166,7 +166,7 @@ def test_what_is_old_goes_and_what_is_young_stays(tmp_path: Path) -> None:
     orphan = tmp_path / "half/part-orphan.parquet"
     orphan.write_bytes(b"written by a process that was killed before its commit")
     (tmp_path / "half/notes.txt").write_text("not a file of the table")
-    settings, rows = settings_of(tmp_path), rows_of(tmp_path, "half")
+    settings, rows = settings_of(tmp_path, log_retention="30d"), rows_of(tmp_path, "half")
     young = maintained(settings)["half"]
     assert (young.removed_files, young.removed_commits) == (0, 0)
     assert maintained(settings, now_ms() + DAY_MS * 6)["half"].removed_files == 0

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
 
+from checkback.maintain.erasure import Erasure
+from checkback.maintain.erasure_selection import Selection
 from checkback.messages.half import RESUMED_FROM
 from checkback.query.answers import Answers
 from checkback.query.audit.findings import audit_on
+from checkback.query.audit.report import as_json, conclusion
 from checkback.query.engines.duckdb_engine import DuckDBEngine
+from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.tables import Tables
-from maintain.fixtures import maintained
+from maintain.fixtures import maintained, rows_of
 from maintain.test_row_retention import HORIZON, settings_of
 from query.test_audit import settings_at
 from support.audit_cases import BROKEN, CLEAN, NUMBER
@@ -62,6 +66,8 @@ def test_what_is_broken_is_found_if_it_ended_since(tmp_path: Path) -> None:
     assert found[0].pop("offset_gap") == 0
     assert found[0] == found[1]
     assert sum(found[2].values()) < sum(found[0].values())
+    assert [as_json(report)["asked_since"] for report in (everything, late)] == [None, "2026-01-03T00:00:00.000Z"]
+    assert any("judged is only what had not ended at" in line for line in conclusion(late, DONE))
 
 
 @pytest.mark.parametrize("whole", [False, True])
@@ -114,3 +120,62 @@ def test_what_landed_after_the_horizon_by_another_clock_is_over(tmp_path: Path, 
     _written(settings, rows, tmp_path)
     assert maintained(settings, ms(DONE))["half"].expired_rows
     assert _found(settings, whole=whole) == {}
+
+
+def _across_the_horizon() -> dict[str, list[Row]]:
+    """Transactions of which a part is older than the horizon."""
+    hour, one = timedelta(hours=1), Transaction(0, 0, HORIZON - timedelta(hours=5))
+    due, out = HORIZON - 2 * hour, HORIZON - hour
+    names = ("queue_id", "queue_offset", "transaction_id", "producer_group", "real_topic")
+    delivery: Row = (
+        "deliveries",
+        {name: one.decision()[1][name] for name in names} | {"deliver_at": due, "delivered_at": out, "batch_id": 0},
+    )
+    published = [one.half(), one.op(), one.published(published_at=out), one.decision(decided_at=out)]
+    scheduled = [one.half(deliver_at=due), one.op(), one.decision(decided_at=HORIZON - 4 * hour, deliver_at=due)]
+    another = one.half(transaction_id="other", store_timestamp=HORIZON - hour / 2)
+    return {
+        "an op landed again": [*published, one.op(source="check", store_timestamp=HORIZON + hour)],
+        "delivered, and waits": [*scheduled, delivery, one.unpublished(unpublished_at=out, application="query")],
+        "its offset was used again": [*published, another, one.rejected_half()],
+    }
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("name", _across_the_horizon())
+def test_what_lies_across_the_horizon_is_judged_as_before(tmp_path: Path, name: str, whole: bool) -> None:
+    rows = _across_the_horizon()[name]
+    for number in range(200):
+        at = HORIZON - timedelta(days=3) + timedelta(minutes=number)
+        old = Transaction(0, 1000 + number, at - timedelta(minutes=1))
+        rows += [old.half(), old.op(), old.published(published_at=at), old.decision(decided_at=at)]
+    settings = settings_of(tmp_path)
+    _written(settings, rows, tmp_path)
+    before = _found(settings, whole=whole)
+    assert maintained(settings, ms(DONE))["half"].expired_rows
+    assert _found(settings, whole=whole) == before
+    left = [row["queue_offset"] for row in rows_of(tmp_path, "half")]
+    assert left == ([0] if "waits" in name else [])
+
+
+def test_erasure_under_way_breaks_no_promise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After each of its commits."""
+    rows = []
+    for number in range(4):
+        one = Transaction(0, number)
+        rows += [one.half(keys="k"), one.op(), one.published(keys="k"), one.decision()]
+    settings = settings_of(tmp_path)
+    _written(settings, rows, tmp_path)
+    found: list[dict[str, int]] = []
+    remove = DeltaLog.remove
+
+    def removed(self: DeltaLog, *args: Any, **more: Any) -> bool:
+        done = remove(self, *args, **more)
+        found.extend(_found(settings, whole=whole) for whole in (False, True))
+        return done
+
+    monkeypatch.setattr(DeltaLog, "remove", removed)
+    erasure = Erasure(Tables.of(settings.storage), Selection.of("k", None, None, None))
+    with erasure.lock():
+        erasure.erase(erasure.find(), DONE)
+    assert found == [{}] * 4

@@ -32,6 +32,7 @@ from checkback.spark.shutdown import GracefulShutdown, stop_on_signal
 from checkback.storage import external_tables
 from checkback.storage.crash_recovery import recover_tables, torn_query
 from checkback.storage.dataframes import is_connect
+from checkback.storage.horizon import refuse_older_half
 from checkback.storage.lock import exclusive_lock
 from checkback.storage.schemas import SCHEMAS, arrow_schema
 from checkback.storage.tables import Tables
@@ -110,6 +111,7 @@ def reconcile(
             external_tables.register(spark, tables.register, places)  # a damaged one stops no other
         found = facts(spark, settings, tables)
         refuse(found)
+        refuse_older_half(tables)
         renew(spark, tables)  # not before: the checkpoints may be those of other tables
         if found.checkpoint is not None:
             claim(spark, tables, found.checkpoint.query_id, settings.reconcile.segment_size)

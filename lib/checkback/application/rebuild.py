@@ -43,6 +43,7 @@ from checkback.storage.dataframes import is_connect
 from checkback.storage.failure_scope import own_failure
 from checkback.storage.files import filesystem
 from checkback.storage.files.object_store import is_registered
+from checkback.storage.horizon import refuse_older_half
 from checkback.storage.lock import exclusive_lock
 from checkback.storage.schemas import SCHEMAS, SOURCES
 from checkback.storage.table_scan import read_table
@@ -107,6 +108,7 @@ def rebuild(
         if tables.sync:
             recover_tables(tables)
         tables.create(spark, *SCHEMAS)
+        refuse_older_half(tables)
         with _marked(spark, tables.checkpoint(REBUILDING)) as changing:
             return _rebuild(spark, settings, tables, lock, step, changing, deleted)
 

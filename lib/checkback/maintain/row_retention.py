@@ -10,6 +10,7 @@ of the bodies that it has go at once: it is rewritten once, or each time half as
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
@@ -20,12 +21,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from checkback.errors import StorageError, of_machine
 from checkback.maintain.compaction import rewritten, rows_of, write_rows
 from checkback.maintain.erasure_selection import emptied
 from checkback.maintain.missed_messages import MissedMessages
 from checkback.messages.half import RESUMED_FROM, parse_place
 from checkback.messages.limits import MS_MAX
-from checkback.reconcile.ended_transactions import KEY, WHOSE, ended, expired_halves, last_of_queues, orphans
+from checkback.reconcile.ended_transactions import KEY, WHOSE, ended, expired_halves, last_of_queues, orphans, repeated
 from checkback.reconcile.publish.published_notes import waits
 from checkback.storage.batch_runs import runs_of
 from checkback.storage.failure_scope import reading
@@ -113,7 +115,9 @@ class RowRetention:
         for name in self._those(_GIVEN_UP):
             self._remove_older(name, given_up)
         for name in (name for name in self.names if name.startswith(TOPIC_PREFIX)):
-            self._remove_older(name, self._before(self.settings.retention.of_topic(name.removeprefix(TOPIC_PREFIX))))
+            with _unless_damaged():
+                topic = name.removeprefix(TOPIC_PREFIX)
+                self._remove_older(name, self._before(self.settings.retention.of_topic(topic)))
         return self.removed
 
     @cached_property
@@ -171,7 +175,7 @@ class RowRetention:
 
         decisions = there("decisions", *WHOSE, "state", "decided_at", "deliver_at")
         over = ended(decisions, there("deliveries", "delivered_at"), outstanding, _time(horizon))
-        return expired_halves(halves, decisions, over, _time(horizon))
+        return expired_halves(halves, decisions, over, self._repeated, _time(horizon))
 
     def _empty_bodies(self) -> None:
         """Empty the bodies that no one needs: of what was published they are in its topic, or else in `discarded`."""
@@ -202,6 +206,11 @@ class RowRetention:
                     new += write_rows("half", self.tables.root, emptied(rows, "body", mask))
             if old:
                 log.remove(old, new, {BODIES: before}, changes=False)
+
+    @cached_property
+    def _repeated(self) -> pa.Table:
+        """KEY of the half messages that `rejected` has, as a second one at an offset; with nulls."""
+        return repeated(self._rows("rejected", self._files("rejected"), ("source", "reason")))
 
     def _remove_following(self, name: str, horizon: int, outstanding: pa.Table) -> None:
         log, before = self.tables.open_log(name), self._read_by(horizon) if name in _OF_OPS else horizon
@@ -304,14 +313,26 @@ class RowRetention:
         """KEY of the messages in `unpublished` that wait there, or were published since the horizon."""
         columns = ("half_queue_id", "half_queue_offset", "real_topic", "application", "batch_id")
         rows = self._rows("unpublished", self._files("unpublished"), columns)
-        found = [rows.filter(waits(self.tables, rows)).select(list(columns[:2]))]
-        topics = set(rows.select(["real_topic", "application"]).drop_null().column("real_topic").to_pylist())
-        for topic in topics & {name.removeprefix(TOPIC_PREFIX) for name in self.names}:
-            name = TOPIC_PREFIX + topic
-            since = self.tables.log(name).data_files({"published_at": (time_of(horizon), time_of(MS_MAX))})
-            published = self._rows(name, since, columns[:2])
-            found.append(published.join(rows.select(columns[:2]), columns[:2], join_type="left semi"))
+        found = [rows.select(list(columns[:2])).slice(0, 0)]
+        topics = rows.column("real_topic").fill_null("")  # which no topic is
+        for topic in topics.unique().to_pylist():
+            of_topic = rows.filter(pc.equal(topics, topic))
+            mine = of_topic.select(list(columns[:2]))
+            outstanding = [mine]
+            with _unless_damaged():
+                left = mine.filter(waits(self.tables, of_topic))
+                outstanding = [left, self._published_since(f"{TOPIC_PREFIX}{topic}", horizon, mine)]
+            found += outstanding
         return pa.concat_tables(found).rename_columns(list(KEY))
+
+    def _published_since(self, name: str, horizon: int, messages: pa.Table) -> pa.Table:
+        """Those of the messages that a topic's table has as published since the horizon."""
+        if name not in self.names:
+            return messages.slice(0, 0)
+        since = self.tables.log(name).data_files({"published_at": (time_of(horizon), time_of(MS_MAX))})
+        return self._rows(name, since, messages.column_names).join(
+            messages, messages.column_names, join_type="left semi"
+        )
 
     def _resumable(self) -> pa.Table:
         """KEY of the messages in `discarded`, which may be resumed, and of those made of them, so that it is once."""
@@ -374,6 +395,16 @@ def _size_of_bodies(file: DataFile) -> int:
     return sum(chunk.total_compressed_size for chunk in chunks if chunk.path_in_schema == "body")
 
 
+@contextmanager
+def _unless_damaged() -> Iterator[None]:
+    """Leave a topic's table alone that cannot be read; whoever maintains it says so."""
+    try:
+        yield
+    except StorageError as error:
+        if of_machine(error):
+            raise
+
+
 def place_of(name: str) -> tuple[str, ...]:
     """The columns of KEY in a table, where its rows are about half messages."""
     there = arrow_schema(name).names
@@ -382,7 +413,7 @@ def place_of(name: str) -> tuple[str, ...]:
 
 
 def _columns(name: str, time: str) -> tuple[str, ...]:
-    return ("source", "file", "raw", time) if name == "rejected" else (*place_of(name), *_also(name), time)
+    return ("source", "file", "raw", "reason", time) if name == "rejected" else (*place_of(name), *_also(name), time)
 
 
 def _also(name: str) -> tuple[str, ...]:
@@ -394,7 +425,11 @@ def _keyed(name: str, rows: pa.Table, time: str) -> pa.Table:
     if name == "rejected":
         of_op = pc.and_(pc.equal(rows.column("source"), "op"), pc.is_null(rows.column("file")))
         place = pc.extract_regex(pc.if_else(of_op, rows.column("raw"), None), PLACE)
-        parts = [pc.struct_field(place, each).cast(arrow_schema("half").field(each).type) for each in KEY]
+        again = repeated(rows)
+        parts = [
+            pc.coalesce(pc.struct_field(place, each).cast(arrow_schema("half").field(each).type), again.column(each))
+            for each in KEY
+        ]
     else:
         parts = [rows.column(each) for each in place_of(name)]
     more = {column: rows.column(column) for column in (*_also(name), time)}

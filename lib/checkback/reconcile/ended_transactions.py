@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     Mask: TypeAlias = NDArray[np.bool_]
 
 KEY = ("queue_id", "queue_offset")
+#: the reason of `rejected` that names the offset of a half message
+REPEATED = r"^repeated .queue_id, queue_offset. (?P<queue_id>[0-9]{1,9})/(?P<queue_offset>[0-9]{1,18})$"
 WHOSE = ("transaction_id", "producer_group")
 
 
@@ -51,11 +53,23 @@ def ended(decisions: pa.Table, deliveries: pa.Table, outstanding: pa.Table, hori
     return found.join(outstanding.select(list(KEY)), list(KEY), join_type="left anti")
 
 
-def expired_halves(halves: pa.Table, decisions: pa.Table, over: pa.Table, horizon: pa.Scalar) -> Mask:
+def repeated(rejected: pa.Table) -> pa.Table:
+    """KEY of the half messages that were rejected because there was one at their offset, of rows: source, reason.
+
+    A row of another source, or rejected for another reason, has nulls.
+    """
+    of_half = pc.if_else(pc.equal(rejected.column("source"), "half"), rejected.column("reason"), None)
+    place = pc.extract_regex(of_half, REPEATED)
+    types = (pa.int32(), pa.int64())
+    return pa.table({name: pc.struct_field(place, name).cast(type_) for name, type_ in zip(KEY, types, strict=True)})
+
+
+def expired_halves(halves: pa.Table, decisions: pa.Table, over: pa.Table, again: pa.Table, horizon: pa.Scalar) -> Mask:
     """Mask of the half messages that go. ``halves``: KEY, WHOSE, store_timestamp; ``over``: see `ended`.
 
-    ``decisions``: KEY, WHOSE, decided_at. A half message that landed after ``until`` is another, to which the offset
-    was assigned again, unless a decision is its own: the gateway's clock may be ahead of the one that decides.
+    ``decisions``: KEY, WHOSE, decided_at; ``again``: KEY, see `repeated`. A half message that landed after ``until`` is
+    another, to which the offset was assigned again, unless it was rejected, or a decision is its own: the gateway's
+    clock may be ahead of the one that decides.
     """
     numbered = halves.append_column("row", pa.array(np.arange(halves.num_rows)))
     old = numbered.filter(pc.less(numbered.column("store_timestamp"), horizon))
@@ -66,6 +80,7 @@ def expired_halves(halves: pa.Table, decisions: pa.Table, over: pa.Table, horizo
         doubtful = numbered.take(found.filter(later).column("row"))
         decided = decisions.filter(pc.less(decisions.column("decided_at"), horizon)).select([*KEY, *WHOSE])
         mask |= _mask(halves.num_rows, doubtful.join(decided, [*KEY, *WHOSE], join_type="left semi"))
+        mask |= _mask(halves.num_rows, doubtful.join(again.select(list(KEY)), list(KEY), join_type="left semi"))
     return mask
 
 

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from checkback.errors import StorageError
 from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.timestamps import iso
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -73,3 +75,14 @@ def horizon(tables: Tables, name: str = "half", of: str = HORIZON) -> int | None
     if not tables.readable or not DeltaLog.exists(tables.location(name)):
         return None
     return tables.log(name).versions([of])[of]
+
+
+def refuse_older_half(tables: Tables) -> None:
+    """Raise StorageError if `half` is from before a run of retention that `decisions` has seen.
+
+    What ended long ago would seem to be pending.
+    """
+    since = horizon(tables, "decisions")
+    if since is not None and (horizon(tables) or 0) < since:
+        what = f"is older than `decisions`, from which retention has removed what ended before {iso(since)}"
+        raise StorageError(what, tables.location("half"), "restore all tables from one backup")

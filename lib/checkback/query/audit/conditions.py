@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from checkback.query.audit.facts import (
 from checkback.query.versions.batches import UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from checkback.query.versions.batches import Epoch
 
@@ -40,7 +40,8 @@ class RulesInForce:
     ``epochs``: the rules, in order. By the last of them, ``longest``: from a check to the next; ``enough``: checks
     required before EXPIRED. ``past``: whether there were earlier batches, of which nothing is known. ``uncounted``:
     whether checks ever counted only when they were received. ``discarded_since``: messages from before may be gone from
-    `discarded`, whose retention is shorter than that of the history.
+    `discarded`, whose retention is shorter than that of the history. ``floors``: by half queue the offset below which
+    half messages may have been removed.
     """
 
     batch_time: int | None
@@ -53,6 +54,7 @@ class RulesInForce:
     uncounted: bool = False
     past: bool = True
     discarded_since: int | None = None
+    floors: Mapping[int, int] = field(default_factory=dict)
 
 
 def conditions(known: RulesInForce) -> dict[str, str]:
@@ -84,12 +86,12 @@ def _lacks_op(bits: int) -> str:
 
 
 def _unlike(name: str, first: str, others: str) -> str:
-    """Whether a hash in ``name`` belongs to none of the half messages at this offset."""
+    """Whether a hash in ``name`` belongs to none of the half messages at this offset; no erased one is compared."""
     strange = (
         f"({name}_{which} IS NOT NULL AND NOT coalesce({name}_{which} IN ({first}, {others}_min, {others}_max), FALSE))"
         for which in ("min", "max")
     )
-    return f"halves > 0 AND ({' OR '.join(strange)})"
+    return f"halves > 0 AND {first} IS NOT NULL AND ({' OR '.join(strange)})"
 
 
 #: the message is scheduled, or was cancelled
@@ -248,6 +250,8 @@ def _sources(known: RulesInForce) -> dict[str, str]:
     recorded = f"{_has('rejected', REJECTED_OP | REJECTED_EARLY)}"
     early = "(ops > 0 AND NOT halves > 0)"
     alien = "(alien_ops > 0 AND halves > 0)"
+    below = (f"(queue_id = {queue} AND queue_offset < {floor})" for queue, floor in sorted(known.floors.items()))
+    removed = " OR ".join(below) or "FALSE"
     passed_over = not_rejected = "FALSE"
     if known.batch_time is not None:
         before = known.batch_time - _MARGIN_MS
@@ -258,7 +262,7 @@ def _sources(known: RulesInForce) -> dict[str, str]:
             passed_over = f"({read} AND ({op} OR {_outlived(known, before)}))"
     return {
         "op_rejected": f"({early} OR {alien}) AND {recorded}",
-        "op_without_half": f"{early} AND NOT {recorded}",
+        "op_without_half": f"{early} AND NOT {recorded} AND NOT ({removed})",
         "op_not_rejected": f"{alien} AND NOT {_has('rejected', REJECTED_OP)} AND {not_rejected}",
         "pending_overdue": f"{_PENDING} AND {passed_over}",
     }

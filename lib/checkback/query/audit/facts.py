@@ -148,7 +148,8 @@ def _rows(table: str, kind: int | str, key: tuple[str, str] = ("queue_id", "queu
 def content(topic: str, queue: str, landed: str, *, ignore_case: bool, bodies_since: int | None = None) -> str:
     """Hash of a message and its destination. Nulls are distinguished explicitly: Spark's hash skips them.
 
-    ``bodies_since``: of what landed before it `half` may have no body (ms), None = it has all: it is left out then.
+    Null for an erased message. ``bodies_since``: of what landed before it `half` may have no body (ms), None = it has
+    all: it is left out then.
     """
     body = "body"
     if bodies_since is not None:
@@ -159,7 +160,8 @@ def content(topic: str, queue: str, landed: str, *, ignore_case: bool, bodies_si
         f"CASE WHEN {name} IS NULL THEN {1 << bit} ELSE 0 END" for bit, name in enumerate((*names, "properties", body))
     )
     # Maps have no order.
-    return f"hash64({topic}, {', '.join(names)}, sort_array(map_entries(properties)), {body}, {nulls})"
+    of_all = f"hash64({topic}, {', '.join(names)}, sort_array(map_entries(properties)), {body}, {nulls})"
+    return f"CASE WHEN erased_at IS NULL THEN {of_all} END"
 
 
 def topic_of(column: str, *, ignore_case: bool) -> str:

@@ -60,6 +60,7 @@ class Report:
     ``past``: whether there were batches before it. ``unread``: topics whose tables cannot be read, with the reason.
     ``since``: what ended before it was removed by retention (ms), None = nothing was. ``bodies_since``: bodies of what
     landed before it are not compared; ``topics_since``: by topic, what was published before is not looked for.
+    ``asked``: transactions that had ended by then, and have no row since, are not judged (ms); None = all are.
     """
 
     found: tuple[Found, ...]
@@ -72,6 +73,7 @@ class Report:
     since: int | None = None
     bodies_since: int | None = None
     topics_since: Mapping[str, int] = field(default_factory=dict)
+    asked: int | None = None
 
     @property
     def broken(self) -> bool:
@@ -92,7 +94,8 @@ def audit_on(engine: Engine, settings: Settings, *, since: datetime | None = Non
     Each batch is judged by the rules recorded for it in `batches`; of the settings only those of storage are used.
     Raises SettingsError if there are no tables at all, StorageError if tables or checkpoint cannot be read.
     """
-    return _beside_unread(engine, lambda tables: _report(tables, settings, whole), since)
+    report = _beside_unread(engine, lambda tables: _report(tables, settings, whole), since)
+    return report if since is None else replace(report, asked=ms_of(since))
 
 
 def _report(tables: FixedTables, settings: Settings, whole: bool | None) -> Report:

@@ -20,7 +20,7 @@ from checkback.query.engines.question import Question
 from checkback.query.versions.batches import epochs
 from checkback.reconcile.segment import CHECKS_AT_LEAST
 from checkback.storage.checkpoints.checkpoint import Batch
-from checkback.storage.horizon import horizon
+from checkback.storage.horizon import floors_of, horizon
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -192,6 +192,7 @@ def _in_force(accounted: BatchAudit) -> RulesInForce:
         past=accounted.past,
         uncounted=ever_uncounted(fixed),
         discarded_since=horizon(fixed.tables, "discarded"),
+        floors=_floors(fixed),
     )
     if not len(batches):
         return known
@@ -200,6 +201,14 @@ def _in_force(accounted: BatchAudit) -> RulesInForce:
     )
     enough = min(most, CHECKS_AT_LEAST, max_age // max(1, interval) + 1)
     return replace(known, longest=interval + max(0, jitter), enough=enough)
+
+
+def _floors(fixed: FixedTables) -> dict[int, int]:
+    """By half queue, where retention has removed half messages."""
+    if fixed.since is None:
+        return {}
+    rows = fixed.engine.arrow(fixed.ask(Question("SELECT DISTINCT queue_id FROM {op} WHERE queue_id IS NOT NULL")))
+    return floors_of(fixed.tables.log("half"), rows.column("queue_id").to_pylist())
 
 
 def _resumed_queues(fixed: FixedTables, settings: Settings) -> list[int]:

@@ -118,7 +118,9 @@ def sources(*, ignore_case: bool, bodies_since: int | None = None) -> dict[str, 
     nothing. It reads the tables and `topics`, as `facts.facts`. ``bodies_since``: as `facts.content`.
     """
     of_half, of_message = (
-        content(*columns, ignore_case=ignore_case, bodies_since=bodies_since) for columns in (OF_HALF, OF_TOPIC)
+        # Of two erased messages nothing is compared: they are alike.
+        f"coalesce({content(*columns, ignore_case=ignore_case, bodies_since=bodies_since)}, CAST(0 AS BIGINT))"
+        for columns in (OF_HALF, OF_TOPIC)
     )
     at_once = "delay_ms IS NULL AND deliver_at IS NULL AND NOT coalesce(committed, FALSE)"
     # A COMMIT from before 1970 would be due by its delay of 0 (rule 10).

@@ -59,6 +59,8 @@ def circumstances(report: Report, now: datetime) -> list[str]:
         lines.append(f"what ended before {iso(report.since)} was removed (retention.history), and is not judged")
     if report.bodies_since is not None:
         lines.append(f"bodies of what landed before {iso(report.bodies_since)} are not compared (retention.bodies)")
+    if report.asked is not None:
+        lines.append(f"judged is only what had not ended at {iso(report.asked)}, or has a row since (--since)")
     if report.topics_since:
         oldest, number = min(report.topics_since.values()), len(report.topics_since)
         lines.append(f"not looked for in {number} topics: what retention.topics removed there, from {iso(oldest)} back")
@@ -82,6 +84,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "under_way": [_batch(batch) for batch in report.under_way],
         "judged_from": None if report.first is None else _batch(report.first),
         "since": None if report.since is None else iso(report.since),
+        "asked_since": None if report.asked is None else iso(report.asked),
         "topics_since": {topic: iso(at) for topic, at in report.topics_since.items()},
         "bodies_since": None if report.bodies_since is None else iso(report.bodies_since),
         "oldest_pending": None if report.oldest_pending is None else iso(report.oldest_pending),

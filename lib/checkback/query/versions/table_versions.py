@@ -32,7 +32,7 @@ from checkback.query.versions.published_notes import NAME as NOTES
 from checkback.query.versions.published_notes import no_notes, with_noted
 from checkback.query.versions.whole_batches import BatchTable, batch_time, read_batches
 from checkback.reconcile.checkpointed_rules import FOLDER
-from checkback.reconcile.ended_transactions import WHOSE, ended, expired_halves
+from checkback.reconcile.ended_transactions import WHOSE, ended, expired_halves, repeated
 from checkback.storage.checkpoints.checkpoint import Batch, batches_since, last_done, numbers, read_checkpoint
 from checkback.storage.failure_scope import own_failure
 from checkback.storage.horizon import horizon
@@ -114,7 +114,7 @@ _KEYS = {
 #: of a transaction that has not ended there may be rows of any time in these; in the others only the end
 _BEGUN_BEFORE = {
     **dict.fromkeys(("half", "op"), "store_timestamp"),
-    **{name: BATCH_TIMES[name] for name in ("decisions", "check_requests", "unpublished")},
+    **{name: BATCH_TIMES[name] for name in ("decisions", "deliveries", "check_requests", "unpublished")},
 }
 #: the greatest offset
 _MOST = (1 << 63) - 1
@@ -325,9 +325,7 @@ class FixedTables:
             f" WHERE {ROW_TIMES.get(name, 'published_at')} >= timestamp_millis({at})"
             for name, (queue, offset) in _KEYS.items()
         ]
-        rows = self.engine.arrow(self.ask(Question(" UNION ".join(parts))))
-        owed, _ = self._owed(at, timedelta(0))
-        touched = pa.concat_tables([rows, owed.cast(rows.schema)]).group_by(list(_PLACE)).aggregate([])
+        touched = self.engine.arrow(self.ask(Question(" UNION ".join([*parts, _outstanding(at)]))))
         return self.of(touched, "touched")
 
     def _owed(self, since: int, margin: timedelta) -> tuple[pa.Table, pa.Table]:
@@ -355,7 +353,8 @@ class FixedTables:
             self.engine.arrow(self.ask(waiting)),
             at,
         )
-        gone = pa.array(expired_halves(halves, decisions, over, pa.scalar(until * 1000, at.type)))
+        again = repeated(old("rejected", ("source", "reason"), "source = 'half'"))
+        gone = pa.array(expired_halves(halves, decisions, over, again, pa.scalar(until * 1000, at.type)))
         early, places = pc.less(halves.column("store_timestamp"), at), halves.select(list(_PLACE))
         return places.filter(pc.and_(early, pc.invert(gone))), places.filter(pc.and_(pc.invert(early), gone))
 
@@ -384,6 +383,19 @@ class FixedTables:
         if versions is None or not versions.oldest <= first_unread <= versions.newest:
             return None
         return min(versions.made_at(first_unread), self.done.time)
+
+
+def _outstanding(at: int) -> str:
+    """SQL: queue_id, queue_offset of what had not ended at a time (ms), or waits for its topic's table."""
+    by_then, same = f"< timestamp_millis({at})", "e.queue_id = b.queue_id AND e.queue_offset = b.queue_offset"
+    decided = f"SELECT 1 FROM {{decisions}} AS e WHERE {same} AND e.decided_at {by_then}"
+    delivered = f"SELECT 1 FROM {{deliveries}} AS e WHERE {same} AND e.delivered_at {by_then}"
+    return f"""
+        SELECT queue_id, queue_offset FROM {{half}} AS b WHERE store_timestamp {by_then} AND NOT EXISTS ({decided})
+        UNION SELECT queue_id, queue_offset FROM {{decisions}} AS b
+        WHERE state = 'COMMIT' AND deliver_at IS NOT NULL AND decided_at {by_then}
+            AND NOT EXISTS ({delivered}) AND NOT EXISTS ({decided} AND e.state = 'CANCEL')
+        UNION SELECT half_queue_id, half_queue_offset FROM {with_noted("{unpublished}")} AS b WHERE NOT noted"""
 
 
 def _and(*conditions: str | None) -> str | None:
