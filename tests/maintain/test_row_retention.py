@@ -462,5 +462,5 @@ def test_half_from_before_a_run_is_refused(tmp_path: Path) -> None:
     refuse_older_half(tables)
     shutil.rmtree(tmp_path / "half")
     (tmp_path / "backup").rename(tmp_path / "half")
-    with pytest.raises(StorageError, match="is older than `decisions`.*restore all tables from one backup"):
+    with pytest.raises(StorageError, match=r"is older than `decisions`.*restore all tables from one backup"):
         refuse_older_half(Tables.of(settings.storage))
