@@ -349,6 +349,7 @@ def test_command_shows_then_erases_and_records_without_the_data(
     assert {(row["action"], row["actor"], row["queue_offset"]) for row in ledger} == {
         ("ERASE", "ada", offset) for offset in mine
     }
+    assert DeltaLog("operations", str(tmp_path / "operations")).applications() == {"operator/ERASE": len(mine) - 1}
     assert traces(tmp_path, SECRET) == []
     assert _run(tmp_path, "--key", SECRET, "--yes") == 0
     assert "nothing to erase" in capsys.readouterr().out

@@ -9,7 +9,6 @@ import pyarrow as pa
 from checkback.errors import FencedError
 from checkback.operate.operations import Operation, operation_row, row_of_no_transaction
 from checkback.operate.transaction import Key, Place
-from checkback.storage.timestamps import ms_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
     from checkback.operate.operator_tables import OperatorTables
 
 ERASE = "ERASE"
+#: One for all rows, not one each as of other actions: identifiers stay in the log for ever, and erasures are many.
+_APPLICATION = f"operator/{ERASE}"
 _KEY = ("queue_id", "queue_offset", "transaction_id", "producer_group")
 
 
@@ -31,7 +32,7 @@ def record(
     are erased, which name no message: one row says so. Raises FencedError, StorageError.
     """
     if not messages:
-        _append(store, [row_of_no_transaction(at, ERASE, signed)], [f"operator/{ERASE}/{ms_of(at)}"])
+        _append(store, [row_of_no_transaction(at, ERASE, signed)])
         return
     known = {Key.of(row) for row in store.rows("operations", {"action": [ERASE]}, _KEY).to_pylist()}
     new = [
@@ -48,10 +49,10 @@ def record(
         if None not in (row["queue_id"], row["queue_offset"]) and Key.of(row) not in known
     ]
     for first in range(0, len(new), store.at_once):
-        part = new[first : first + store.at_once]
-        _append(store, list(map(operation_row, part)), [one.application for one in part])
+        _append(store, list(map(operation_row, new[first : first + store.at_once])))
 
 
-def _append(store: OperatorTables, rows: Sequence[pa.Table], apps: Sequence[str]) -> None:
-    if not store.append_each("operations", pa.concat_tables(rows), apps):
+def _append(store: OperatorTables, rows: Sequence[pa.Table]) -> None:
+    last = store.last_version("operations", _APPLICATION)
+    if not store.append("operations", pa.concat_tables(rows), _APPLICATION, 0 if last is None else last + 1):
         raise FencedError("another operator has recorded the same erasure", "operations", "run it again")
