@@ -60,7 +60,6 @@ def _story(random: Random, t: Transaction, name: str, fate: str) -> list[Row]:
     mine = _content(name)
     at = t.born + timedelta(minutes=30)
     letter = t.published()[1] | mine | {"consumer_group": "g", "topic": "a", "reconsume_times": 3, "dead_at": at}
-    letter["reason"] = f"ValueError: no account of {name}"
     again = json.dumps({**t.key, "keys": mine["keys"], "properties": dict(mine["properties"]), "body": name})
     rejected = {"source": "half", "raw": again, "reason": "repeated", "file": "f", "rejected_at": at}
     if fate == "pending":

@@ -121,7 +121,7 @@ class Erasure:
             new = [
                 written
                 for file, mask in files
-                for written in write_rows(name, self.tables.root, erased(name, rows_of(file.path, name), mask, time))
+                for written in write_rows(name, self.tables.root, erased(rows_of(file.path, name), mask, time))
             ]
             old = [file.path.removeprefix(place) for file, _ in files]
             if not self.tables.open_log(name).remove(old, new, {ERASURE: ms_of(at)}, changes=False):

@@ -31,8 +31,6 @@ SELECTED_BY = ("transaction_id", "producer_group", "tags", "keys", "properties",
 #: the columns of `batches` that say which batches a row stands for
 BATCH = ("batch_id", "batch_time", "first_batch_id", "first_batch_time")
 _NONE, _KEYS = pa.scalar(""), " "
-#: what has content besides CONTENT: the input; the last error of a listener, which may quote the message
-_MORE = {"rejected": ("raw",), "dead_letters": ("reason",)}
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 _CONTROLS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _QUOTED_OR_PREFIX = re.compile(r"'(?:[^']|'')*'|\bproperties\s*\.\s*")
@@ -174,13 +172,13 @@ def _named(rows: pa.Table) -> pa.Table:
     return pa.table(columns, names=list(WHO))
 
 
-def erased(table: str, rows: pa.Table, mask: Mask, at: pa.Scalar) -> pa.Table:
-    """The rows of a table with those of the mask emptied: of CONTENT and _MORE, and ``erased_at`` set.
+def erased(rows: pa.Table, mask: Mask, at: pa.Scalar) -> pa.Table:
+    """The rows with those of the mask emptied: of CONTENT, or `raw`, and ``erased_at`` set.
 
     What is left of properties says of which discarded message this one was made.
     """
     number = rows.num_rows
-    for name in (*CONTENT, *_MORE.get(table, ())):
+    for name in (*CONTENT, "raw"):
         index = rows.schema.get_field_index(name)
         if index < 0:
             continue

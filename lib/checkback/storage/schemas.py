@@ -187,7 +187,7 @@ DEAD_LETTERS: Columns = (
     _column("topic", _STRING, "topic of the message"),
     *TOPIC,
     _column("reconsume_times", _INT, "retries before the message was given up"),
-    _column("reason", _STRING, "type and line of the last error; null = erased with the message"),
+    _column("reason", _STRING, "type and line of the last error"),
     _column("dead_at", _TIME, "when the message was given up"),
 )
 CONSUMER_GROUP: Columns = (
