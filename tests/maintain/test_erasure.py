@@ -29,7 +29,7 @@ from checkback.storage.schemas import CONTENT
 from checkback.storage.tables import Tables
 from maintain.fixtures import maintained, rows_of
 from support.examples import fewer
-from support.stories import DONE, UNDER_WAY, Row, Transaction, checkpoint, in_batches, ms, write
+from support.stories import DONE, UNDER_WAY, Row, Transaction, batch, checkpoint, in_batches, ms, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -181,6 +181,30 @@ def test_a_delivery_of_a_batch_under_way_is_still_owed(tmp_path: Path) -> None:
     assert [row["state"] for row in Erasure(Tables.of(settings_of(tmp_path).storage), SELECTIONS[0]).find().owed] == [
         "scheduled"
     ]
+
+
+def test_topic_that_a_batch_creates_meanwhile_is_erased_too(tmp_path: Path) -> None:
+    """It is published after the first look at the tables, and before what has ended is looked up."""
+    t, mine = Transaction(0, 0, DONE - timedelta(minutes=2)), _content(SECRET)
+    found, done = in_batches([t.half(**mine), t.op()])
+    tables = Tables.of(settings_of(tmp_path).storage)
+    write(None, tables, found)
+    checkpoint(tmp_path, batch_id=done)
+    owed = Erasure._owed
+
+    def publish(self: Erasure, *halves: Any) -> Any:
+        of: dict[str, Any] = {"batch_id": done + 1}
+        rows = [
+            t.published("new", published_at=UNDER_WAY, **of, **mine),
+            t.decision("COMMIT", decided_at=UNDER_WAY, **of),
+        ]
+        write(None, tables, [*rows, batch(done + 1, UNDER_WAY, committed=1)])
+        return owed(self, *halves)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Erasure, "_owed", publish)
+        assert erased(tmp_path, SELECTIONS[0], now=True) == {"half": 1, "topics/new": 1}
+    assert traces(tmp_path, SECRET) == []
 
 
 def test_a_decision_of_a_batch_under_way_is_still_owed_after_the_clock_was_set_back(tmp_path: Path) -> None:

@@ -105,6 +105,7 @@ class Erasure:
         messages = messages.group_by(list(WHO)).aggregate([("real_topic", "min")]).rename_columns([*WHO, "real_topic"])
         halves = list(self._masks("half", messages)) if "half" in names else []
         owing = self._owed(halves)  # before the others are read: all that was written of what has ended is there then
+        names = self._names()  # again: a batch may have created its topic's table meanwhile
         masks = {name: halves if name == "half" else list(self._masks(name, messages)) for name in names}
         rows = {name: sum(int(mask.sum()) for _, mask in found) for name, found in masks.items() if found}
         return Erasable(messages, rows, owing, masks)
