@@ -209,11 +209,16 @@ class Erasure:
         if not parts:
             return []
         messages = pa.concat_tables(parts)
-        span = {"queue_offset": _span(messages)}
+        offsets, span = messages.column("queue_offset"), {"queue_offset": _span(messages)}
 
         def there(name: str, *more: str) -> pa.Table:
             columns = (*WHO, *more)
-            found = list(self._each(name, lambda file: valid_texts(rows_of(file.path, name, columns)), span))
+
+            def read(file: DataFile) -> pa.Table:  # of each file at once: there may be millions of others in between
+                rows = rows_of(file.path, name, columns)
+                return valid_texts(rows.filter(pc.is_in(rows.column("queue_offset"), value_set=offsets)))
+
+            found = list(self._each(name, read, span))
             return pa.concat_tables(
                 [pa.schema([arrow_schema(name).field(one) for one in columns]).empty_table(), *found]
             )
