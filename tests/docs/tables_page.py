@@ -69,7 +69,8 @@ class _About(NamedTuple):
 ABOUT = {
     "half": _About(
         "a half message, as it landed. Of two rows with the same offset the first counts; the other is in `rejected`.\n"
-        "`body` is null where `retention.bodies` has removed it: then the row in the topic, or in `discarded`, has it.",
+        "`body` is null where `retention.bodies` has removed it: then the row in the topic, or in `discarded`, has\n"
+        "it, while that is kept. Of what was rolled back, or rejected as a repetition of an offset, nothing has it.",
         "`land`, `gateway`, `tx resume`",
     ),
     "op": _About(
