@@ -453,9 +453,16 @@ def test_damaged_topic_stops_nothing_else(tmp_path: Path, retention: dict[str, s
 
 def test_half_from_before_a_run_is_refused(tmp_path: Path) -> None:
     """Restored alone, it would make pending what ended long ago."""
-    lake(tmp_path, 1, 60)
+    rows: list[Row] = []
+    for number in range(20):
+        at = DONE - timedelta(days=40) + timedelta(minutes=number)
+        t = Transaction(0, number, at - timedelta(minutes=1))
+        rows += [t.half(), t.op(), t.decision(decided_at=at), t.published(published_at=at)]
+    found, done = in_batches(rows)
     settings = settings_of(tmp_path)
     tables = Tables.of(settings.storage)
+    write(None, tables, found)
+    checkpoint(tmp_path, batch_id=done)
     shutil.copytree(tmp_path / "half", tmp_path / "backup")
     refuse_older_half(tables)
     maintained(settings, ms(DONE))

@@ -329,10 +329,14 @@ class RowRetention:
         """Those of the messages that a topic's table has as published since the horizon."""
         if name not in self.names:
             return messages.slice(0, 0)
-        since = self.tables.log(name).data_files({"published_at": (time_of(horizon), time_of(MS_MAX))})
-        return self._rows(name, since, messages.column_names).join(
-            messages, messages.column_names, join_type="left semi"
-        )
+        key = messages.column_names
+        offsets = pc.min_max(messages.column("half_queue_offset")).as_py()
+        within = {"published_at": (time_of(horizon), time_of(MS_MAX))}
+        if offsets["min"] is not None:
+            within["half_queue_offset"] = offsets["min"], offsets["max"]
+        files = self.tables.log(name).data_files(within)
+        found = (self._rows(name, [file], key).join(messages, key, join_type="left semi") for file in files)
+        return pa.concat_tables([messages.slice(0, 0), *found])
 
     def _resumable(self) -> pa.Table:
         """KEY of the messages in `discarded`, which may be resumed, and of those made of them, so that it is once."""
