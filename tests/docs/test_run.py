@@ -309,11 +309,12 @@ def test_every_python_block_is_run() -> None:
     here |= {("docs/inspect.md", heading) for heading in ("In Python", "The audit in Python", "What-if in a notebook")}
     here |= {("docs/consumer.md", heading) for heading in ("group list, group describe", "Metrics")}
     there = {("docs/producer.md", "A service in one page"), ("docs/protocol.md", "Messages without a transaction")}
-    # tests/producer/test_docs.py, tests/consumer/test_docs.py
+    # tests/producer/test_docs.py, tests/consumer/test_docs.py, tests/gateway/rocketmq/test_python_client.py
     there |= {("docs/consumer.md", "Consuming a topic"), ("docs/consumer.md", "Exactly once")}
     there |= {
         ("docs/producer.md", "Several messages in one local transaction"),
         ("docs/rocketmq.md", "Moving a listener"),
+        ("docs/rocketmq-clients.md", "Move a RocketMQ producer in five minutes"),
     }
     assert {(block.page, block.heading) for block in blocks("python") if not block.needs_spark} == here | there
 
