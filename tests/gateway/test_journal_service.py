@@ -511,7 +511,8 @@ def test_full_disk_of_the_journal_is_seen(
             assert re.search(said, unready.json()["detail"])
             for _ in range(3):
                 refused = gateway.post("/v1/half", half("t-1"))
-                assert (refused.status_code, refused.json()["detail"]) == (503, unready.json()["detail"])
+                assert refused.status_code == 503
+                assert re.search(said, refused.json()["detail"])  # what is needed grows with what waits
             assert "checkback_gateway_ready 0.0" in gateway.get("/metrics").text
             for file in disk.glob("fill*"):
                 file.unlink()
