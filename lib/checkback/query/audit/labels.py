@@ -56,7 +56,7 @@ def labelled(
     fixed = accounted.fixed
     engine = fixed.engine
     # A copy of what was published lately may be of any time.
-    everything = replace(fixed, only=None, part=(None, None))
+    everything = fixed.everything()
     whole = engine.session is not None if whole is None else whole
 
     def ask(tables: FixedTables, question: Question, **more: Any) -> list[dict[str, Any]]:
@@ -127,8 +127,7 @@ def _copies(fixed: FixedTables) -> pa.Table:
     sql = f"""
         SELECT {_QUICK} AS quick FROM {{topics}} WHERE {_QUICK} IN (SELECT quick FROM {{mine}})
         GROUP BY 1 HAVING count(*) > 1"""
-    everything = replace(fixed, only=None, part=(None, None))
-    return fixed.engine.arrow(everything.ask(Question(sql), {"mine": fixed.engine.keep("mine", mine)}))
+    return fixed.engine.arrow(fixed.everything().ask(Question(sql), {"mine": fixed.engine.keep("mine", mine)}))
 
 
 def _of_facts(fixed: FixedTables, known: RulesInForce, *, figures: bool, absent: Collection[str] = ()) -> Question:
@@ -142,12 +141,11 @@ def _of_facts(fixed: FixedTables, known: RulesInForce, *, figures: bool, absent:
         for name, condition in found.items()
         if figures or FINDINGS[name].level != "figure"
     )
-    expiring = bool(fixed.topics_since)
     of_each = facts(
         known.uncounted,
         ignore_case=fixed.ignores_case,
         bodies_since=fixed.bodies_since,
-        expiring=expiring,
+        expiring=bool(fixed.topics_since),
         absent=absent,
     )
     sql = f"""

@@ -213,6 +213,10 @@ class FixedTables:
         part = self.part if least is None else (least, most + 1 if most < _MOST else None)
         return replace(self, only=self.engine.keep(name, transactions), part=part)
 
+    def everything(self) -> FixedTables:
+        """The tables with all transactions, not only some or a part."""
+        return replace(self, only=None, part=(None, None))
+
     def without(self, batches: Iterable[tuple[int, int]]) -> FixedTables:
         """The tables without the rows of these batches, (id, time), either."""
         known = {(batch.batch_id, batch.time) for batch in self.under_way}
