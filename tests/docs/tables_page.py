@@ -36,8 +36,9 @@ The checks of a transaction are numbered from 1. `check_times`, RocketMQ's name,
 folders delete with delta-rs (`DeltaTable(path).delete("...")`), or while nothing else runs.
 
 **Columns.** You may add nullable columns without a default, constraint or expression. Checkback leaves them null. A
-stream that reads the table stops once and resumes when restarted; `maintain` no longer compacts the table. Keep names,
-types and nullability of Checkback's columns, and `delta.dataSkippingStatsColumns` ("Statistics" below).
+stream that reads the table stops once and resumes when restarted. `maintain` and `erase` keep their values, also those
+of erased messages: empty these yourself; with a nested column they leave the table alone, as below. Keep names, types
+and nullability of Checkback's columns, and `delta.dataSkippingStatsColumns` ("Statistics" below).
 
 **Table features.** Clustering, partitions, change data feed, row tracking, column mapping, deletion vectors,
 constraints, and columns of type VARIANT or TIMESTAMP_NTZ have a cost:
@@ -45,6 +46,8 @@ constraints, and columns of type VARIANT or TIMESTAMP_NTZ have a cost:
 - `reconcile` and `land` write that table with Spark, which in a local folder is safe only while nothing else commits.
 - The gateway ends with an error that names the table.
 - Readers without Spark, such as push consumers, may refuse it.
+- `maintain` neither compacts it nor removes rows of it; of `half`, `decisions`, `deliveries`, `unpublished`,
+  `discarded` or `batches`, nothing of the history. It says so. `erase` refuses messages of such a table.
 
 To undo it, set the property to `false`, drop the constraint, or use `ALTER TABLE ... DROP FEATURE`. Clustering cannot
 be undone.

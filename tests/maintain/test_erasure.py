@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable, Field
+from deltalake.schema import PrimitiveType
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -377,6 +379,17 @@ def test_command_shows_then_erases_and_records_without_the_data(
     assert _run(tmp_path, "--key", SECRET, "--yes") == 0
     assert "nothing to erase" in capsys.readouterr().out
     assert len(rows_of(tmp_path, "operations")) == len(ledger)
+
+
+def test_columns_that_somebody_has_added_keep_their_values(tmp_path: Path) -> None:
+    whose = lake(tmp_path, 1, ["published"] * 6)
+    table = DeltaTable(f"{tmp_path}/topics/a")
+    table.alter.add_columns([Field("note", PrimitiveType("string"))])
+    table.update(updates={"note": "'mine'"})
+    assert _run(tmp_path, "--key", SECRET, "--yes") == 0
+    rows = rows_of(tmp_path, "topics/a")
+    assert {(row["note"], row["body"] is None) for row in rows} == {("mine", False), ("mine", True)}
+    assert len(rows) == len(whose)
 
 
 def test_erasure_of_rejected_input_alone_is_recorded(tmp_path: Path) -> None:

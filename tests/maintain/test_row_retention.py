@@ -5,12 +5,15 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.dataset as ds
 import pytest
+from deltalake import DeltaTable, Field
+from deltalake.schema import PrimitiveType
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -291,6 +294,62 @@ def _kill_at(patch: pytest.MonkeyPatch, commits: int, made: bool) -> None:
         return found
 
     patch.setattr(DeltaLog, "remove", removing)
+
+
+@pytest.mark.parametrize("altered", ["topics/a", "op", "rejected", "half", "decisions", "batches"])
+def test_table_that_somebody_has_altered_keeps_its_rows(tmp_path: Path, altered: str) -> None:
+    """Deleted rows may still be in its files: it is left alone, and so is the history of what became of messages."""
+    lake(tmp_path, 2, 90)
+    names = [*(name for name in _HISTORY if (tmp_path / name).is_dir()), "batches", "topics/a"]
+    before = {name: rows_of(tmp_path, name) for name in names}
+    DeltaTable(f"{tmp_path}/{altered}").alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+    settings = settings_of(tmp_path, history="15d", topics="15d")
+    done = maintained(settings, ms(DONE))
+    kept = {name for name in names if rows_of(tmp_path, name) == before[name]}
+    assert kept == {name for name in names if not done[name].expired_rows}
+    left = {"topics/a": {"topics/a"}, "op": {"op", "rejected"}, "rejected": {"rejected"}}.get(altered)
+    assert kept >= (left or {*names} - {"topics/a"})
+    assert kept.isdisjoint({"topics/a", "half", "op", "decisions", "batches"} - (left or {*names} - {"topics/a"}))
+    assert any("nothing of the history is removed" in why for why in done["half"].kept) == (left is None)
+    assert "no rows are removed" in str(done[altered].skipped)
+    assert not Answers(settings).audit().broken
+
+
+@pytest.mark.parametrize("bodies", [False, True])
+def test_columns_that_somebody_has_added_keep_their_values(tmp_path: Path, bodies: bool) -> None:
+    """Also in a file that is made one with others from before."""
+    rows = list[Row]()
+    for offset, days in enumerate((50, 49, 48, 3, 2)):
+        t = Transaction(0, offset, DONE - timedelta(days=days), Random(offset).randbytes(999))
+        at = t.born + timedelta(minutes=30)
+        rows += [t.half(), t.op(), t.published(published_at=at), t.decision(decided_at=at)]
+    found, last = in_batches(rows)
+    settings = settings_of(tmp_path, **({"history": None, "bodies": "30d"} if bodies else {"topics": "30d"}))
+    write(None, Tables.of(settings.storage), found)
+    checkpoint(tmp_path, batch_id=last)
+    names, noted = ("topics/a", "half", "op", "decisions"), datetime(2020, 1, 1, tzinfo=timezone.utc)
+    for name in names:
+        table = DeltaTable(f"{tmp_path}/{name}")
+        table.alter.set_table_properties({"delta.appendOnly": "false"})
+        table.alter.add_columns([Field("note", PrimitiveType("string")), Field("noted", PrimitiveType("timestamp"))])
+        table.update(updates={"note": "'mine'", "noted": "TIMESTAMP '2020-01-01T00:00:00Z'"})
+    for offset in range(5, 9):
+        later = Transaction(0, offset, DONE, Random(offset).randbytes(999))
+        write(None, Tables.of(settings.storage), [later.half(), later.op(), later.published(), later.decision()])
+    done = maintained(settings, ms(DONE))
+    for name in names:
+        if name == "half" or not bodies:
+            assert done[name].expired_rows == 3 * (not bodies)
+        after = rows_of(tmp_path, name)
+        assert Counter((row.get("note"), row.get("noted")) for row in after) == {
+            ("mine", noted): 5 if bodies else 2,
+            (None, None): 4,
+        }
+        if not bodies:
+            read = DeltaTable(f"{tmp_path}/{name}").to_pyarrow_dataset()
+            assert read.count_rows(ds.field("note").cast("string") == "mine") == 2
+    assert (done["half"].emptied_bodies == 3) == bodies
+    assert bodies or done["half"].files_after == 1
 
 
 def test_history_null_keeps_everything(tmp_path: Path) -> None:

@@ -102,12 +102,12 @@ _NOTE = Field("note", PrimitiveType("string"))
 
 
 def test_further_column_that_may_be_null_is_no_hindrance(tmp_path: Path) -> None:
-    """A user's own: our files lack it, and its values are null. Such files are not made one: others may hold more."""
+    """A user's own: our files lack it, and its values are null."""
     log = _log(tmp_path)
     log.commit([_file(tmp_path, 1)], "app", 1)
     DeltaTable(str(tmp_path / "op")).alter.add_columns([_NOTE])
     log.commit_after([_file(tmp_path, 2)], {"app": 1}, {"app": 2})
-    assert (log.appendable(), log.maintainable()) == (True, False)
+    assert (log.appendable(), log.maintainable()) == (True, True)
     assert _log(tmp_path).appendable()
     assert _queues(tmp_path) == [1, 2]
     assert DeltaTable(str(tmp_path / "op")).to_pyarrow_table().column("note").null_count == 2

@@ -133,7 +133,8 @@ def rewritten(
     """
     parts = [rows_of(f"{root}/{name}/{path}", name) for path in paths]
     rows = pa.concat_tables(
-        [part.filter(left[path]) if path in left else part for path, part in zip(paths, parts, strict=True)]
+        [part.filter(left[path]) if path in left else part for path, part in zip(paths, parts, strict=True)],
+        promote_options="default",  # some are from before a column was added
     )
     if name in BY_OFFSET:
         rows = _sorted(rows, order_of(name))
@@ -141,11 +142,16 @@ def rewritten(
 
 
 def write_rows(name: str, root: str, rows: pa.Table) -> list[ParquetFile]:
-    """A new file of the table, not yet committed; none if there are no rows. Raises StorageError."""
+    """A new file of the table, not yet committed; none if there are no rows. Raises StorageError.
+
+    ``rows``: with the columns that somebody has added to the table.
+    """
+    own = arrow_schema(name).names
+    added = [field for field in rows.schema if field.name not in own]
     share = max(1, rows.nbytes // _ROW_GROUP)
     step = max(1, -(-rows.num_rows // share))
     try:
-        with FileWriter(root, buffer=0) as writer:
+        with FileWriter(root, buffer=0, added=added) as writer:
             for first in range(0, rows.num_rows, step):
                 writer.write(name, rows.slice(first, step))
             return writer.close()
@@ -159,12 +165,27 @@ def _sorted(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
 
 
 def rows_of(path: str, name: str, columns: Sequence[str] = ()) -> pa.Table:
-    """The rows of a file, in its order, with these or all columns of its table: one that an old file lacks is null."""
+    """The rows of a file, in its order, with these columns: one that an old file lacks is null.
+
+    By default with all columns of its table, and those that somebody has added.
+    """
     schema = arrow_schema(name)
     schema = pa.schema([schema.field(column) for column in columns or schema.names])
     with reading(path), pq.ParquetFile(table_files.source(path), coerce_int96_timestamp_unit="us") as file:
         found = file.read(schema.names if columns else None)
-    return in_schema(found, schema)
+    added = [pa.field(one.name, _usual(one.type)) for one in found.schema if one.name not in schema.names]
+    return in_schema(found, pa.schema([*schema, *added]))
+
+
+def _usual(kind: pa.DataType) -> pa.DataType:
+    """The type of a column that somebody has added, as pyarrow reads it where no other writer has noted his own."""
+    if pa.types.is_dictionary(kind):
+        return _usual(kind.value_type)
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    texts = pa.types.is_string_view(kind) or pa.types.is_large_string(kind)
+    raw = pa.types.is_binary_view(kind) or pa.types.is_large_binary(kind)
+    return pa.string() if texts else pa.binary() if raw else kind
 
 
 def _memory(path: str) -> int:

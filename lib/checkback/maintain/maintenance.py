@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
 
 #: lock held by the process that maintains the tables
 LOCK = "_maintain.lock"
-_OTHERS = "somebody has clustered, partitioned or altered it; stop Checkback, then run OPTIMIZE and VACUUM in Spark"
+_OTHERS = (
+    "somebody has clustered, partitioned or altered it, so no rows are removed (retention); stop Checkback, then run "
+    "OPTIMIZE and VACUUM in Spark"
+)
 
 
 class Progress(Protocol):
@@ -83,7 +87,9 @@ def maintain(
         if held is None and not dry_run:
             folder = tables.checkpoint("").rstrip("/")
             filesystem.delete_aside(spark, folder, time_of(started) - settings.maintain.log_retention)
-        gone = {} if held is not None else RowRetention(tables, settings, there, started, dry_run).run()
+        gone = {}
+        if held is None:
+            gone = RowRetention(tables, settings, there, started, dry_run, _altered(tables, there)).run()
         return [_turn(run, name, gone.get(name, Removed())) for name in there]
 
 
@@ -106,6 +112,16 @@ def names(root: str) -> list[str]:
     return [
         name for name in found if table_files.names(f"{root}/{name}/_delta_log") and DeltaLog.exists(f"{root}/{name}")
     ]
+
+
+def _altered(tables: Tables, names: Sequence[str]) -> set[str]:
+    """Those whose files must stay as they are; a damaged table is said to be so where it is maintained."""
+    found = set()
+    for name in names:
+        with suppress(StorageError):
+            if not tables.log(name).maintainable():
+                found.add(name)
+    return found
 
 
 def _turn(run: Run, name: str, gone: Removed) -> TableReport:
@@ -136,6 +152,7 @@ def _maintained(run: Run, name: str, gone: Removed) -> TableReport:
             _remove(run, name, log, done)
     else:
         done.skipped = _OTHERS
+    done.kept = (*done.kept, *gone.kept)
     done.version_after = log.version()
     done.seconds = round(time.monotonic() - began, 3)
     run.progress.end(done)

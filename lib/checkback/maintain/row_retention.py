@@ -42,7 +42,7 @@ from checkback.storage.schemas import ROW_TIMES, TOPIC_PREFIX, arrow_schema
 from checkback.storage.timestamps import EPOCH, ms_of, time_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from checkback.reconcile.ended_transactions import Mask
@@ -58,6 +58,8 @@ _FOLLOWING = ("op", "check_requests", "check_answers", "rejected", "decisions", 
 #: Of these, rows without a half message may be of an op that waits for it: since it was read (rule 3).
 _OF_OPS = ("op", "rejected")
 _GIVEN_UP = ("discarded", "dead_letters", "operations")
+#: What became of transactions. Of one that was altered not even its files' rows are known: some may be deleted.
+_ENDS = ("half", "decisions", "deliveries", "unpublished", "discarded", "batches")
 #: rows that are looked at together
 _TOGETHER = 2_000_000
 #: Bodies that are a smaller part of their file stay: of transactions that are not over yet, or none at all.
@@ -68,13 +70,14 @@ _WORTH = 1 / 20
 class Removed:
     """What retention has removed from a table, or would: rows, and bytes (of mixed files by their share).
 
-    ``bodies``, ``of_bodies``: the bodies that it has emptied, and their bytes.
+    ``bodies``, ``of_bodies``: the bodies that it has emptied, and their bytes. ``kept``: why rows stay.
     """
 
     rows: int = 0
     bytes: int = 0
     bodies: int = 0
     of_bodies: int = 0
+    kept: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,7 @@ class _Group:
 class RowRetention:
     """A run over the tables ``names``. ``now``: ms. ``dry_run``: only count.
 
+    ``altered``: tables whose files can't be rewritten (`DeltaLog.maintainable`), from which nothing is removed.
     ``going``: in a dry run the files of `half` that would be removed or rewritten.
     """
 
@@ -98,20 +102,26 @@ class RowRetention:
     names: Sequence[str]
     now: int
     dry_run: bool
+    altered: Collection[str] = ()
     removed: dict[str, Removed] = field(default_factory=dict)
     going: set[str] = field(default_factory=set)
 
     def run(self) -> dict[str, Removed]:
         """Remove what the settings no longer keep; by table what that is. Raises StorageError."""
         horizon, given_up = self._history_horizon(), self._before(self.settings.retention.given_up)
-        if horizon is not None:
+        altered = [name for name in _ENDS if name in self.altered]
+        if altered:
+            why = f"nothing of the history is removed, because {altered[0]} was altered (docs/tables.md)"
+            self.removed["half"] = Removed(kept=(why,))
+        elif horizon is not None:
             outstanding = pa.concat_tables([self._not_published_before(horizon), self._resumable()])
             self._remove_halves(horizon, outstanding)
             for name in self._those(_FOLLOWING):
                 self._remove_following(name, horizon, outstanding)
             self._remove_older("ticks", horizon)
             self._make_runs(horizon)
-        self._empty_bodies()
+        if not altered:
+            self._empty_bodies()
         for name in self._those(_GIVEN_UP):
             self._remove_older(name, given_up)
         for name in (name for name in self.names if name.startswith(TOPIC_PREFIX)):
@@ -125,7 +135,9 @@ class RowRetention:
         return MissedMessages(self.tables)
 
     def _those(self, names: Iterable[str]) -> list[str]:
-        return [name for name in names if name in self.names]
+        """Those that there are, and may be changed. What rejected ops say is needed as long as the ops are there."""
+        left = {*self.altered, *(["rejected"] if "op" in self.altered else [])}
+        return [name for name in names if name in self.names and name not in left]
 
     @cached_property
     def _last_batch(self) -> int | None:
@@ -186,12 +198,13 @@ class RowRetention:
         outstanding = self._not_published_before(before)
         files = [file for file in log.data_files(_until("half", before)) if file.path not in self.going]
         sizes = zip(files, concurrently(self.tables.root, _size_of_bodies, files), strict=True)
-        bodies = {file.path: size for file, size in sizes if size > _WORTH * file.size}
+        bodies = {file.path: taken for file, taken in sizes if taken > _WORTH * file.size}
         place = f"{self.tables.location('half')}/"
         for group in self._groups("half", [file for file in files if file.path in bodies]):
             over = self._ended(group.rows, before, outstanding)
             old: list[str] = []
             new: list[ParquetFile] = []
+            count = size = 0
             for file, mask in zip(group.files, np.split(over, np.cumsum(group.sizes)[:-1]), strict=True):
                 if not mask.any():
                     continue
@@ -200,12 +213,12 @@ class RowRetention:
                 number, left = int((there & mask).sum()), int(there.sum())
                 if 2 * number < max(1, left):
                     continue
-                done.bodies, done.of_bodies = done.bodies + number, done.of_bodies + bodies[file.path] * number // left
+                count, size = count + number, size + bodies[file.path] * number // left
                 if not self.dry_run:
                     old.append(file.path.removeprefix(place))
                     new += write_rows("half", self.tables.root, emptied(rows, "body", mask))
-            if old:
-                log.remove(old, new, {BODIES: before}, changes=False)
+            if not old or log.remove(old, new, {BODIES: before}, changes=False):
+                done.bodies, done.of_bodies = done.bodies + count, done.of_bodies + size
 
     @cached_property
     def _repeated(self) -> pa.Table:
@@ -243,7 +256,7 @@ class RowRetention:
         return free
 
     def _remove_older(self, name: str, horizon: int | None) -> None:
-        if horizon is None or name not in self.names:
+        if horizon is None or not self._those([name]):
             return
         log = self.tables.open_log(name)
         for group in self._groups(name, log.data_files(_until(name, horizon))):
@@ -265,18 +278,20 @@ class RowRetention:
             number = len(rows) - len(left)
             if 2 * number < len(rows):
                 continue
-            done.rows, done.bytes = done.rows + number, done.bytes + file.size * number // len(rows)
             if not self.dry_run:
                 path = file.path.removeprefix(f"{self.tables.location(name)}/")
                 new = write_rows(name, self.tables.root, left)
                 self._say(horizon)
-                log.remove([path], new, versions_of(horizon, {}), changes=False)
+                if not log.remove([path], new, versions_of(horizon, {}), changes=False):
+                    continue
+            done.rows, done.bytes = done.rows + number, done.bytes + file.size * number // len(rows)
 
     def _remove(self, name: str, log: DeltaLog, group: _Group, gone: Mask, horizon: int) -> None:
         """Remove the rows of a group that the mask names, from each file where that is worth a rewrite."""
         place, done = self.tables.location(name), self.removed.setdefault(name, Removed())
         files: list[DataFile] = []
         left: dict[str, pa.Array] = {}
+        rows = size = 0
         for file, mask in zip(group.files, np.split(gone, np.cumsum(group.sizes)[:-1]), strict=True):
             number = int(mask.sum())
             if 2 * number < max(1, len(mask)):
@@ -285,9 +300,11 @@ class RowRetention:
             files.append(file)
             if number < len(mask):
                 left[file.path.removeprefix(f"{place}/")] = pa.array(~mask)
-            done.rows, done.bytes = done.rows + number, done.bytes + file.size * number // len(mask)
-        if self.dry_run and name == "half":
-            self.going.update(file.path for file in files)
+            rows, size = rows + number, size + file.size * number // len(mask)
+        if self.dry_run:
+            done.rows, done.bytes = done.rows + rows, done.bytes + size
+            if name == "half":
+                self.going.update(file.path for file in files)
         if not files or self.dry_run:
             return
         old = [file.path.removeprefix(f"{place}/") for file in files]
@@ -300,7 +317,8 @@ class RowRetention:
         topic = name.removeprefix(TOPIC_PREFIX)
         if topic != name:
             versions |= with_missed(log, self._missed.of(topic, files, horizon))
-        log.remove(old, new, versions, changes=topic != name)
+        if log.remove(old, new, versions, changes=topic != name):
+            done.rows, done.bytes = done.rows + rows, done.bytes + size
 
     def _say(self, horizon: int) -> None:
         """Have `half` say the horizon, by which the other tables are read, though it may have lost no row itself."""

@@ -9,6 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from deltalake import Schema
+from deltalake.schema import PrimitiveType
 
 from checkback.errors import StorageError
 from checkback.storage.schemas import FORMAT, FORMAT_PROPERTY, delta_schema, kind_of
@@ -81,6 +82,12 @@ def takes_files(table: DeltaTable, name: str) -> bool:
     features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
     allowed = allows_files(protocol.min_writer_version, features, metadata.configuration)
     return allowed and not metadata.partition_columns and _fits(table.schema(), name)
+
+
+def adds_plain_columns(table: DeltaTable, name: str) -> bool:
+    """True if no column that the table has besides those of the table ``name`` is nested: these can be rewritten."""
+    ours = _columns(declared_schema(name))
+    return all(field.name in ours or isinstance(field.type, PrimitiveType) for field in table.schema().fields)
 
 
 def keeps_log(table: DeltaTable) -> bool:

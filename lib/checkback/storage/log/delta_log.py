@@ -221,10 +221,9 @@ class DeltaLog:
         return self._judged[1]
 
     def maintainable(self) -> bool:
-        """True if its files may be rewritten, which would drop additional columns, and its log may be cleaned up."""
-        fields = self._table.schema().fields
-        plain = self.appendable() and len(fields) == len(declared_schema(self._name).fields)
-        return plain and not compatibility.keeps_log(self._table)
+        """True if its files may be rewritten, and its log may be cleaned up."""
+        rewritable = self.appendable() and compatibility.adds_plain_columns(self._table, self._name)
+        return rewritable and not compatibility.keeps_log(self._table)
 
     def readable(self) -> bool:
         """True if the table's rows are exactly those of its Parquet files (reader version 1, not partitioned)."""

@@ -175,7 +175,8 @@ class FileWriter:
     ``folder``: parent of the tables' folders, or its URI. ``buffer``: bytes of rows in a row group. ``most_rows``:
     maximum rows of a file, by table; more rows make more files. ``apart``: name prefix of tables that are isolated from
     the others: if such a table's file cannot be written (errors of the machine excepted), the error is recorded in
-    ``failed``. ``sync``: `close` flushes the files and their directory entries to disk.
+    ``failed``. ``sync``: `close` flushes the files and their directory entries to disk. ``added``: columns of the rows
+    that are written besides those of the tables.
     """
 
     def __init__(
@@ -185,8 +186,10 @@ class FileWriter:
         most_rows: Mapping[str, int] | None = None,
         apart: str | None = None,
         sync: bool = True,
+        added: Iterable[pa.Field] = (),
     ) -> None:
         self._folder = folder
+        self._added = tuple(added)
         self._buffer = buffer
         self._most_rows = most_rows or {}
         self._apart = apart
@@ -252,7 +255,8 @@ class FileWriter:
         group_rows = None if is_registered(self._folder) or not _has_delays(name, rows) else _GROUP_ROWS
         if name not in self._files:
             grouped = "" if group_rows is None else f".rows-{group_rows}"
-            self._files[name] = _Open(f"part-{uuid.uuid4()}{grouped}.{_codec(name)}.parquet", arrow_schema(name))
+            schema = pa.schema([*arrow_schema(name), *self._added])
+            self._files[name] = _Open(f"part-{uuid.uuid4()}{grouped}.{_codec(name)}.parquet", schema)
             self._files[name].sink = table_files.sink(self._folder, f"{name}/{self._files[name].path}")
         file = self._files[name]
         file.group_rows = file.group_rows or group_rows
