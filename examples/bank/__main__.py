@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 _COLOUR = {"COMMIT": "green", "ROLLBACK": "yellow", "DISCARD": "red"}
 
 
+class Accounts(str, Enum):
+    """What the accounts service is written in."""
+
+    PYTHON = "python"
+    JAVA = "java"
+
+
 class Store(str, Enum):
     """Where the example's tables are."""
 
@@ -36,6 +43,9 @@ def main(
     count: Annotated[int, typer.Option("--transfers", min=1, max=100_000, help="How many.")] = 120,
     seed: Annotated[int, typer.Option(help="Which plan.")] = 1,
     store: Annotated[Store, typer.Option(help="Where the tables are: in a folder, or on an S3 server.")] = Store.FOLDER,
+    accounts: Annotated[
+        Accounts, typer.Option(help="The accounts service: in Python, or in Java with RocketMQ's client.")
+    ] = Accounts.PYTHON,
 ) -> None:
     """Transfer money between two services that are killed now and then, and see that the books balance."""
     from checkback.spark.session import open_session
@@ -43,7 +53,8 @@ def main(
     console = Console(width=None if sys.stdout.isatty() else 140)
     make_anew(root)
     with console.status("starting") as status, _place(store) as place:
-        outcome = run(root.resolve(), count, seed, open_session, status.update, place)
+        java = accounts is Accounts.JAVA
+        outcome = run(root.resolve(), count, seed, open_session, status.update, place, java)
     _show(console, outcome, seed, count)
     if store is Store.FOLDER:
         console.print(f"\nThe tables: {root}/data, the databases and logs beside them.")
@@ -79,7 +90,7 @@ def _show(console: Console, outcome: Outcome, seed: int, count: int) -> None:
     books = outcome.books
     ends: dict[tuple[str, str], int] = {}
     for transfer in transfers(seed, count):
-        state, source, checks = books.decisions.get(transfer.transaction_id, ("killed before it was sent", "", 0))
+        state, source, checks = books.decision(transfer) or ("killed before it was sent", "", 0)
         end = f"[{_COLOUR.get(state, 'white')}]{state}[/]" + (f" by {source}" if source else "")
         key = (transfer.fate.value, end + (" after a check" if checks and source == "producer" else ""))
         ends[key] = ends.get(key, 0) + 1
@@ -98,12 +109,13 @@ def _show(console: Console, outcome: Outcome, seed: int, count: int) -> None:
         f"\n{count} transfers in {outcome.seconds:.0f} s; the accounts service was killed {outcome.deaths['accounts']} "
         f"times, the credits service {outcome.deaths['credits']} times; {books.checks} checks were sent."
     )
-    console.print(
-        f"{len(books.delivered)} receipts were delivered, each once and {RECEIPT_DELAY.seconds} s or more after its "
-        "transfer was committed."
-        if not books.faults_of_receipts()
-        else "[red]The receipts are not right.[/]"
-    )
+    if books.with_receipts:
+        console.print(
+            f"{len(books.delivered)} receipts were delivered, each once and {RECEIPT_DELAY.seconds} s or more after "
+            "its transfer was committed."
+            if not books.faults_of_receipts()
+            else "[red]The receipts are not right.[/]"
+        )
     console.print("[red]The books do not balance.[/]" if books.faults() else "[green]The books balance.[/]")
 
 

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from checkback.storage.files import table_files
 from checkback.storage.files.object_store import options_of
 from checkback.storage.log.delta_log import DeltaLog
-from examples.bank.plan import ACCOUNTS, OPENING, RECEIPT_DELAY, RECEIPTS
+from examples.bank.plan import ACCOUNTS, OPENING, RECEIPT_DELAY, RECEIPTS, Transfer
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Books:
 
     ``decisions``: those of transfers; ``receipts``: when each was committed; ``delivered``: when each row of their
     topic was. ``in_vain``: most unanswered checks of one transaction; ``dead``: the amounts in `dead_letters`.
+    ``with_receipts``: the accounts service sends them. ``sent``: transfer -> transaction id of its message.
     """
 
     begun: int
@@ -41,9 +42,11 @@ class Books:
     decided: int = 0
     receipts: dict[str, datetime] = field(default_factory=dict)
     delivered: tuple[tuple[str, datetime], ...] = ()
+    with_receipts: bool = True
+    sent: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, root: Path, place: str) -> Books:
+    def read(cls, root: Path, place: str, with_receipts: bool = True) -> Books:
         """The current state. ``root``: the databases' folder; ``place``: that of the tables, or its URI."""
         accounts, credits_ = root / "accounts.db", root / "credits.db"
         # First, so that what is delivered has a decision below.
@@ -53,19 +56,23 @@ class Books:
         transfers = [row for row in rows if row["real_topic"] != RECEIPTS]
         receipts = [row for row in rows if row["real_topic"] == RECEIPTS and row["state"] == "COMMIT"]
         answers = _rows(f"{place}/check_answers", "outcome", "check_times")
+        halves = _rows(f"{place}/half", "transaction_id", "keys")
+        debits = dict(_all(accounts, "SELECT transaction_id, amount FROM debit"))
         return cls(
             begun=_one(accounts, "SELECT count(*) FROM begun"),
-            debits=dict(_all(accounts, "SELECT transaction_id, amount FROM debit")),
+            debits=debits,
             debtors=_one(accounts, "SELECT sum(balance) FROM account"),
             creditors=_one(credits_, "SELECT sum(balance) FROM account"),
             credited=_one(credits_, "SELECT count(*) FROM credit"),
-            landed=len(_rows(f"{place}/half", "queue_offset")),
+            landed=len(halves),
             decisions={row["transaction_id"]: (row["state"], row["source"], row["check_times"]) for row in transfers},
             checks=len(_rows(f"{place}/check_requests", "queue_offset")),
             dead=tuple(json.loads(row["body"])["amount"] for row in _rows(f"{place}/dead_letters", "body")),
             decided=len(rows),
             receipts={row["transaction_id"]: row["decided_at"] for row in receipts},
             delivered=tuple((row["transaction_id"], row["published_at"]) for row in delivered),
+            with_receipts=with_receipts,
+            sent=_sent(halves, debits),
             in_vain=max((row["check_times"] for row in answers if row["outcome"] == "NO_ANSWER"), default=0),
         )
 
@@ -104,10 +111,14 @@ class Books:
             found.append(f"{sum(self.debits.values())} was debited, {self.creditors} credited and {dead} is dead")
         return [*found, *self.faults_of_receipts()]
 
+    def decision(self, transfer: Transfer) -> tuple[str, str, int] | None:
+        """Of a transfer: state, source and checks; None if no message of it has landed."""
+        return self.decisions.get(self.sent.get(transfer.transaction_id, transfer.transaction_id))
+
     def faults_of_receipts(self) -> list[str]:
         """Each debit has one receipt, delivered once and not before its time; without a debit there is none."""
         found = []
-        debited = {name.replace("transfer", "receipt") for name in self.debits}
+        debited = {name.replace("transfer", "receipt") for name in self.debits if self.with_receipts}
         times = Counter(name for name, _ in self.delivered)
         if missing := sorted(debited - set(times)):
             found.append(f"debited, and no receipt: {', '.join(missing)}")
@@ -131,6 +142,12 @@ class Books:
             f"[green]{self.credited:4}[/] credited  [red]{len(self.dead)}[/] dead  "
             f"[green]{len(self.delivered):4}[/] receipts"
         )
+
+
+def _sent(halves: list[dict[str, Any]], debits: dict[str, int]) -> dict[str, str]:
+    """Transfer -> transaction id, where RocketMQ's client made it: the one with the debit, if it sent several."""
+    in_order = sorted(halves, key=lambda row: row["transaction_id"] in debits)
+    return {row["keys"]: row["transaction_id"] for row in in_order if row["keys"]}
 
 
 def _rows(place: str, *columns: str) -> list[dict[str, Any]]:

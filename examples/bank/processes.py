@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import requests
@@ -34,12 +33,12 @@ def free_port() -> int:
 
 @dataclass
 class Service:
-    """A process running a module of this package, its output in a log."""
+    """A process running a module, or what ``program`` runs, its output in a log."""
 
     module: str
     arguments: Sequence[str]
     log: Path
-    environment: Mapping[str, str] = field(default_factory=dict)
+    program: Sequence[str] = (sys.executable, "-m")
     deaths: int = 0
     _process: subprocess.Popen[bytes] | None = None
     _died: float | None = None
@@ -51,14 +50,13 @@ class Service:
 
     def start(self) -> None:
         """Start or restart it."""
-        command = [sys.executable, "-m", self.module, *self.arguments]
+        command = [*self.program, self.module, *self.arguments]
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(  # noqa: S603 - our own module
+            self._process = subprocess.Popen(  # noqa: S603 - our own
                 command,
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, **self.environment},
                 cwd=_CHECKOUT,
             )
         self._died = None

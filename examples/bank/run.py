@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from examples.bank import accounts
+from examples.bank import accounts, java_accounts
 from examples.bank.books import Books
 from examples.bank.credits import open_books
-from examples.bank.plan import GROUP
+from examples.bank.plan import GROUP, TOPIC
 from examples.bank.processes import Service, free_port, wait_until_ready
 
 if TYPE_CHECKING:
@@ -40,11 +40,18 @@ class Outcome:
 
 
 def run(
-    root: Path, count: int, seed: int, open_spark: Callable[[Any], SparkSession], tell: Tell, place: str | None = None
+    root: Path,
+    count: int,
+    seed: int,
+    open_spark: Callable[[Any], SparkSession],
+    tell: Tell,
+    place: str | None = None,
+    java: bool = False,
 ) -> Outcome:
     """Run ``count`` transfers of the plan ``seed`` in the empty folder ``root``; ``tell`` gets lines of progress.
 
     ``place``: of the tables, a URI for which the environment has all that is needed; None = a folder in ``root``.
+    ``java``: the accounts service in Java, which sends no receipts: RocketMQ's clients do not delay transactions.
 
     Raises CheckbackError if a process exits by itself or a query fails.
     """
@@ -57,7 +64,7 @@ def run(
     secret = "whsec_" + base64.b64encode(secrets.token_bytes(24)).decode()
     os.environ[accounts.SECRET] = secret  # the settings name the variable; the file does not hold the secret
     config = root / "checkback.yml"
-    config.write_text(yaml.safe_dump(settings_of(place, gateway_port, check_port)), "utf-8")
+    config.write_text(yaml.safe_dump(settings_of(place, gateway_port, check_port, java)), "utf-8")
     settings = load(config).settings
     Tables.of(settings.storage)  # the books read them
     accounts.open_books(root / "accounts.db")
@@ -66,7 +73,8 @@ def run(
     url = f"http://127.0.0.1:{gateway_port}"
     told = [str(root / "accounts.db"), url, str(check_port), str(seed), str(count)]
     gateway = Service("checkback", ["gateway", "--config", str(config)], root / "gateway.log")
-    debits = Service("examples.bank.accounts", told, root / "accounts.log")
+    in_python = Service("examples.bank.accounts", told, root / "accounts.log")
+    debits = java_accounts.service(root, check_port, seed, count) if java else in_python
     read = [str(root / "credits.db"), place]
     credits_ = Service("examples.bank.credits", read, root / "credits.log")
     second = Service("examples.bank.credits", read, root / "credits-2.log")
@@ -86,7 +94,7 @@ def run(
             tell(books.line(count))
             for service in services.values():
                 # During its first absence, checks go unanswered for a while: an outage to analyse.
-                outage = service is debits and debits.deaths == 1 and books.in_vain < IN_VAIN
+                outage = service is debits and debits.deaths == 1 and books.in_vain < IN_VAIN and not java
                 service.watch(time.monotonic(), held=outage)
             # Killed in the middle of their work: messages are still stored and applied exactly once.
             if books.begun > count // 3 and gateway.deaths == 0:
@@ -103,16 +111,25 @@ def run(
         for service in services.values():
             service.stop()
     deaths = {name: service.deaths for name, service in services.items()}
-    return Outcome(Books.read(root, place), deaths, time.monotonic() - began)
+    return Outcome(Books.read(root, place, with_receipts=not java), deaths, time.monotonic() - began)
 
 
-def settings_of(place: str, gateway_port: int, check_port: int) -> dict[str, Any]:
-    """Settings with times short enough to watch."""
+def settings_of(place: str, gateway_port: int, check_port: int, java: bool) -> dict[str, Any]:
+    """Settings with times short enough to watch.
+
+    ``check_port``: where the accounts service answers checks; with ``java``, where its client connects to the gateway.
+    """
     endpoint = f"http://127.0.0.1:{check_port}/check"
-    return {
+    settings: dict[str, Any] = {
         "storage": {"root": place},
         "transaction": {"timeout": "4s", "check_interval": "2s"},
         "reconcile": {"trigger": "500ms", "partitions": 2},
         "gateway": {"port": gateway_port},
         "producers": {GROUP: {"endpoints": [endpoint], "secret": f"env:{accounts.SECRET}"}},
     }
+    if java:
+        endpoint = f"http://127.0.0.1:{gateway_port}/v1/rocketmq/check"
+        settings["transaction"]["count_undelivered"] = False
+        settings["gateway"]["rocketmq"] = {"plain_port": check_port, "groups": {TOPIC: GROUP}}
+        settings["producers"] = {GROUP: {"endpoints": [endpoint], "include_body": True}}
+    return settings

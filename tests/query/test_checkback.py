@@ -77,7 +77,7 @@ def test_without_a_place_the_settings_name_it(project: Path, monkeypatch: pytest
 def test_without_tables_of_ones_own_those_of_the_example(project: Path) -> None:
     """With its times and endpoints; its secret was known to itself only."""
     (project / "data/bank").mkdir(parents=True)
-    (project / "data/bank/checkback.yml").write_text(yaml.safe_dump(settings_of("/elsewhere/data", 1, 2)))
+    (project / "data/bank/checkback.yml").write_text(yaml.safe_dump(settings_of("/elsewhere/data", 1, 2, java=False)))
     settings = load_settings(overrides=["check.concurrency=3"])
     assert settings.storage.root == str(project / "data/bank/data")
     assert settings.transaction.timeout.total_seconds() == 4
