@@ -28,7 +28,7 @@ from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.tables import Tables
 from maintain.fixtures import maintained, rows_of
 from support.examples import fewer
-from support.stories import DONE, Row, Transaction, checkpoint, in_batches, ms, write
+from support.stories import DONE, Row, Transaction, batch, checkpoint, in_batches, ms, write
 
 if TYPE_CHECKING:
     from checkback.query.audit.findings import Report
@@ -208,6 +208,46 @@ def test_longer_history_does_not_take_the_horizon_back(tmp_path: Path) -> None:
     maintained(settings, ms(DONE + timedelta(days=10)))
     assert horizon(Tables.of(settings.storage)) == ms(HORIZON)
     assert not Answers(settings).audit().broken
+
+
+@pytest.mark.parametrize("days", [1, 35])
+def test_what_has_just_ended_stays_after_the_clock_was_ahead(tmp_path: Path, days: int) -> None:
+    """A batch and `maintain` ran sixty days ahead: what is said does not recede, but only what is old goes.
+
+    The batch after it broke off, and `reconcile` is down for some days: what it was to publish is only in `half`.
+    """
+    ahead = DONE + timedelta(days=60)
+    old, new = Transaction(1, 0, DONE - timedelta(days=3)), Transaction(0, 1, DONE)
+    at, decided = old.born + timedelta(minutes=30), DONE + timedelta(minutes=1)
+    rows = [old.half(), old.op(), old.published(published_at=at), old.decision(decided_at=at)]
+    settings = settings_of(tmp_path)
+    tables = Tables.of(settings.storage)
+    write(None, tables, [*rows, batch(0, at, committed=1), batch(1, ahead)])
+    checkpoint(tmp_path, batch_id=1, done=ahead)
+    maintained(settings, ms(ahead))
+    assert rows_of(tmp_path, "half") == []
+    write(None, tables, [new.half(), new.op(), new.decision(decided_at=decided, batch_id=2)])
+    maintained(settings, ms(DONE + timedelta(days=days)))
+    assert [len(rows_of(tmp_path, name)) for name in ("half", "op", "decisions")] == [1, 1, 1]
+    assert horizon(tables) == ms(ahead - HISTORY)
+
+
+def test_messages_of_a_batch_that_broke_off_stay_after_the_clock_was_ahead(tmp_path: Path) -> None:
+    """That of the one before was two hours ahead. What is gone a rebuild would take for published."""
+    decided = DONE + timedelta(minutes=2)
+    t, lost = Transaction(0, 1, DONE), Transaction(0, 2, DONE)
+    rows = [t.half(), t.op(), t.published(published_at=decided), t.decision(decided_at=decided)]
+    rows += [lost.half(), lost.checks()[0], lost.discarded(discarded_at=decided), lost.decision(decided_at=decided)]
+    under_way = [(name, row | {"batch_id": 2} if "batch_id" in row else row) for name, row in rows]
+    settings = settings_of(tmp_path, topics="1h", given_up="1h")
+    before = [batch(0, DONE - timedelta(hours=3)), batch(1, DONE + timedelta(hours=2))]
+    write(None, Tables.of(settings.storage), [*before, *under_way])
+    checkpoint(tmp_path, batch_id=1)
+    maintained(settings, ms(DONE + timedelta(minutes=95)))
+    assert [len(rows_of(tmp_path, name)) for name in ("topics/a", "discarded")] == [1, 1]
+    write(None, Tables.of(settings.storage), [batch(2, decided, committed=1)])
+    maintained(settings, ms(DONE + timedelta(minutes=95)))
+    assert [len(rows_of(tmp_path, name)) for name in ("topics/a", "discarded")] == [0, 0]
 
 
 def test_op_that_waits_for_its_half_message_stays(tmp_path: Path) -> None:

@@ -221,7 +221,7 @@ def _columns(name: str, row: Any) -> dict[str, Any]:
     found = {f"{half}queue_id": row.queue, f"{half}queue_offset": row.offset, **time}
     if name == "decisions":
         found |= {"batch_id": row.batch, "state": row.state, "deliver_at": row.deliver_at * 1000 or None}
-    if name == "deliveries":
+    if name in ("deliveries", "discarded", TOPIC):
         found |= {"batch_id": row.batch}
     found |= {"transaction_id": name_of(row.transaction), "producer_group": str(row.group)}
     return found | (_content(row) if hasattr(row, "body") else {})

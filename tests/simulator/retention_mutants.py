@@ -21,13 +21,12 @@ _RULES: dict[str, tuple[str, str]] = {
 #: likewise in row_retention.py
 _RUNS: dict[str, tuple[str, str]] = {
     "offsets handed out again": ('last_of_queues(group.rows, gone) if name == "half" else {}', "{}"),
-    "floors recede": ("max(last + 1, before.get(queue, 0))", "last + 1"),
+    "floors recede": (
+        "never_back(log, versions_of(horizon, {queue: offset + 1 for queue, offset in last.items()}))",
+        "versions_of(horizon, {queue: offset + 1 for queue, offset in last.items()})",
+    ),
     "the last batch is not waited for": ("min(self.now, self._last_batch)", "self.now"),
     "rejected ops decide": ('("decisions", "deliveries", "rejected")', '("decisions", "deliveries")'),
-    "messages of a batch under way": (
-        "min(self.now - lasting // timedelta(milliseconds=1), self._last_batch)",
-        "self.now - lasting // timedelta(milliseconds=1)",
-    ),
     "batches go as well": ("[runs_of(rows.filter(old)), rows.filter(pc.invert(old))]", "[rows.filter(pc.invert(old))]"),
     "missed messages are not told": ("self._missed.of(topic, files, horizon)", "{}"),
     "waiting ops are gone": ("self._read_by(horizon) if name in _OF_OPS else horizon", "horizon"),

@@ -48,7 +48,6 @@ _FINDS = {
     "rules not kept with a batch": 92,
     "max_deliveries not kept with a batch": 425,
     "looked up by numbers alone": 185,
-    "messages of a batch under way": 80000534,
     "rejected ops decide": 1413,
     "floors recede": 299,
     "the last batch is not waited for": 381,

@@ -211,7 +211,12 @@ def _origin(properties: Iterable[tuple[str, str]] | None) -> list[tuple[str, str
 
 
 def of_whole_batches(rows: pa.Table, time: str, batches: pa.Table) -> pa.Table:
-    """The rows of batches that are complete. ``rows``: batch_id, and ``time``, their batch's; ``batches``: BATCH.
+    """The rows of batches that are complete, see `in_whole_batches`."""
+    return rows.filter(pa.array(in_whole_batches(rows, time, batches)))
+
+
+def in_whole_batches(rows: pa.Table, time: str, batches: pa.Table) -> Mask:
+    """Mask of the rows of complete batches. ``rows``: batch_id, and ``time``, their batch's; ``batches``: BATCH.
 
     Not by the time alone: after the clock was set back, a batch under way may be earlier than the last complete one.
     """
@@ -219,13 +224,13 @@ def of_whole_batches(rows: pa.Table, time: str, batches: pa.Table) -> pa.Table:
     alone = pc.is_null(batches.column("first_batch_id"))
     columns = [batches.filter(alone).column(name).cast(pa.int64()).to_pylist() for name in BATCH[:2]]
     single = set(zip(*columns, strict=True))
-    whole = np.array([each in single for each in zip(numbers.tolist(), times.tolist(), strict=True)], bool)
+    whole: Mask = np.array([each in single for each in zip(numbers.tolist(), times.tolist(), strict=True)], bool)
     runs = batches.filter(pc.invert(alone))
     for last, until, first, since in zip(
         *(runs.column(name).cast(pa.int64()).to_pylist() for name in BATCH), strict=True
     ):
         whole |= (numbers >= first) & (numbers <= last) & (times >= since) & (times <= until)
-    return rows.filter(pa.array(whole))
+    return whole
 
 
 def owed(halves: pa.Table, decisions: pa.Table, delivered: pa.Table, waiting: pa.Table) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from checkback.errors import StorageError, of_machine
 from checkback.maintain.compaction import rewritten, rows_of, write_rows
-from checkback.maintain.erasure_selection import emptied
+from checkback.maintain.erasure_selection import BATCH, emptied, in_whole_batches
 from checkback.maintain.missed_messages import MissedMessages
 from checkback.messages.half import RESUMED_FROM, parse_place
 from checkback.messages.limits import MS_MAX
@@ -33,8 +33,7 @@ from checkback.storage.batch_runs import runs_of
 from checkback.storage.failure_scope import reading
 from checkback.storage.files import table_files
 from checkback.storage.files.object_store import concurrently
-from checkback.storage.horizon import BODIES, HORIZON, floors_of, versions_of, with_missed
-from checkback.storage.horizon import horizon as of_table
+from checkback.storage.horizon import BODIES, HORIZON, never_back, versions_of, with_missed
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.queue_owners import operators_queues
 from checkback.storage.rejected_ops import PLACE
@@ -145,6 +144,29 @@ class RowRetention:
         times = [file.spans["batch_time"][1] for file in self._files("batches") if "batch_time" in file.spans]
         return ms_of(max(times)) if times else None
 
+    @cached_property
+    def _batches(self) -> pa.Table:
+        return self._rows("batches", self._files("batches"), ("application", *BATCH))
+
+    def _under_way(self, rows: pa.Table, time: str) -> Mask:
+        """Mask of the rows of a batch that is not complete: it may have published only some of its messages.
+
+        It follows the last one of its application, or is the first. Its time says nothing if the clock was ahead.
+        ``rows``: batch_id and ``time``, their batch's.
+        """
+        last = self._batches.group_by("application").aggregate([("batch_id", "max")]).column("batch_id_max")
+        following = pa.array({0, *(number + 1 for number in last.to_pylist() if number is not None)}, pa.int64())
+        mask: Mask = np.array(pc.is_in(rows.column("batch_id"), following))
+        if mask.any():
+            runs = pc.is_valid(self._batches.column("first_batch_id"))
+            batches = self._batches.filter(pc.or_(runs, pc.is_in(self._batches.column("batch_id"), following)))
+            mask[mask] = ~in_whole_batches(rows.filter(pa.array(mask)), time, batches)
+        return mask
+
+    def _whole(self, rows: pa.Table, time: str) -> pa.Table:
+        """The rows of complete batches."""
+        return rows.filter(pa.array(~self._under_way(rows, time)))
+
     def _before(self, lasting: timedelta | None) -> int | None:
         """The time before which rows have lasted so long (ms): at most the last batch's; None = none have."""
         if lasting is None or self._last_batch is None:
@@ -153,17 +175,16 @@ class RowRetention:
 
     def _history_horizon(self) -> int | None:
         """Before it, transactions that ended are removed (ms); None = none are."""
-        return self._horizon_of(self.settings.history(), HORIZON)
+        return self._horizon_of(self.settings.history())
 
-    def _horizon_of(self, lasting: timedelta | None, of: str) -> int | None:
+    def _horizon_of(self, lasting: timedelta | None) -> int | None:
         """Measured from the last batch: what `reconcile` has not read stays, however long it is stopped.
 
-        A longer history does not bring back what is gone: the horizon never recedes.
+        What the tables say may be later: the history was shorter, or the clock ahead (`never_back`).
         """
         if lasting is None or self._last_batch is None or not {"half", "decisions"} <= set(self.names):
             return None
-        horizon = min(self.now, self._last_batch) - lasting // timedelta(milliseconds=1)
-        return max(horizon, of_table(self.tables, of=of) or 0)
+        return min(self.now, self._last_batch) - lasting // timedelta(milliseconds=1)
 
     def _read_by(self, horizon: int) -> int:
         """Time of the last batch up to the horizon (ms; 0 = none): what landed before was read, and waits no more."""
@@ -185,13 +206,15 @@ class RowRetention:
         def there(name: str, *columns: str) -> pa.Table:
             return self._rows(name, _within(self._files(name), ranges), (*KEY, *columns))
 
-        decisions = there("decisions", *WHOSE, "state", "decided_at", "deliver_at")
-        over = ended(decisions, there("deliveries", "delivered_at"), outstanding, _time(horizon))
+        decisions = there("decisions", *WHOSE, "state", "decided_at", "deliver_at", "batch_id")
+        decisions = self._whole(decisions, "decided_at")
+        deliveries = self._whole(there("deliveries", "delivered_at", "batch_id"), "delivered_at")
+        over = ended(decisions, deliveries, outstanding, _time(horizon))
         return expired_halves(halves, decisions, over, self._repeated, _time(horizon))
 
     def _empty_bodies(self) -> None:
         """Empty the bodies that no one needs: of what was published they are in its topic, or else in `discarded`."""
-        before = self._horizon_of(self.settings.bodies(), BODIES)
+        before = self._horizon_of(self.settings.bodies())
         if before is None:
             return
         log, done = self.tables.open_log("half"), self.removed.setdefault("half", Removed())
@@ -217,7 +240,7 @@ class RowRetention:
                 if not self.dry_run:
                     old.append(file.path.removeprefix(place))
                     new += write_rows("half", self.tables.root, emptied(rows, "body", mask))
-            if not old or log.remove(old, new, {BODIES: before}, changes=False):
+            if not old or log.remove(old, new, never_back(log, {BODIES: before}), changes=False):
                 done.bodies, done.of_bodies = done.bodies + count, done.of_bodies + size
 
     @cached_property
@@ -260,8 +283,10 @@ class RowRetention:
             return
         log = self.tables.open_log(name)
         for group in self._groups(name, log.data_files(_until(name, horizon))):
-            old = pc.less(group.rows.column(_time_of(name)), _time(horizon))
-            self._remove(name, log, group, pc.fill_null(old, False).to_numpy(), horizon)
+            old = pc.fill_null(pc.less(group.rows.column(_time_of(name)), _time(horizon)), False).to_numpy()
+            if "batch_id" in group.rows.column_names:
+                old &= ~self._under_way(group.rows, _time_of(name))
+            self._remove(name, log, group, old, horizon)
 
     def _make_runs(self, horizon: int) -> None:
         """Of the batches finished before the horizon `batches` keeps runs: by them readers know which rows are whole.
@@ -282,7 +307,7 @@ class RowRetention:
                 path = file.path.removeprefix(f"{self.tables.location(name)}/")
                 new = write_rows(name, self.tables.root, left)
                 self._say(horizon)
-                if not log.remove([path], new, versions_of(horizon, {}), changes=False):
+                if not log.remove([path], new, never_back(log, versions_of(horizon, {})), changes=False):
                     continue
             done.rows, done.bytes = done.rows + number, done.bytes + file.size * number // len(rows)
 
@@ -309,9 +334,8 @@ class RowRetention:
             return
         old = [file.path.removeprefix(f"{place}/") for file in files]
         new = [file for path, mask in left.items() for file in rewritten(name, self.tables.root, [path], {path: mask})]
-        floors = last_of_queues(group.rows, gone) if name == "half" else {}
-        before = floors_of(log, floors)
-        versions = versions_of(horizon, {queue: max(last + 1, before.get(queue, 0)) for queue, last in floors.items()})
+        last = last_of_queues(group.rows, gone) if name == "half" else {}
+        versions = never_back(log, versions_of(horizon, {queue: offset + 1 for queue, offset in last.items()}))
         if name in (*_FOLLOWING, "ticks"):
             self._say(horizon)
         topic = name.removeprefix(TOPIC_PREFIX)
@@ -439,7 +463,8 @@ def _columns(name: str, time: str) -> tuple[str, ...]:
 
 
 def _also(name: str) -> tuple[str, ...]:
-    return {"half": WHOSE, "decisions": ("state",)}.get(name, ())
+    of_batch = name == "discarded" or name.startswith(TOPIC_PREFIX)
+    return ("batch_id",) if of_batch else {"half": WHOSE, "decisions": ("state",)}.get(name, ())
 
 
 def _keyed(name: str, rows: pa.Table, time: str) -> pa.Table:

@@ -36,6 +36,12 @@ def versions_of(horizon: int, floors: Mapping[int, int]) -> dict[str, int]:
     return {HORIZON: horizon} | {floor_app(queue): floor for queue, floor in floors.items()}
 
 
+def never_back(log: DeltaLog, versions: Mapping[str, int]) -> dict[str, int]:
+    """These transaction identifiers, or what the log has of them, if that is later. Raises StorageError."""
+    said = log.versions(versions)
+    return {app: max(version, said[app] or 0) for app, version in versions.items()}
+
+
 def floor_app(queue: int) -> str:
     """The application whose version is a half queue's floor."""
     return f"{HORIZON}/{queue}"
