@@ -3,6 +3,7 @@
 PYTHON ?= python3
 NAME ?=
 STORE ?= folder
+ACCOUNTS ?= python
 HISTORIES ?= 5000
 SEED ?=
 ROUNDS ?= 25
@@ -34,8 +35,8 @@ $(STAMP): constraints.txt pyproject.toml | check
 	@$(PY) -m checkback.application.prefetch
 	@touch $@
 
-run: install ## demo: two services and their databases, killed repeatedly; the accounts must balance; STORE=s3: on an S3 server
-	@$(PY) -m examples.bank --store $(STORE)
+run: install ## demo: two services and their databases, killed repeatedly; the accounts must balance; STORE=s3, ACCOUNTS=java
+	@$(PY) -m examples.bank --store $(STORE) --accounts $(ACCOUNTS)
 
 run-trace: install ## demo on the trace of a real broker: checks, decisions, tables
 	@$(PY) -m examples.trace

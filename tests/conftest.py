@@ -17,6 +17,7 @@ import pytest
 
 from support import azure_server
 from support.jvm import SHARED
+from support.npm import NotFetchedError
 from support.s3_server import BUCKET, options, s3_server
 
 if TYPE_CHECKING:
@@ -165,8 +166,8 @@ def azure_port(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFac
         program = azure_server.find_azurite(
             tmp_path_factory.mktemp("azurite") if cache is None else cache.mkdir("azurite")
         )
-    except azure_server.NoServerError as error:
-        pytest.skip(str(error))
+    except NotFetchedError as error:
+        pytest.skip(f"ADLS is not tested: {error}")
     with azure_server.serving(program) as port:
         yield port
 
@@ -192,6 +193,18 @@ def s3_storage(spark: SparkSession, jars: Jars | str, s3_port: int) -> dict[str,
     for key, value in hadoop_settings(storage["root"], storage["root"], storage["options"], {}).items():
         hadoop.set(key.removeprefix("spark.hadoop."), value)
     return storage
+
+
+@pytest.fixture(scope="session")
+def java() -> list[str]:
+    """The command that runs a source file with RocketMQ's client for Java."""
+    from checkback.errors import CheckbackError
+    from examples.bank.java_accounts import class_path, compiling_java
+
+    try:
+        return [compiling_java(), "-cp", class_path()]
+    except CheckbackError as error:
+        pytest.skip(f"RocketMQ's client for Java is not tested: {error}")
 
 
 @pytest.fixture(scope="session")

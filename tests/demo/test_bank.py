@@ -151,3 +151,19 @@ def test_books_balance_after_a_run_with_kills(spark: SparkSession, tmp_path: Pat
         if transfer.fate in (Fate.KILLED_AFTER, Fate.SILENT):
             assert source == "check"
         assert (state == "COMMIT") == (transfer.transaction_id in books.debits)
+
+
+def test_books_balance_with_accounts_in_java(spark: SparkSession, tmp_path: Path, java: list[str]) -> None:
+    """RocketMQ's own client, and the same kills."""
+    seed = Random().randrange(10**6)
+    print(f"seed {seed}; logs in {tmp_path}")
+    outcome = run(tmp_path, _COUNT, seed, lambda _: spark, print, java=True)
+    books = outcome.books
+    assert books.faults() == []
+    assert books.finished(_COUNT)
+    assert all(outcome.deaths[name] for name in ("gateway", "accounts", "credits")), outcome.deaths
+    ends = {fate: [books.decision(one) for one in transfers(seed, _COUNT) if one.fate is fate] for fate in Fate}
+    states = {fate: {end[0] for end in found if end is not None} for fate, found in ends.items()}
+    assert states[Fate.POOR] <= {"ROLLBACK"}
+    assert states[Fate.KILLED_BEFORE] <= {"ROLLBACK"}
+    assert "COMMIT" in states[Fate.PLAIN]

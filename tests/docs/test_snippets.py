@@ -41,7 +41,7 @@ from docs.shell import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LANGUAGES = {"", "json", "mermaid", "python", "sh", "yaml"}
+LANGUAGES = {"", "java", "js", "json", "mermaid", "python", "sh", "yaml"}
 #: a folder of the checkpoint, and attributes of a check in Python
 _NO_SETTINGS = {"reconcile.rebuilding", "check.message", "check.transaction_id"}
 _NAMING = {".conf", ".ipynb", ".json", ".py", ".service", ".timer", ".yml"}

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import base64
-import fcntl
 import hashlib
 import hmac
 import re
-import shutil
 import subprocess
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 import requests
+
+from support.npm import node_modules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,37 +26,12 @@ ROOT = f"abfss://{CONTAINER}@{ACCOUNT}.dfs.core.windows.net"
 _KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 _AZURITE = "azurite@3.37.0"
 _API = "2021-08-06"
-#: npm tries for an hour where the registry cannot be reached
-_FETCH_S = 300
 _PORT = re.compile(r"listens on http://127\.0\.0\.1:(\d+)")
 
 
-class NoServerError(Exception):
-    """There is no such server here; the message says why."""
-
-
 def find_azurite(folder: Path) -> Path:
-    """The program, fetched into the folder if it is not there. Raises NoServerError."""
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # processes of tests share the folder
-        program = folder / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
-        if not program.exists():
-            _fetch(folder)
-        return program
-
-
-def _fetch(folder: Path) -> None:
-    if not (shutil.which("npm") and shutil.which("node")):
-        raise NoServerError("Azurite needs Node.js, and there is none: ADLS is not tested")
-    options = ["--ignore-scripts", "--no-audit", "--no-fund", "--no-save"]
-    command = ["npm", "install", *options, "--prefix", str(folder), _AZURITE]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_FETCH_S)
-    except subprocess.TimeoutExpired as error:
-        raise NoServerError(f"npm has not fetched {_AZURITE} in {_FETCH_S} s, so ADLS is not tested") from error
-    if done.returncode:
-        said = (done.stderr.strip() or "npm says nothing").splitlines()[-1]
-        raise NoServerError(f"npm cannot fetch {_AZURITE}, so ADLS is not tested: {said}")
+    """The program, fetched into the folder if it is not there. Raises NotFetchedError."""
+    return node_modules(folder, _AZURITE) / "azurite" / "dist" / "src" / "blob" / "main.js"
 
 
 @contextmanager

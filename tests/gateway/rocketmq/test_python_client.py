@@ -9,7 +9,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import textwrap
 import threading
 from collections import deque
 from contextlib import contextmanager
@@ -252,18 +251,6 @@ def test_port_with_tls(tmp_path: Path) -> None:
         address = ("127.0.0.1", gateway.ports["rocketmq_port"])
         with socket.create_connection(address, PATIENCE_S) as plain, context.wrap_socket(plain) as secured:
             assert secured.selected_alpn_protocol() == "h2"
-
-
-def test_program_of_the_page(tmp_path: Path) -> None:
-    """docs/rocketmq-clients.md, with another port."""
-    page = (Path(__file__).parents[3] / "docs/rocketmq-clients.md").read_text()
-    program = textwrap.dedent(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0])
-    with Gateway(tmp_path, PLAIN, TO_TABLE) as gateway:
-        program = program.replace("127.0.0.1:8081", f"127.0.0.1:{rocketmq_port(gateway)}")
-        subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, "HOME": str(tmp_path)})
-    (half,) = rows(tmp_path, "half")
-    (op,) = rows(tmp_path, "op")
-    assert (half["real_topic"], half["body"], op["state"]) == ("payments", b"42", "COMMIT")
 
 
 def test_without_a_port_grpc_is_not_needed(tmp_path: Path) -> None:

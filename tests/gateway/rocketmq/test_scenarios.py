@@ -1,7 +1,7 @@
-"""What Apache's Python client is told, and what a topic's table then has, against what a RocketMQ 5.3.3 server did.
+"""What Apache's clients are told, and what a topic's table then has, against what a RocketMQ 5.3.3 server did.
 
-Its outcomes were recorded with the same client (5.1.2), and consumers of RocketMQ instead of the table. Not among the
-scenarios: consumers, and a gateway that is killed (test_killed.py, test_python_client.py).
+Its outcomes were recorded with the same clients (Python 5.1.2, Node.js 1.0.8), and consumers of RocketMQ instead of the
+table. Not among the scenarios: consumers, and a gateway that is killed (test_killed.py, test_python_client.py).
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,6 +21,9 @@ from checkback.gateway.rocketmq.certificate import self_made
 from gateway.process import PATIENCE_S, TO_TABLE, Gateway, rows
 from gateway.rocketmq.test_python_client import PLAIN, rocketmq_port
 from gateway.rocketmq.test_whole_way import reconciling, table, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 pytestmark = pytest.mark.processes
 
@@ -160,6 +165,20 @@ BROKER: dict[str, dict[str, Any]] = {
     # it stores both; what came of the other one was not recorded
     "lost_answer_to_half": {"told": OK, "sent": 2, "ids": 1, "delivered": ["half"]},
 }
+#: the same with the client for Node.js
+BROKER_OF_NODE: dict[str, dict[str, Any]] = {
+    "n_commit": {"commit": "OK", "commit again": "InternalErrorException 50001", "delivered": ["hello"]},
+    "n_check": {"asked about": ["half", "half"], "delivered": ["half"]},
+    "n_errors": {
+        "newline": FORBIDDEN,
+        "empty value": "OK",
+        "empty body": "UnsupportedException 41302",
+        "body too large": "TypeError",
+        "unknown topic": "NotFoundException 40402",
+        "FIFO": "TypeError",
+        "delivered": ["empty value"],
+    },
+}
 REJECTED = "ClientException 42800"
 _AGAIN, _DECIDED, _UNKNOWN = "50001 to a second commit", "50001 to a commit after a rollback", "50001 to an unknown"
 _ANY_TOPIC = "a topic exists, with one type"
@@ -186,6 +205,10 @@ DIFFERS: list[tuple[str, str, Any, str]] = [
     ("types", "delivered", ["DELAY", "FIFO", "NORMAL", "TRANSACTION"], _ANY_TOPIC),
     ("delay", "in milliseconds", "BadRequestException 40012", "50001 to a delivery time"),
     ("lost_answer", "delivered", ["x"], "stores a message sent again"),
+    ("n_commit", "commit again", "OK", _AGAIN),
+    ("n_errors", "unknown topic", "OK", _ANY_TOPIC),
+    ("n_errors", "FIFO", "OK", _ANY_TOPIC),
+    ("n_errors", "delivered", ["FIFO", "empty value"], _ANY_TOPIC),
 ]
 
 
@@ -206,6 +229,13 @@ def described(name: str, root: Path) -> dict[str, Any]:
     return {"delivered": sorted(bodies) if len(found) == len(bodies) <= len(ORDER) else len(found)}
 
 
+def all_published(root: Path) -> bool:
+    """Everything is decided, and what is due soon delivered."""
+    decisions, soon = table(root, "decisions"), datetime.now(timezone.utc) + timedelta(hours=1)
+    due = [row for row in decisions if row["deliver_at"] is not None and row["deliver_at"] < soon]
+    return len(decisions) == len(table(root, "half")) and len(due) == len(table(root, "deliveries"))
+
+
 def outcomes(root: Path, endpoint: str, *names: str, **environ: str) -> dict[str, dict[str, Any]]:
     """By scenario, what the client was told."""
     command = [sys.executable, str(PROGRAM), str(root), endpoint, *names]
@@ -215,36 +245,54 @@ def outcomes(root: Path, endpoint: str, *names: str, **environ: str) -> dict[str
     return {line.pop("scenario"): line for line in map(json.loads, run.stdout.splitlines())}
 
 
-def all_published(root: Path) -> bool:
-    decisions, due = table(root, "decisions"), {"past", "now", "due"}
-    bodies = [row["body"].decode() for row in table(root, "topics/delay")]
-    return len(decisions) == len(table(root, "half")) and due <= set(bodies)
-
-
-def test_as_a_rocketmq_server_or_as_the_page_says(tmp_path: Path) -> None:
-    """All at once: they mostly wait."""
+@contextmanager
+def deciding(root: Path, scenarios: Iterable[str]) -> Iterator[str]:
+    """The endpoint for clients, while the gateway and `checkback reconcile` run; at the end all is published."""
     protocol = (f"check_max={CHECK_MAX}", "timeout=4s", "check_interval=1s", "count_undelivered=false")
-    with Gateway(tmp_path, PLAIN, "delay.max=1d") as gateway:
+    with Gateway(root, PLAIN, "delay.max=1d") as gateway:
         producer = {"endpoints": [f"{gateway.url}/v1/rocketmq/check"], "include_body": True}
         settings = [f"transaction.{setting}" for setting in protocol] + ["delay.max=1d"]
-        settings += [f"producers={json.dumps(dict.fromkeys(BROKER, producer))}"]
-        with reconciling(tmp_path, *settings):
-            told = outcomes(tmp_path, f"127.0.0.1:{rocketmq_port(gateway)}", *BROKER)
-            until(lambda: all_published(tmp_path))
-    expected = {name: dict(outcome) for name, outcome in BROKER.items()}
+        settings += [f"producers={json.dumps(dict.fromkeys(scenarios, producer))}"]
+        with reconciling(root, *settings):
+            yield f"127.0.0.1:{rocketmq_port(gateway)}"
+            until(lambda: all_published(root))
+
+
+def compare(told: dict[str, dict[str, Any]], broker: dict[str, dict[str, Any]], root: Path) -> None:
+    expected = {name: dict(outcome) for name, outcome in broker.items()}
     for name, what, value, _ in DIFFERS:
-        expected[name][what] = value
-    found = {name: told[name] | described(name, tmp_path) for name in BROKER}
+        if name in broker:
+            expected[name][what] = value
+    found = {name: told[name] | described(name, root) for name in broker}
     assert {name: outcome for name, outcome in found.items() if outcome != expected[name]} == {}
-    command = [sys.executable, "-m", "checkback", "audit", "--set", f"storage.root={tmp_path}"]
+    command = [sys.executable, "-m", "checkback", "audit", "--set", f"storage.root={root}"]
     run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=4 * PATIENCE_S)
     assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_python_as_at_a_rocketmq_server_or_as_the_page_says(tmp_path: Path) -> None:
+    """All at once: they mostly wait."""
+    with deciding(tmp_path, BROKER) as endpoint:
+        told = outcomes(tmp_path, endpoint, *BROKER)
+    compare(told, BROKER, tmp_path)
+
+
+def test_node_as_at_a_rocketmq_server_or_as_the_page_says(tmp_path: Path, node_path: Path) -> None:
+    program = PROGRAM.with_suffix(".js")
+    environ = {**os.environ, "HOME": str(tmp_path), "NODE_PATH": str(node_path)}
+    with deciding(tmp_path, BROKER_OF_NODE) as endpoint:
+        command = ["node", str(program), endpoint, *BROKER_OF_NODE]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ) as process:
+            assert process.stdout is not None
+            told = {one.pop("scenario"): one for one in json.loads(process.stdout.readline() or "[]")}
+            until(lambda: all_published(tmp_path))  # its answer to a check is on its way
+    compare(told, BROKER_OF_NODE, tmp_path)
 
 
 def test_differences_are_on_the_page() -> None:
     lines = PAGE.read_text().splitlines()
     for name, what, value, row in DIFFERS:
-        assert BROKER[name][what] != value
+        assert (BROKER | BROKER_OF_NODE)[name][what] != value
         assert any(line.startswith(f"| {row}") for line in lines), row
 
 
