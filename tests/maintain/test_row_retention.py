@@ -439,6 +439,28 @@ def test_offsets_below_the_floor_are_not_given_again(tmp_path: Path) -> None:
     assert Answers(settings).pending(as_of=HORIZON + timedelta(days=1)).num_rows == 0
 
 
+def test_offset_that_was_much_too_high_does_not_close_its_queue(tmp_path: Path) -> None:
+    """It stays while others land below it. A queue of a gateway, which gives them in turn, has none."""
+    rows: list[Row] = []
+    for offset, days in ((0, 50), (1, 50), (10**12, 50), (2, 49), (3, 1)):
+        t = Transaction(2000, offset, DONE - timedelta(days=days))
+        at = t.born + timedelta(minutes=1)
+        rows += [t.half(), t.op("ROLLBACK"), t.decision("ROLLBACK", decided_at=at)]
+    found, done = in_batches(rows)
+    settings = settings_of(tmp_path)
+    for row in found:
+        write(None, Tables.of(settings.storage), [row])
+    checkpoint(tmp_path, batch_id=done)
+    maintained(settings, ms(DONE))
+    assert [by_offset(tmp_path, name).keys() for name in ("half", "op", "decisions")] == [{3, 10**12}] * 3
+    log = DeltaLog("half", str(tmp_path / "half"))
+    assert floors_of(log, [2000]) == {2000: 3}
+    assert not Answers(settings).audit().broken
+    log.commit_after([], {}, {"gateway/2000": 1 << 33})
+    maintained(settings, ms(DONE))
+    assert by_offset(tmp_path, "half").keys() == {3}
+
+
 def test_batch_under_way_at_the_horizon_hides_none_before_it(tmp_path: Path) -> None:
     """Each takes a second, and the last one before the horizon begins half a second before it."""
     rows: list[Row] = []

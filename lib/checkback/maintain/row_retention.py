@@ -35,7 +35,8 @@ from checkback.storage.files import table_files
 from checkback.storage.files.object_store import concurrently
 from checkback.storage.horizon import BODIES, HORIZON, never_back, versions_of, with_missed
 from checkback.storage.log.delta_log import DeltaLog
-from checkback.storage.queue_owners import operators_queues
+from checkback.storage.queue_owners import operators_queues, owners_of
+from checkback.storage.queue_owners import versions_of as owner_versions
 from checkback.storage.rejected_ops import PLACE
 from checkback.storage.schemas import ROW_TIMES, TOPIC_PREFIX, arrow_schema
 from checkback.storage.timestamps import EPOCH, ms_of, time_of
@@ -210,7 +211,29 @@ class RowRetention:
         decisions = self._whole(decisions, "decided_at")
         deliveries = self._whole(there("deliveries", "delivered_at", "batch_id"), "delivered_at")
         over = ended(decisions, deliveries, outstanding, _time(horizon))
-        return expired_halves(halves, decisions, over, self._repeated, _time(horizon))
+        gone = expired_halves(halves, decisions, over, self._repeated, _time(horizon))
+        return gone & ~self._too_high(halves, gone, horizon)
+
+    def _too_high(self, halves: pa.Table, gone: Mask, horizon: int) -> Mask:
+        """Mask of the half messages above an offset at which another one has landed since the horizon.
+
+        Somebody took a wrong offset once, and goes on below it: were it removed, all below would count as removed. Only
+        in queues of files, where any offset lands.
+        """
+        log, last = self.tables.log("half"), last_of_queues(halves, gone)
+        owned = owners_of(owner_versions(log, last))
+        ranges = {queue: (0, offset) for queue, offset in last.items() if queue not in owned}
+        if not ranges:
+            return np.zeros(len(halves), bool)
+        files = _within(log.data_files({"store_timestamp": (time_of(horizon), time_of(MS_MAX))}), ranges)
+        later = self._rows("half", files, (*KEY, "store_timestamp"))
+        later = later.filter(pc.greater_equal(later.column("store_timestamp"), _time(horizon)))
+        least = later.group_by("queue_id").aggregate([("queue_offset", "min")])
+        of_queue = dict(zip(*(least.column(name).to_pylist() for name in least.column_names), strict=True))
+        wanted = pc.is_in(halves.column("queue_id"), pa.array([*ranges], pa.int32()))
+        places = pc.index_in(halves.column("queue_id"), pa.array([*of_queue], pa.int32()))
+        first = pa.array([*of_queue.values()], pa.int64()).take(places.combine_chunks())
+        return np.array(pc.fill_null(pc.and_(wanted, pc.greater(halves.column("queue_offset"), first)), False))
 
     def _empty_bodies(self) -> None:
         """Empty the bodies that no one needs: of what was published they are in its topic, or else in `discarded`."""
