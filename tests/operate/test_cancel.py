@@ -40,6 +40,14 @@ def test_scheduled_message_is_cancelled_once(lake: Lakehouse) -> None:
     assert lake.rows("half")[-1]["body"] == lake.rows("half")[0]["body"]
 
 
+def test_message_that_its_producer_has_recalled_is_not_cancelled_again(lake: Lakehouse) -> None:
+    place = lake.half(12)
+    lake.decide(place, "COMMIT", deliver_at=DUE)
+    lake.op(place, state="CANCEL", source="producer")
+    with pytest.raises(RefusedError, match="CANCEL by its producer has landed at"):
+        lake.cancel()
+
+
 def test_what_is_not_scheduled_is_not_cancelled(lake: Lakehouse) -> None:
     place = lake.half(12)
     with pytest.raises(RefusedError, match="is not scheduled but pending; a ROLLBACK ends it"):

@@ -42,6 +42,7 @@ def test_delivered_is_taken_from_the_check_query_only(spark: SparkSession) -> No
         ("?", "check", "check 12"),
         ("CANCEL", "operator", "check 12"),
         ("CANCEL", "producer", None),
+        ("CANCEL", "check", None),
         ("CANCEL", None, None),
     ]
     rows = [(0, 1, "tx-1", "orders", state, source, remark, T0, T0) for state, source, remark in said]
@@ -55,6 +56,7 @@ def test_delivered_is_taken_from_the_check_query_only(spark: SparkSession) -> No
         (Kind.COMMIT, 12),
         (Kind.COMMIT, -1),
         (Kind.UNKNOWN, -1),
+        (Kind.CANCEL, -1),
         (Kind.CANCEL, -1),
         (Kind.UNKNOWN, -1),
         (Kind.UNKNOWN, -1),

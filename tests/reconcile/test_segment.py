@@ -12,7 +12,7 @@ from checkback.reconcile.records.segment_records import ACTION, Action, Kind, So
 from checkback.reconcile.segment import WAITING_AT_OFFSET, WAITING_OF_GROUP, Rules, Segment, decide
 from checkback.reconcile.state.packed_events import pack, parse_key, unpack
 from checkback.reconcile.state.state_codec import decode, encode
-from reconcile.segments import RULES, SIZE, Run, commit, delivered, events, half, op, read, rollback
+from reconcile.segments import RULES, SIZE, Run, cancel, commit, delivered, events, half, message, op, read, rollback
 
 Batch = tuple[int, list[tuple[Any, ...]], list[tuple[Any, ...]]]
 
@@ -48,6 +48,24 @@ CASES: dict[str, list[Batch]] = {
         )
     ],
     "unknown_state_is_not_obeyed": [(1, [half(0), op(0, Kind.UNKNOWN)], [("REJECT_OP", 0, "UNKNOWN_STATE")])],
+    # rule 11
+    "cancel_read_with_its_message_holds_it": [
+        (9, [message(0, at=5), cancel(0)], [("SCHEDULE", 0, 0)]),
+        (10, [], [("CANCEL", 0, 0)]),
+    ],
+    "cancel_waits_for_its_message": [
+        (1, [cancel(0), cancel(0, tx=8)], []),
+        (2, [message(0, delay=7)], [("SCHEDULE", 0, 0)]),
+        (3, [], [("CANCEL", 0, 0), ("REJECT_OP", 0, "WRONG_TRANSACTION_ID")]),
+    ],
+    "another_groups_cancel_holds_it_for_a_batch": [
+        (9, [message(0, at=5), cancel(0, group=2)], [("SCHEDULE", 0, 0)]),
+        (10, [], [("REJECT_OP", 0, "WRONG_GROUP"), ("DELIVER", 0, 0)]),
+    ],
+    "cancel_of_what_is_published_at_once_is_rejected": [
+        (1, [message(0), cancel(0)], [("COMMIT", 0, 0)]),
+        (2, [], [("REJECT_OP", 0, "NOT_SCHEDULED")]),
+    ],
     # rule 3
     "op_waits_for_its_half": [(1, [commit(0)], []), (2, [half(0)], [("COMMIT", 0, 0)])],
     "first_of_the_waiting_ops_decides": [

@@ -81,20 +81,31 @@ class Model:
         self.waiting: list[tuple[int, tuple[Any, ...]]] = []
         self.scheduled: dict[int, dict[str, Any]] = {}
         self.discarded: list[tuple[int, int]] = []
+        self.cancels: list[tuple[int, tuple[Any, ...]]] = []
+
+    @property
+    def held(self) -> set[int]:
+        """Whose CANCEL was read with the half message, or before it."""
+        return {row[0] for _, row in self.cancels}
 
     def commit(self, offset: int, held: dict[str, Any], now: int) -> tuple[str, int, int]:
-        """A delay counts from the decision; what is due by then is published at once."""
+        """A delay counts from the decision; what is due by then is published at once, unless a CANCEL waits."""
         held["deliver_at"] = now - held["delay"] if held["delay"] < 0 else held["delay"]
-        if held["deliver_at"] > now:
+        if held["deliver_at"] > now or (held["delay"] and offset in self.held):
             self.scheduled[offset] = held
         return ("SCHEDULE" if offset in self.scheduled else "COMMIT"), offset, held["times"]
 
-    def cancel(self, rows: list[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-        """Before the batch's COMMITs: nothing is scheduled and cancelled in one batch."""
+    def cancel(self, rows: list[tuple[Any, ...]], now: int, known: set[int]) -> Iterator[tuple[Any, ...]]:
+        """Before the batch's COMMITs: nothing is scheduled and cancelled in one batch. ``known``: seen before it."""
         before = dict(self.scheduled)
-        for offset, _, _, _, _, _, group, tx, *_ in sorted(rows, key=lambda r: (r[4], r[3])):
+        waiting = [*self.cancels, *((now, row) for row in sorted(rows, key=lambda r: (r[4], r[3])))]
+        self.cancels = []
+        for since, row in waiting:
+            offset, _, _, _, _, _, group, tx, *_ = row
             held = before.get(offset)
-            if held is not None and group != held["group"]:
+            if offset not in known:
+                self.cancels.append((since, row))
+            elif held is not None and group != held["group"]:
                 yield "REJECT_OP", offset, "WRONG_GROUP"
             elif held is not None and tx not in (held["tx"], 0):
                 yield "REJECT_OP", offset, "WRONG_TRANSACTION_ID"
@@ -105,6 +116,7 @@ class Model:
 
     def step(self, now: int, rows: list[tuple[Any, ...]], check: bool, deliver: bool) -> list[tuple[Any, ...]]:  # noqa: PLR0912, PLR0915 - one page, to be read
         done: list[tuple[Any, ...]] = []
+        known = set(self.seen)
         at_once: list[int] = []
         for offset, kind, _, born, store, immunity, group, tx, delay, _ in sorted(
             rows, key=lambda r: (r[4], r[6], r[7])
@@ -127,7 +139,8 @@ class Model:
         new_ops = sorted((r for r in rows if r[1] in (Kind.COMMIT, Kind.ROLLBACK)), key=lambda r: (r[4], r[3], r[1]))
         decided: dict[int, dict[str, Any]] = {}
         commits = [self.pending.pop(offset) for offset in at_once]
-        done += self.cancel([row for row in rows if row[1] == Kind.CANCEL])
+        done += self.cancel([row for row in rows if row[1] == Kind.CANCEL], now, known)
+        held_back = self.held
         done += [self.commit(offset, held, now) for offset, held in zip(at_once, commits, strict=True)]
         still, self.waiting = [*self.waiting, *((now, row) for row in new_ops)], []
         for since, row in still:
@@ -147,6 +160,12 @@ class Model:
                 done.append(("REJECT_OP", offset, "NO_HALF"))
             elif owner is None and not any((r[0], r[6], r[7]) == (offset, group, tx) for _, r in self.waiting):
                 self.waiting.append((since, row))
+        cancels, self.cancels = self.cancels, []
+        for since, row in cancels:
+            if row[0] not in self.seen and now - since > self.rules.max_age:
+                done.append(("REJECT_OP", row[0], "NO_HALF"))
+            elif not any((r[0], r[6], r[7]) == (row[0], row[6], row[7]) for _, r in self.cancels):
+                self.cancels.append((since, row))
         for offset, held in list(self.pending.items()) if check else ():
             enough = len(held["asked"]) >= min(RULES.check_max, self.rules.max_age // RULES.check_interval + 1)
             if held["due"] > now:
@@ -164,7 +183,7 @@ class Model:
                 held["due"] = now + RULES.check_interval
                 done.append(("CHECK", offset, number))
         for offset, held in list(self.scheduled.items()) if deliver else ():
-            if held["deliver_at"] <= now:
+            if held["deliver_at"] <= now and offset not in held_back:
                 done.append(("DELIVER", offset, self.scheduled.pop(offset)["times"]))
         return sorted(done)
 
@@ -232,7 +251,7 @@ def test_promises_hold(history: History, jitter: int, rules: Rules) -> None:  # 
                 at = delays[action[1]] if delays[action[1]] >= 0 else now - delays[action[1]]
                 if action[0] == "SCHEDULE":
                     scheduled[action[1]] = at
-                assert action[0] in ("ROLLBACK", "DISCARD") or (action[0] == "SCHEDULE") == (at > now)
+                assert action[0] != "COMMIT" or at <= now
                 assert action[0] != "DISCARD" or checks[action[1]][-1] <= now - RULES.check_interval
                 if action[2] == "CHECK_MAX":
                     assert received[action[1]] >= RULES.check_max

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _OPS = "    segment = _apply_ops(segment, events[is_op], now, rules, actions, crowded)\n"
 _ANSWERED = '(kind == Kind.COUNTED) | (is_op & (events["source"] == Source.CHECK))'
 _CHECKS = "    segment = _check_back(segment, now, rules, actions) if check else segment\n"
-_CANCEL = "    segment = _cancel(segment, events[kind == Kind.CANCEL], now, actions)\n"
+_CANCEL = "    segment = _cancel(segment, events[kind == Kind.CANCEL], now, actions)\n    cancels = segment.cancels\n"
 _TAKE = "    segment = _take_halves(segment, events[is_half], now, rules, actions)\n"
 _IN_ORDER = 'sort(ops, "offset", "store", "born", "kind")'
 #: what is wrong -> (as it stands, as it should not): in segment.py
@@ -85,12 +85,20 @@ FAULTS: dict[str, tuple[str, str]] = {
         '    own = is_half = taken["kind"] == 99\n',
     ),
     "scheduled and cancelled in one batch": (_CANCEL + _TAKE, _TAKE + _CANCEL),
-    "restored CANCEL forgotten": ("early=segment.early[~restored])", "early=segment.early)"),
+    "waiting CANCEL applied and kept": ("[segment.early[~waited], ops[~known]]", "[segment.early, ops[~known]]"),
+    "waiting CANCEL forgotten": ("[segment.early[~waited], ops[~known]]", "[segment.early[~waited]]"),
+    "CANCEL read with its half message rejected": (
+        "    known = segment.has_seen(ops[\"offset\"]) &",
+        "    known = (ops[\"offset\"] >= 0) &",
+    ),
+    "waiting CANCEL does not hold the delivery": ("now, actions, cancels))", "now, actions, cancels[:0]))"),
+    "restored CANCEL before the COMMIT": (' & ~np.isin(ops["offset"], restored)', ""),
+    "CANCEL applied twice in a batch": (' & (segment.early["since"] != now)', ""),
 }
 
 #: in scheduled_messages.py
 SCHEDULED_FAULTS: dict[str, tuple[str, str]] = {
-    "delay dropped, as RocketMQ does": ("later = due > now\n", "later = due > now + 10**9\n"),
+    "delay dropped, as RocketMQ does": ("later = (due > now) |", "later = (due > now + 10**9) |"),
     "delay from the birth": ('now - rows["delay"]', 'rows["born"] - rows["delay"]'),
     "time of delivery taken for a delay": (
         'now - rows["delay"], rows["delay"])',

@@ -177,7 +177,7 @@ class Promises:
         _keep("P8", told == len(lacking), (0, 0), f"and others: {len(lacking)} were not consumed, told are {told}")
 
     def _waited(self, key: Key, op: Op) -> None:
-        """P1: an op waits for its half message for max_age from when it was read; a CANCEL until it is rejected."""
+        """P1: an op waits for its half message for max_age from when it was read."""
         waits = any(op == other for _, other in self.lives.early.get(key, []))
         may_wait = waits or op.kind == Kind.CANCEL or self.world.reconcile.under_way  # a batch is about to give it up
         if not may_wait or any(row.row == op for row in self.world.tables.landed["rejected"]):
@@ -351,7 +351,8 @@ class Promises:
         for key, rows in decisions.items():
             row, half = rows[0], self.lives.by_key[key].half
             due = row.at - half.delay if half.delay < 0 else half.delay
-            expected = due if row.state == "COMMIT" and due > row.at else 0
+            held = row.deliver_at and any((op.queue, op.offset) == key for _, op in self.lives.cancels)
+            expected = due if row.state == "COMMIT" and (due > row.at or held) else 0
             _keep("P1", row.deliver_at == expected, key, f"is scheduled for {row.deliver_at}, not {expected}")
             delivered = deliveries.get(key, [])
             ended = len(delivered) + len(cancelled.get(key, []))
@@ -370,23 +371,44 @@ class Promises:
             )
             if is_scheduled and self.lives.applied(last) and not put_off:
                 # Its timer is up to 7 ms later (`partition_batch.delivery_timer`); a rebuild's, than the ms after it.
-                due = max([row.deliver_at, *(query.offsets[number].time + 1 for number in self.lives.rebuilt)])
+                due = max([row.deliver_at, row.at + 1, *(query.offsets[number].time + 1 for number in self.lives.rebuilt)])
                 _keep("P1", due + 7 > now, key, f"is due since {row.deliver_at}, and it is {now}")
         self._cancels(last, cancelled)
 
+    def _timers(self, first: int, last: int) -> int:
+        """How often a timer that a batch sets at once has fired since the batch ``first``."""
+        fired, at = 0, self.world.reconcile.offsets[first].time
+        for planned in self.world.reconcile.offsets[first : last + 1]:
+            if planned.time >= at + 4:
+                fired, at = fired + 1, planned.time
+        return fired
+
     def _cancels(self, last: int, cancelled: dict[Key, list[Decision]]) -> None:
-        """P0: each CANCEL that was read has cancelled something, or is in `rejected`."""
+        """P0: each CANCEL that was read has cancelled something, is in `rejected`, or waits.
+
+        It waits for its half message, and then for the batch after that has read both; restored ones for the ops that
+        were restored, too.
+        """
         if not self.lives.applied(last):
             return
-        rejected = {row.row._replace(store=0) for row in self.world.tables.landed["rejected"]}
+        times = [planned.time for planned in self.world.reconcile.offsets]
+        rejected = {row.row._replace(store=0, born=0): row.reason for row in self.world.tables.landed["rejected"]}
+        given_up = Reason.TOO_MANY.name, Reason.NO_HALF.name
+        published = _by_key(self.world.tables.landed["topics"])
         taken = set()
         for batch, op in self.lives.cancels:
             key = op.queue, op.offset
             life = self.lives.by_key.get(key)
-            fits = key in cancelled and life is not None and life.fits(op)
+            own = life is not None and life.fits(op)
+            if own and batch <= life.taken and life.half.committed and life.half.delay:
+                gone = rejected.get(op._replace(store=0, born=0)) in given_up
+                _keep("P1", gone or key not in published, key, "is published, and {} was read before it", op)
+            fits = own and key in cancelled
             taken |= {key} if fits else set()
-            known = batch > last or batch in self.world.reconcile.void
-            _keep("P0", known or fits or op._replace(store=0) in rejected, key, "{} is lost", op)
+            unknown = life is None or times[max(batch, *self.lives.rebuilt, 0)] >= life.known_until
+            waits = batch > last or unknown or self._timers(max(batch, life.taken), last) < 1 + bool(self.lives.rebuilt)
+            known = waits or batch in self.world.reconcile.void
+            _keep("P0", known or fits or op._replace(store=0, born=0) in rejected, key, "{} is lost", op)
         for key in cancelled:
             _keep("P3", key in taken, key, "is cancelled, and nobody wanted it")
 

@@ -336,5 +336,5 @@ def kind_of(half: Half) -> Kind:
 def _is_about(reason: Reason | None, op: Op) -> bool:
     """As rejected._is_about: ops that landed together may differ only in their state."""
     if op.kind == Kind.CANCEL:
-        return reason in (Reason.NOT_SCHEDULED, Reason.WRONG_GROUP, Reason.WRONG_TRANSACTION_ID)
+        return reason not in (None, Reason.UNKNOWN_STATE)
     return (reason is Reason.UNKNOWN_STATE) == (op.kind == Kind.UNKNOWN) and reason is not Reason.NOT_SCHEDULED

@@ -79,7 +79,7 @@ class LandOps(NamedTuple):
 
 
 class LandCancel(NamedTuple):
-    """An operator cancels a transaction, scheduled or not. ``wrong``: as of Said."""
+    """An operator, or its producer, cancels a transaction, scheduled or not. ``wrong``: as of Said."""
 
     transaction: int
     wrong: str

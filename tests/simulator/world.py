@@ -139,7 +139,7 @@ class World:
         """Append to `op`."""
         self.tables.append("op", list(ops))
         for op in ops:
-            name = {1: "ROLLBACK", 2: "COMMIT", 6: "CANCEL"}.get(op.kind, "unknown state")
+            name = "unknown state" if op.kind == Kind.UNKNOWN else Kind(op.kind).name
             self.tell(f"{name} for {op.queue}/{op.offset} lands: group {op.group}, id {op.transaction}")
 
     def restart(self, rules: Rules, max_checks: int | None, max_deliveries: int | None) -> None:

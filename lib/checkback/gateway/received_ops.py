@@ -46,7 +46,7 @@ def judge_op(known: RememberedHalf | None, op: Op) -> Verdict:
         wrong = misfit(op.producer_group, short(op.transaction_id), *whose(known))
         if wrong is not None:
             return Verdict.WRONG_GROUP if wrong == "producer_group" else Verdict.WRONG_TRANSACTION_ID
-    if known.state is None:
+    if known.state is None or (op.state == "CANCEL" and known.state == "COMMIT"):
         return Verdict.NEW
     return Verdict.REPEATED if known.state == op.state else Verdict.CONTRADICTION
 

@@ -304,7 +304,7 @@ def _error(answer: Row) -> str | None:
 
 
 def _is_cancel(row: Row) -> bool:
-    return bool(row["state"] == "CANCEL" and row["source"] == OPERATOR)
+    return bool(row["state"] == "CANCEL" and row["source"] in (OPERATOR, "producer"))
 
 
 def _landed(row: Row) -> LandedOp:

@@ -120,7 +120,7 @@ def operations_of(family: Iterable[Transaction]) -> list[Operation]:
             origin, signed = replace(one, place=one.resumed_from), OperatorSignature.parse(one.resumed_by)
             found.append(Operation.on(origin, one.stored, RESUME, signed, one.place))
         for op in (one.operators_op, *one.cancels[:1], *one.in_vain):
-            if op is not None:
+            if op is not None and op.source == OPERATOR:
                 action, signed = ACTIONS[op.state], OperatorSignature.parse(op.remark)
                 found.append(replace(Operation.on(one, op.stored, action, signed), in_vain=op in one.in_vain))
     return sorted(found, key=lambda operation: operation.at)

@@ -67,8 +67,9 @@ def judge_cancel(transaction: Transaction) -> None:
         raise RefusedError(what, where, "tell its consumers")
     if transaction.cancels:
         op = transaction.cancels[0]
+        actor = OperatorSignature.parse(op.remark).actor if op.source == "operator" else "its producer"
         raise RefusedError(
-            f"CANCEL by {OperatorSignature.parse(op.remark).actor} has landed at {readable(op.stored)}",
+            f"CANCEL by {actor} has landed at {readable(op.stored)}",
             where,
             "`checkback reconcile` applies it when it next runs",
         )

@@ -78,7 +78,7 @@ class Transaction:
     ``resumed_from``, ``resumed_by``: of a resumed message, its discarded original, and "ACTOR: REASON". ``resumed_as``:
     of a discarded message that was resumed, the new half message. ``deliver_at``: of a COMMIT that has scheduled it;
     ``delivered_at``: when it was published then, or put into the table `unpublished`: why is in ``unpublished``.
-    ``cancels``: ops CANCEL of operators. ``in_vain``: operators' ops that `reconcile` has rejected. ``committed``: a
+    ``cancels``: ops CANCEL. ``in_vain``: operators' ops that `reconcile` has rejected. ``committed``: a
     message without a transaction. ``delay_ms``, ``not_before``: the half message's own delay_ms and deliver_at.
     ``erased``: nothing but ids and times is left of it.
     """

@@ -1,4 +1,4 @@
-"""Scheduled messages: committed, and published at their time unless an operator cancels them (rules 10 and 11).
+"""Scheduled messages: committed, and published at their time unless they are cancelled before (rules 10 and 11).
 
 Pure, as `segment`, which calls these functions. RocketMQ drops the delay of a transactional message
 (TransactionalMessageBridge.parseHalfMessageInner); the levels and timers are those of ScheduleMessageService and
@@ -29,15 +29,23 @@ if TYPE_CHECKING:
     from checkback.reconcile.records.segment_records import Records
 
 
-def commit(scheduled: Records, rows: Records, source: int | NDArray[Any], now: int, actions: list[Records]) -> Records:
+def commit(
+    scheduled: Records,
+    rows: Records,
+    source: int | NDArray[Any],
+    now: int,
+    actions: list[Records],
+    cancels: Records,
+) -> Records:
     """Commit these PENDING records: COMMIT, or SCHEDULE if their time is after ``now``. Returns what is scheduled.
 
     ``source``: whose COMMIT it was, for each of them. A delay counts from ``now``, the time of the decision.
+    ``cancels``: EARLY records that wait for the next batch; what they may cancel is scheduled even if it is due.
     """
     committed = actions_on_pending(Action.COMMIT, rows, source)
     if rows["delay"].any():
         due = np.where(rows["delay"] < 0, now - rows["delay"], rows["delay"])
-        later = due > now
+        later = (due > now) | ((rows["delay"] != 0) & np.isin(rows["offset"], cancels["offset"]))
         committed["action"][later], committed["due"][later] = Action.SCHEDULE, due[later]
         more = np.zeros(int(later.sum()), SCHEDULED)
         for name in ("offset", "store", "group", "transaction", "repeated"):
@@ -71,9 +79,11 @@ def cancel(scheduled: Records, ops: Records, actions: list[Records]) -> Records:
     return scheduled[left]
 
 
-def deliver(scheduled: Records, now: int, actions: list[Records]) -> Records:
-    """Publish what is due. Returns what is still scheduled."""
+def deliver(scheduled: Records, now: int, actions: list[Records], cancels: Records) -> Records:
+    """Publish what is due, unless it is what ``cancels`` may cancel in the next batch. Returns what is scheduled."""
     due = scheduled["due"] <= now
+    if len(cancels):
+        due &= ~np.isin(scheduled["offset"], cancels["offset"])
     if not due.any():
         return scheduled
     actions.append(actions_on_scheduled(Action.DELIVER, scheduled[due]))

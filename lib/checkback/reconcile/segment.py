@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from checkback.reconcile.records.segment_records import Bits, Records
 
 #: Incremented with each change that makes `decide` or `partition_batch` decide a batch differently: `batch_rules`.
-DECISION_VERSION = 1
+DECISION_VERSION = 2
 
 #: minimum number of checks before a half message older than max_age expires, if check_max allows it (rule 7)
 CHECKS_AT_LEAST = 15
@@ -104,6 +104,12 @@ class Segment:
         return not (len(self.pending) or len(self.early) or len(self.scheduled)) and now >= self.seen_until
 
     @property
+    def cancels(self) -> Records:
+        """The ops CANCEL that wait, until the batch after that of their half messages."""
+        found: Records = self.early[self.early["kind"] == Kind.CANCEL]
+        return found
+
+    @property
     def oldest(self) -> int:
         """The born time of its oldest pending half message; 0 = none is pending."""
         return int(self.pending["born"].min()) if len(self.pending) else 0
@@ -120,9 +126,8 @@ class Segment:
             times.append(self.pending["due"].min())
         if len(self.early):
             times.append(self.early["since"].min() + rules.max_age + 1)
-            cancels = self.early["kind"] == Kind.CANCEL
-            if self.has_seen(self.early["offset"]).any() or _too_many(self.early).any() or cancels.any():
-                return 0  # restored from the tables, and not applied yet
+            if self.has_seen(self.early["offset"]).any() or _too_many(self.early).any():
+                return 0  # restored from the tables, or read with their half messages, and not applied yet
         # seen_until counts only if nothing is pending, waiting or scheduled.
         if len(times) == 1 and len(self.scheduled):
             return None
@@ -148,14 +153,15 @@ def decide(
     kind = events["kind"]
     is_half = (kind == Kind.HALF) | (kind == Kind.MESSAGE)
     is_op = ~is_half & (kind < Kind.COUNTED)
-    # First: what this batch schedules is not cancelled in it, as a batch acts on a half message once.
+    # First: what this batch schedules is cancelled in the next, as a batch acts on a half message once.
     segment = _cancel(segment, events[kind == Kind.CANCEL], now, actions)
+    cancels = segment.cancels
     segment = _take_halves(segment, events[is_half], now, rules, actions)
     segment = _count(segment, events[(kind == Kind.COUNTED) | (is_op & (events["source"] == Source.CHECK))])
     segment = _apply_ops(segment, events[is_op], now, rules, actions, crowded)
     segment = _check_back(segment, now, rules, actions) if check else segment
     if deliver:
-        segment = replace(segment, scheduled=scheduling.deliver(segment.scheduled, now, actions))
+        segment = replace(segment, scheduled=scheduling.deliver(segment.scheduled, now, actions, cancels))
     return segment, np.concatenate(actions) if actions else np.empty(0, ACTION)
 
 
@@ -180,7 +186,7 @@ def _take_halves(segment: Segment, halves: Records, now: int, rules: Rules, acti
     own = taken["kind"] == Kind.MESSAGE
     if own.any():
         at, _ = find(pending["offset"], taken["offset"][own])
-        scheduled = scheduling.commit(scheduled, pending[at], Source.PRODUCER, now, actions)
+        scheduled = scheduling.commit(scheduled, pending[at], Source.PRODUCER, now, actions, segment.cancels)
         pending = np.delete(pending, at)
     seen_until = max(segment.seen_until, now + rules.max_age)
     return replace(segment, seen=seen, pending=pending, scheduled=scheduled, seen_until=seen_until)
@@ -204,13 +210,17 @@ def births(halves: Records, rules: Rules) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def _cancel(segment: Segment, ops: Records, now: int, actions: list[Records]) -> Segment:
-    """Cancel scheduled messages by these ops CANCEL, and by those that `rebuild` has restored (rule 11)."""
-    restored = segment.early["kind"] == Kind.CANCEL
-    if not len(ops) and not restored.any():
+    """Cancel scheduled messages by these ops CANCEL and by those that wait; others wait on (rules 3 and 11)."""
+    # Not those of this batch: it may come to a segment twice, with events and then with a timer.
+    waited = (segment.early["kind"] == Kind.CANCEL) & (segment.early["since"] != now)
+    if not len(ops) and not waited.any():
         return segment
-    ops = _after_early(segment.early[restored], ops, now)
-    scheduled = scheduling.cancel(segment.scheduled, ops, actions)
-    return replace(segment, scheduled=scheduled, early=segment.early[~restored])
+    ops = _after_early(segment.early[waited], ops, now)
+    restored = segment.early["offset"][segment.early["kind"] != Kind.CANCEL]  # or their half messages are unseen
+    known = segment.has_seen(ops["offset"]) & ~np.isin(ops["offset"], restored)
+    scheduled = scheduling.cancel(segment.scheduled, ops[known], actions)
+    early = sort(np.concatenate([segment.early[~waited], ops[~known]]), "offset")
+    return replace(segment, scheduled=scheduled, early=early)
 
 
 def _after_early(early: Records, ops: Records, now: int) -> Records:
@@ -238,6 +248,7 @@ def _apply_ops(
 
     pending, scheduled = segment.pending, segment.scheduled
     at, has_half = find(pending["offset"], ops["offset"])
+    has_half &= ops["kind"] != Kind.CANCEL
     matched, at = only(ops, has_half), only(at, has_half)
     right_group = matched["group"] == pending["group"][at]
     right_id = (matched["transaction"] == pending["transaction"][at]) | (matched["transaction"] == NOT_STATED)
@@ -254,7 +265,7 @@ def _apply_ops(
     commits = deciding["kind"] == Kind.COMMIT
     if commits.any():
         rows, source = pending[only(at, commits)], only(deciding["source"], commits)
-        scheduled = scheduling.commit(scheduled, rows, source, now, actions)
+        scheduled = scheduling.commit(scheduled, rows, source, now, actions, segment.cancels)
     if not commits.all():
         rows, source = pending[at[~commits]], deciding["source"][~commits]
         actions.append(actions_on_pending(Action.ROLLBACK, rows, source))
@@ -267,24 +278,29 @@ def _apply_ops(
 def _wait(
     segment: Segment, ops: Records, now: int, rules: Rules, actions: list[Records], crowded: Collection[int]
 ) -> Records:
-    """The ops that keep waiting: the first of each (offset, group, transaction), within the limits (rule 3)."""
+    """The ops that keep waiting: the first of each (offset, group, transaction), and its first CANCEL (rule 3)."""
     if not len(ops):
         return np.empty(0, EARLY)
-    late = segment.has_seen(ops["offset"])
+    late = segment.has_seen(ops["offset"]) & (ops["kind"] != Kind.CANCEL)
     if late.any():
         actions.append(actions_on(Action.LATE_OP, ops[late]))
         ops = ops[~late]
-    outdated = now - ops["since"] > rules.max_age
+    outdated = (now - ops["since"] > rules.max_age) & ~segment.has_seen(ops["offset"])
     if outdated.any():
         actions.append(actions_on(Action.REJECT_OP, ops[outdated], Reason.NO_HALF))
         ops = ops[~outdated]
-    ops = ops[~_repeats(ops, "offset", "group", "transaction")]
+    cancels = ops["kind"] == Kind.CANCEL
+    again = np.zeros(len(ops), bool)
+    for those in (cancels, ~cancels):
+        again[those] = occurrence(ops[those], "offset", "group", "transaction") > 0
+    ops = ops[~again]
     too_many = _too_many(ops)
     if crowded:
         too_many |= np.isin(ops["group"], list(crowded))
     if too_many.any():
         actions.append(actions_on(Action.REJECT_OP, ops[too_many], Reason.TOO_MANY))
         ops = ops[~too_many]
+    ops["since"][segment.has_seen(ops["offset"])] = now  # a CANCEL that waits for the next batch
     return ops
 
 
@@ -293,11 +309,6 @@ def _too_many(ops: Records) -> Bits:
     found: Bits = occurrence(ops, "offset", "group") >= WAITING_OF_GROUP
     found[~found] = occurrence(ops[~found], "offset") >= WAITING_AT_OFFSET
     return found
-
-
-def _repeats(ops: Records, *names: str) -> Bits:
-    """Mask of the ops equal to an earlier one in these fields."""
-    return occurrence(ops, *names) > 0
 
 
 def _count(segment: Segment, counted: Records) -> Segment:

@@ -145,9 +145,9 @@ def _op(rows: Records, table: pa.Table) -> None:
     rows["source"] = _enumerated(table.column("source"), sources, Source.PRODUCER)
     kinds = {kind.name: kind for kind in (Kind.ROLLBACK, Kind.COMMIT, Kind.COUNTED, Kind.CANCEL)}
     kind = _enumerated(table.column("state"), kinds, Kind.UNKNOWN)
-    by_check, by_operator = rows["source"] == Source.CHECK, rows["source"] == Source.OPERATOR
+    by_check = rows["source"] == Source.CHECK
     of_check = kind == Kind.COUNTED
-    kind[(of_check & ~by_check) | ((kind == Kind.CANCEL) & ~by_operator)] = Kind.UNKNOWN
+    kind[(of_check & ~by_check) | ((kind == Kind.CANCEL) & by_check)] = Kind.UNKNOWN
     rows["kind"] = kind
     number = pc.extract_regex(table.column("remark"), "^check (?P<number>[0-9]{1,9})$")
     number = pc.struct_field(number, "number").cast(pa.int64())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
+from checkback.gateway.health import now_ms
 from checkback.gateway.rocketmq import streams as streams_
 from checkback.gateway.rocketmq.codes import DOMAIN_NAME, IPV4, STATE_OF, Code, MessageType
 from checkback.gateway.rocketmq.interface import SERVICE, message, parser, serialized
@@ -65,6 +66,38 @@ def test_message_sent_again_is_stored_once(tmp_path: Path) -> None:
 
     with_clients(tmp_path, act)
     assert [row["transaction_id"] for row in rows(tmp_path, "half")] == ["A", "B"]
+
+
+def test_scheduled_message_is_recalled_until_its_time(tmp_path: Path) -> None:
+    """Again, too; not by a handle of another topic, nor by anything else that looks like one. Not what is not delayed."""
+
+    async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
+        client = Client(channel)
+
+        async def recall(handle: str, topic: str = TOPIC) -> tuple[Code, str]:
+            request = message("RecallMessageRequest", topic=message("Resource", name=topic), recall_handle=handle)
+            told = await client.call("RecallMessage", request, "RecallMessageResponse")
+            return Code(told.status.code), told.message_id
+
+        async def sent(message_id: str, **system: Any) -> Any:
+            return (await client.send(msg(message_id=message_id, **system))).entries[0]
+
+        hour = now_ms() + 3_600_000
+        delayed = await sent("A", kind=MessageType.DELAY, delivery_timestamp=at(hour))
+        assert await recall(delayed.recall_handle) == (Code.OK, "A")
+        assert await recall(delayed.recall_handle) == (Code.OK, "A")
+        assert (await recall(delayed.recall_handle, "stock"))[0] == Code.INTERNAL_SERVER_ERROR
+        transaction = (await client.half(message_id="B")).transaction_id
+        for handle in ("", "bogus", transaction):
+            assert (await recall(handle))[0] == Code.INTERNAL_SERVER_ERROR
+        assert [(await sent("C")).recall_handle, (await client.half()).recall_handle] == ["", ""]
+        past = await sent("D", kind=MessageType.DELAY, delivery_timestamp=at(now_ms() - 1))
+        due = TransactionIds({}).recall_handle(Half(0, past.offset, TOPIC, "D"), now_ms() - 1, TOPIC)
+        assert (past.recall_handle, (await recall(due))[0]) == ("", Code.INTERNAL_SERVER_ERROR)
+
+    with_clients(tmp_path, act)
+    ops = [(row["queue_offset"], row["transaction_id"], row["state"], row["source"]) for row in rows(tmp_path, "op")]
+    assert ops == [(0, "A", "CANCEL", "producer")]
 
 
 def test_says_whose_transactions_nobody_is_asked_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -13,12 +13,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
+from checkback.cli import main
+from checkback.gateway.health import now_ms
+from checkback.gateway.rocketmq.codes import Code, MessageType
+from checkback.gateway.rocketmq.interface import message
 from gateway.process import PATIENCE_S, Gateway, rows
+from gateway.rocketmq.calls import TOPIC, Client, at, msg, with_clients
 from gateway.rocketmq.test_python_client import PLAIN, client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from checkback.gateway.rocketmq.server import RocketMQServer
+    from checkback.gateway.service import GatewayService
 
 pytestmark = pytest.mark.processes
 
@@ -81,6 +89,25 @@ def test_checked_transaction_is_published_once_and_nobody_is_discarded_unasked(t
     assert [row["outcome"] for row in answers(tmp_path, "orders") if row["delivered"]] == ["COMMIT"]
     assert not table(tmp_path, "discarded")
     assert len(rows(tmp_path, "half")) == 2
+
+
+def test_message_recalled_before_it_was_read_is_not_published(tmp_path: Path) -> None:
+    """`reconcile` comes when both are due, and reads the recall with its message."""
+
+    async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
+        stub, due = Client(channel), now_ms() + 1000
+        sent = [msg(message_id=name, kind=MessageType.DELAY, delivery_timestamp=at(due)) for name in ("A", "B")]
+        handle = (await stub.send(*sent)).entries[0].recall_handle
+        request = message("RecallMessageRequest", topic=message("Resource", name=TOPIC), recall_handle=handle)
+        told = await stub.call("RecallMessage", request, "RecallMessageResponse")
+        assert (told.status.code, told.message_id, due > now_ms()) == (Code.OK, "A", True)
+
+    with_clients(tmp_path, act)
+    with reconciling(tmp_path):
+        (published,) = until(lambda: table(tmp_path, f"topics/{TOPIC}"))
+        (kept,) = until(lambda: table(tmp_path, "discarded"))
+    assert (published["transaction_id"], kept["transaction_id"], kept["reason"]) == ("B", "A", "CANCELLED")
+    assert main(["audit", "--set", f"storage.root={tmp_path}"]) == 0
 
 
 def answers(root: Path, group: str) -> list[dict[str, Any]]:

@@ -165,12 +165,13 @@ class DeduplicationCache:
                 self._recalled[place] = replace(half, stored=now)
 
     def ended(self, queue_id: int, queue_offset: int, state: str) -> bool:
-        """Record the op of a half message. The first stands; False: it is not remembered."""
+        """Record the op of a half message. The first stands, but for a CANCEL; False: it is not remembered."""
         place = (queue_id, queue_offset)
         half, recalled = self._at(*place), self._recalled.get(place)
-        if half is not None:
-            half.state = half.state or state
-        if recalled is not None and recalled.state is None:
+        last = state == "CANCEL"
+        if half is not None and (last or half.state is None):
+            half.state = state
+        if recalled is not None and (last or recalled.state is None):
             self._recalled[place] = replace(recalled, state=state)
         return half is not None or recalled is not None
 

@@ -53,6 +53,8 @@ SendResultEntry { Status status = 1; string message_id = 2; string transaction_i
 SendMessageResponse { Status status = 1; repeated SendResultEntry entries = 2 }
 EndTransactionRequest { Resource topic = 1; string message_id = 2; string transaction_id = 3; int32 resolution = 4;
   int32 source = 5 }
+RecallMessageRequest { Resource topic = 1; string recall_handle = 2 }
+RecallMessageResponse { Status status = 1; string message_id = 2 }
 AnyRequest { }
 AnyResponse { Status status = 1 }
 """

@@ -21,7 +21,7 @@ from checkback.gateway.rocketmq.telemetry import Telemetry
 from checkback.gateway.rocketmq.transaction_ids import Half, apart, sent_as
 from checkback.messages.fields import MessageRejectedError, message_of
 from checkback.messages.names import is_group
-from checkback.messages.op import OpMessage, op_of
+from checkback.messages.op import Op, OpMessage, op_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection
@@ -51,7 +51,7 @@ _CONSUMERS = (
     "QueryOffset",
     "SyncLiteSubscription",
 )
-_NOT_SERVED = Refusal(Code.UNSUPPORTED, "not served: consumers read the topic's table, recalls are an operator's")
+_NOT_SERVED = Refusal(Code.UNSUPPORTED, "not served: consumers read the topic's table")
 _log = logging.getLogger("checkback.gateway")
 
 
@@ -94,7 +94,7 @@ class MessagingService:
             "SendMessage": ("SendMessageRequest", "SendMessageResponse", self._send),
             "EndTransaction": ("EndTransactionRequest", "AnyResponse", self._end),
             "NotifyClientTermination": ("AnyRequest", "AnyResponse", self._terminate),
-            "RecallMessage": ("AnyRequest", "AnyResponse", self._not_served),
+            "RecallMessage": ("RecallMessageRequest", "RecallMessageResponse", self._recall),
             **dict.fromkeys(_CONSUMERS, ("AnyRequest", "AnyResponse", self._not_served)),
         }
         methods = {name: self._unary(name, *call) for name, call in calls.items()}
@@ -206,6 +206,9 @@ class MessagingService:
         self._streams.uses(caller.client_id, half.real_topic)
         status = message("Status", code=Code.OK, message="OK")
         named = {"message_id": message_id, "transaction_id": transaction_id, "offset": place[1]}
+        if half.committed and half.deliver_at is not None and half.deliver_at > now_ms():
+            stored = Half(*place, half.producer_group, half.transaction_id)
+            named["recall_handle"] = self._ids.recall_handle(stored, half.deliver_at, half.real_topic)
         return message("SendResultEntry", status=status, **named)
 
     def _warn(self, group: str) -> None:
@@ -236,6 +239,28 @@ class MessagingService:
         if isinstance(answer, Problem):
             raise RefusedError(*refusal_of(answer))
         return answered()
+
+    async def _recall(self, request: Any, caller: Caller) -> Any:
+        """Cancel a scheduled message. As a RocketMQ server's, the answer is that its recall is stored.
+
+        `reconcile` may have published it by then, if its time is near; the op is then in `rejected`.
+        """
+        topic = request.topic.name
+        refuse_topic(topic)
+        recalled = self._ids.recalled(request.recall_handle, topic)
+        if recalled is None:
+            raise RefusedError(Code.INTERNAL_SERVER_ERROR, "recall handle is invalid: none of this topic")
+        half, deliver_at = recalled
+        refused = self._service.tokens.refused(half.producer_group, caller.groups)
+        if refused is not None:
+            raise RefusedError(*refusal_of(refused))
+        if deliver_at <= now_ms():
+            raise RefusedError(Code.INTERNAL_SERVER_ERROR, "timestamp invalid: the message was due")
+        op = Op(*half.place, half.message_id, half.producer_group, "CANCEL", now_ms())
+        answer = (await self._service.ops.take([(op, None)], caller.groups))[0]
+        if isinstance(answer, Problem):
+            raise RefusedError(*refusal_of(answer))
+        return message("RecallMessageResponse", status=answered().status, message_id=sent_as(half.message_id))
 
     async def _ended(self, half: Half, state: str, caller: Caller) -> Answer:
         named = {"transaction_id": half.message_id, "producer_group": half.producer_group, "state": state}

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _VERSION = "1"
 _APART = "~"
+#: before the topic, which has no such character: a handle is no transaction id
+_RECALL = "recall/"
 _RENAMED = re.compile(rf"{_APART}[0-9a-f]{{16}}\Z")
 #: bytes of the signature
 _SIGNATURE = 16
@@ -83,6 +85,18 @@ class TransactionIds:
             return None
         signed_by_us = hmac.compare_digest(signature, self._signature(group, topic, content))
         return half if version == _VERSION and signed_by_us else None
+
+    def recall_handle(self, half: Half, deliver_at: int, topic: str) -> str:
+        """The handle by which a scheduled message is recalled. ``deliver_at``: ms."""
+        return self.of(half._replace(message_id=f"{deliver_at}/{half.message_id}"), _RECALL + topic)
+
+    def recalled(self, handle: str, topic: str) -> tuple[Half, int] | None:
+        """The message of a handle, and its deliver_at (ms); None as in ``read``."""
+        half = self.read(handle, _RECALL + topic)
+        if half is None:
+            return None
+        deliver_at, _, message_id = half.message_id.partition("/")
+        return half._replace(message_id=message_id), int(deliver_at)
 
     def _signature(self, group: str, topic: str, content: bytes) -> bytes:
         signed = topic.encode() + b"\0" + content

@@ -170,9 +170,10 @@ def _scheduling(known: RulesInForce) -> dict[str, str]:
 
 
 def _is_due(delay: str) -> str:
-    """Whether the COMMIT has the deliver_at that a delay gives (rule 10)."""
+    """Whether the COMMIT has the deliver_at that a delay gives (rule 10): if it has passed, none, or that."""
     at = f"(CASE WHEN {delay} < 0 THEN committed_at - {delay} ELSE {delay} END)"
-    return f"(CASE WHEN {at} > committed_at THEN {at} END) IS NOT DISTINCT FROM deliver_at"
+    later = f"{at} > committed_at OR deliver_at IS NOT NULL"  # it is held for a CANCEL that waits
+    return f"(CASE WHEN {later} THEN {at} END) IS NOT DISTINCT FROM deliver_at"
 
 
 _AS_DELAYED = f"({_is_due('delay_min')} OR {_is_due('delay_max')})"

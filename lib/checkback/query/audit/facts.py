@@ -203,7 +203,7 @@ def _sources(ignore_case: bool, bodies_since: int | None, expiring: bool) -> lis
     ops = _rows(
         "ops",
         f"""CASE WHEN state = 'COUNTED' AND source = 'check' THEN {_COUNTED}
-            WHEN own AND state = 'CANCEL' AND source = 'operator' THEN {_CANCEL_OP}
+            WHEN own AND state = 'CANCEL' AND source IN ('operator', 'producer') THEN {_CANCEL_OP}
             WHEN own THEN {_OP} ELSE {_ALIEN_OP} END""",
         ("queue_id", "queue_offset"),
         store=_STORE,

@@ -75,7 +75,7 @@ _MEANINGS: dict[str, dict[str, str]] = {
         "delivery_without_commit": "in `deliveries`, but no COMMIT has scheduled it",
         "delivered_and_cancelled": "delivered, and cancelled",
         "cancel_without_commit": "decided CANCEL, but no COMMIT has scheduled it",
-        "cancel_without_op": "decided CANCEL, but no operator's op said so: lost",
+        "cancel_without_op": "decided CANCEL, but no op CANCEL of an operator or its producer said so: lost",
         "cancel_passed_over": "has an op CANCEL that neither cancelled it nor is in `rejected`",
         "message_not_committed": "without a transaction, but not decided COMMIT: lost",
         "delivery_overdue": "scheduled, and due long before a batch that had nothing to deliver",

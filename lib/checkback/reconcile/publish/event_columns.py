@@ -30,8 +30,8 @@ def identity_columns() -> tuple[Column, Column]:
 
 
 def is_cancel() -> Column:
-    """True for a row of `op` that cancels a scheduled message: only operators may."""
-    found = (F.col("state") == "CANCEL") & (F.col("source") == "operator")
+    """True for a row of `op` that cancels a scheduled message: of an operator, or of its producer."""
+    found = (F.col("state") == "CANCEL") & F.col("source").isin("operator", "producer")
     return F.coalesce(found, F.lit(False))
 
 

@@ -72,17 +72,12 @@ def rejected_ops(actions: DataFrame, op: DataFrame, half: DataFrame) -> DataFram
 def _is_about() -> Column:
     """Whether the action is about this op: ops that landed together may differ only in their state."""
     refused = F.col("action") == Action.REJECT_OP
-    for_state, for_cancel, for_owner = (
-        refused & F.col("detail").isin(*map(int, reasons))
-        for reasons in (
-            (Reason.UNKNOWN_STATE,),
-            (Reason.NOT_SCHEDULED,),
-            (Reason.WRONG_GROUP, Reason.WRONG_TRANSACTION_ID),
-        )
+    for_state, for_cancel = (
+        refused & (F.col("detail") == int(reason)) for reason in (Reason.UNKNOWN_STATE, Reason.NOT_SCHEDULED)
     )
     decides = F.coalesce(F.col("state").isin("COMMIT", "ROLLBACK"), F.lit(False))
     cancels = is_cancel()
-    return F.when(decides, ~for_state & ~for_cancel).when(cancels, for_cancel | for_owner).otherwise(for_state)
+    return F.when(decides, ~for_state & ~for_cancel).when(cancels, refused & ~for_state).otherwise(for_state)
 
 
 def raw_op() -> Column:

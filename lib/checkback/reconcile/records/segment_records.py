@@ -23,7 +23,7 @@ class Kind(IntEnum):
     COMMIT = 2
     UNKNOWN = 3  # an op whose state is neither: never applied
     COUNTED = 4  # no op: the check with this number counts
-    CANCEL = 5  # an operator's op: ends a scheduled message
+    CANCEL = 5  # an op of an operator or the producer: ends a scheduled message
     MESSAGE = 6  # a half message without a transaction: its own COMMIT
 
 

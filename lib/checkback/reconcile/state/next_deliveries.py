@@ -18,7 +18,7 @@ import numpy as np
 
 from checkback.errors import StateError
 from checkback.reconcile import scheduled_messages as scheduling
-from checkback.reconcile.records.segment_records import SCHEDULED
+from checkback.reconcile.records.segment_records import EARLY, SCHEDULED
 from checkback.reconcile.state.state_codec import NO_TIMER, REBUILD, VERSION, Timers, decode, refuse_other
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ _HEADER = struct.Struct("<2sHIqqqIqI")
 _MARK = b"CN"
 #: delivered_until: nothing is
 _NEVER = np.iinfo(np.int64).min
+_NO_CANCELS = np.empty(0, EARLY)
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ class NextDeliveries:
     def of(cls, segment: Segment, timers: Timers) -> NextDeliveries:
         """Those of a segment with scheduled messages, whose block is written with these timers."""
         by_due = segment.scheduled[np.argsort(segment.scheduled["due"], kind="stable")]
-        return cls(by_due[:MOST], timers, len(segment.pending), segment.oldest, len(by_due))
+        most = 1 if len(segment.cancels) else MOST  # `deliver` needs the block then
+        return cls(by_due[:most], timers, len(segment.pending), segment.oldest, len(by_due))
 
     def deliver(self, now: int, actions: list[Records]) -> NextDeliveries | None:
         """What is left after publishing what is due ``now``; None = only the block tells.
@@ -67,7 +69,7 @@ class NextDeliveries:
         """
         if NO_TIMER < self.timers.due <= now or now >= self.records["due"][-1]:
             return None
-        left = scheduling.deliver(self.records, now, actions)
+        left = scheduling.deliver(self.records, now, actions, _NO_CANCELS)
         scheduled = self.scheduled - len(self.records) + len(left)
         return replace(self, records=left, scheduled=scheduled, delivered_until=max(now, self.delivered_until))
 

@@ -116,7 +116,7 @@ class EarlyOpLimit:
 
     def crowded(self, events: Records) -> Collection[int]:
         """The groups (hashes) whose ops may not create this unseen segment; ``events``: its EVENT records."""
-        ops = events[events["kind"] < Kind.UNKNOWN]
+        ops = events[np.isin(events["kind"], (Kind.ROLLBACK, Kind.COMMIT, Kind.CANCEL))]
         if not 0 < len(ops) < OPS or np.isin(events["kind"], (Kind.HALF, Kind.MESSAGE)).any():
             return ()
         groups = np.unique(ops["group"]).tolist()
@@ -324,7 +324,7 @@ class PartitionBatch:
         wake = segment.wake_at(self._rules)
         if wake is None:
             return NO_TIMER, False
-        if check or wake > now:
+        if check or wake > now or wake == AT_ONCE:
             # Strictly in the future: the engine deletes a timer that fired after its handler has run.
             return (ops_timer(now + 1) if wake == AT_ONCE else due_timer(max(wake, now + 1))), False
         # Its timer fires in this batch, after the events or the delivery, or it was put off and has a later one.
@@ -337,8 +337,8 @@ class PartitionBatch:
         at = segment.next_delivery
         if at is None:
             return NO_TIMER, False
-        if at > now:
-            return delivery_timer(at), False
+        if at > now or len(segment.cancels):  # which hold it for a batch
+            return delivery_timer(max(at, now + 1)), False
         # As above: what is due has a timer, as no event brings anything that is due at once.
         return timer if timer not in (NO_TIMER, fired) else self._later_delivery(now), True
 
