@@ -88,8 +88,8 @@ FAULTS: dict[str, tuple[str, str]] = {
     "waiting CANCEL applied and kept": ("[segment.early[~waited], ops[~known]]", "[segment.early, ops[~known]]"),
     "waiting CANCEL forgotten": ("[segment.early[~waited], ops[~known]]", "[segment.early[~waited]]"),
     "CANCEL read with its half message rejected": (
-        "    known = segment.has_seen(ops[\"offset\"]) &",
-        "    known = (ops[\"offset\"] >= 0) &",
+        '    known = segment.has_seen(ops["offset"]) &',
+        '    known = (ops["offset"] >= 0) &',
     ),
     "waiting CANCEL does not hold the delivery": ("now, actions, cancels))", "now, actions, cancels[:0]))"),
     "restored CANCEL before the COMMIT": (' & ~np.isin(ops["offset"], restored)', ""),

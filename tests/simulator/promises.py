@@ -371,7 +371,9 @@ class Promises:
             )
             if is_scheduled and self.lives.applied(last) and not put_off:
                 # Its timer is up to 7 ms later (`partition_batch.delivery_timer`); a rebuild's, than the ms after it.
-                due = max([row.deliver_at, row.at + 1, *(query.offsets[number].time + 1 for number in self.lives.rebuilt)])
+                due = max(
+                    [row.deliver_at, row.at + 1, *(query.offsets[number].time + 1 for number in self.lives.rebuilt)]
+                )
                 _keep("P1", due + 7 > now, key, f"is due since {row.deliver_at}, and it is {now}")
         self._cancels(last, cancelled)
 

@@ -80,7 +80,11 @@ OP: Columns = (
     _column("queue_offset", _LONG, "queue_offset of the half message"),
     _column("transaction_id", _STRING, "transaction_id of the half message; null = omitted (batched form)"),
     _column("producer_group", _STRING, "producer_group of the half message"),
-    _column("state", _STRING, "COMMIT, ROLLBACK, CANCEL (by an operator, or a producer's recall), or COUNTED (no op: a check that counts)"),
+    _column(
+        "state",
+        _STRING,
+        "COMMIT, ROLLBACK, CANCEL (by an operator, or a producer's recall), or COUNTED (no op: a check that counts)",
+    ),
     _column("source", _STRING, "producer, check or operator"),
     _column("remark", _STRING, "free text; `check N` if COUNTED"),
     _BORN,
