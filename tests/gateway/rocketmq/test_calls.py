@@ -69,7 +69,7 @@ def test_message_sent_again_is_stored_once(tmp_path: Path) -> None:
 
 
 def test_scheduled_message_is_recalled_until_its_time(tmp_path: Path) -> None:
-    """Again, too; not by a handle of another topic, nor by anything else that looks like one. Not what is not delayed."""
+    """Again, too; not by another topic's handle, nor by anything else that looks like one."""
 
     async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
         client = Client(channel)
