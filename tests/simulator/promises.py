@@ -401,16 +401,18 @@ class Promises:
         for batch, op in self.lives.cancels:
             key = op.queue, op.offset
             life = self.lives.by_key.get(key)
-            own = life is not None and life.fits(op)
-            if own and batch <= life.taken and life.half.committed and life.half.delay:
-                gone = rejected.get(op._replace(store=0, born=0)) in given_up
+            if life is None:
+                continue
+            told = rejected.get(op._replace(store=0, born=0))
+            if life.fits(op) and batch <= life.taken and life.half.committed and life.half.delay:
+                gone = told in given_up
                 _keep("P1", gone or key not in published, key, "is published, and {} was read before it", op)
-            fits = own and key in cancelled
+            fits = life.fits(op) and key in cancelled
             taken |= {key} if fits else set()
-            unknown = life is None or times[max(batch, *self.lives.rebuilt, 0)] >= life.known_until
-            waits = batch > last or unknown or self._timers(max(batch, life.taken), last) < 1 + bool(self.lives.rebuilt)
-            known = waits or batch in self.world.reconcile.void
-            _keep("P0", known or fits or op._replace(store=0, born=0) in rejected, key, "{} is lost", op)
+            forgotten = times[max(batch, *self.lives.rebuilt, 0)] >= life.known_until
+            waits = self._timers(max(batch, life.taken), last) < 1 + bool(self.lives.rebuilt)
+            known = batch > last or forgotten or waits or batch in self.world.reconcile.void
+            _keep("P0", known or fits or told is not None, key, "{} is lost", op)
         for key in cancelled:
             _keep("P3", key in taken, key, "is cancelled, and nobody wanted it")
 
