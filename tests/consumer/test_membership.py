@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -287,3 +288,13 @@ def test_a_state_is_read_as_it_was_written() -> None:
     members = {"m": Member("m", 3, 1, frozenset(["pay"]), "error")}
     state = GroupState(members, {MessageQueue("pay", 1): queue}, {Death("pay", 0, 7, 8): "resumed by a"})
     assert from_rows(to_rows(state)) == state
+
+
+@pytest.mark.parametrize("kind", ["MEMBER", "QUEUE"])
+def test_rows_that_somebody_has_deleted_are_forgotten(kind: str) -> None:
+    """With what hangs on them: docs/tables.md lets one delete any."""
+    queue = QueueState(Position({"a": 3}), (Retry(KEY, 2, 9, "why"),), ((4, DeadLetter(KEY, 16, 8, "x")),), 4, "m", 2)
+    state = GroupState({"m": Member("m", 3, 1, frozenset(["pay"]))}, {MessageQueue("pay", 1): queue}, {})
+    rows = to_rows(state)
+    left = from_rows(rows.filter(pc.not_equal(rows.column("kind"), kind)))
+    assert left == (replace(state, members={}) if kind == "MEMBER" else replace(state, queues={}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -74,3 +75,21 @@ def test_group_that_slept_is_told_how_many_messages_it_missed(
     assert (missed(lake, "sleeps"), missed(lake, "awake")) == (11, 5)
     assert consume(lake, "sleeps", 1) == [26]
     assert sum("removed 11 messages" in line for line in caplog.messages) == 1
+
+
+def test_messages_stay_while_it_cannot_be_read_what_a_group_misses(lake: Published) -> None:
+    """They would be counted nowhere. `maintain` says why."""
+    lake.publish({"pay": [lake.messages(3)]})
+    assert consume(lake, "sleeps", 3) == [0, 1, 2]
+    for _ in range(2):
+        lake.publish({"pay": [lake.messages(3)]})
+    newest = max(Path(lake.tables.location("consumer_groups/sleeps")).glob("_delta_log/*.json"))
+    content = newest.read_bytes()
+    newest.write_bytes(b"{not json")
+    settings = Settings.model_validate({"storage": {"root": lake.tables.root}, "retention": {"topics": "1h"}})
+    found = RowRetention(lake.tables, settings, ["topics/pay"], lake.time - 1 + HOUR_MS, False).run()["topics/pay"]
+    assert found.rows == 0
+    assert "consumer_groups/sleeps" in found.kept[0]
+    newest.write_bytes(content)
+    assert remove(lake, lake.time - 1) == 6
+    assert missed(lake, "sleeps") == 3

@@ -146,7 +146,8 @@ ABOUT = {
         "a member of a consumer group, a subscription, a queue with its position, or a message to be consumed again "
         "([consumer.md](consumer.md#groups)). Each commit replaces all rows; the history is kept for an hour.",
         "consumers, `group` (changes)",
-        "the group forgets what they say. Without its QUEUE rows a topic is new to the group. Stop the group first.",
+        "the group forgets what they say. Without its QUEUE rows a topic is new to the group, and its retries are "
+        "forgotten. Stop the group first.",
     ),
     "ticks": _About(
         "a request for a batch of `reconcile`: timers fire only in a batch, and a batch needs new data.",

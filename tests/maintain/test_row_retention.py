@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable, Field
@@ -570,6 +571,26 @@ def test_damaged_topic_stops_nothing_else(tmp_path: Path, retention: dict[str, s
     assert removed["half"].expired_rows == 40
     assert (removed["topics/a"].expired_rows or 0) == (20 if retention else 0)
     assert [row["queue_offset"] for row in rows_of(tmp_path, "half")] == [40]
+
+
+def test_long_rejected_lines_are_in_memory_one_file_after_another(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path)
+    tables = Tables.of(settings.storage)
+    write(None, tables, [batch(0, DONE - timedelta(days=35)), batch(1, DONE), *Transaction(0).committed()])
+    for number in range(20):
+        raw = Random(number).randbytes(500_000).hex()
+        row = {"source": "half", "raw": raw, "reason": "r", "file": "f", "rejected_at": DONE - timedelta(days=40)}
+        write(None, tables, [("rejected", row)])
+    pool = pa.proxy_memory_pool(pa.default_memory_pool())
+    before = pa.default_memory_pool()
+    pa.set_memory_pool(pool)
+    try:
+        names = ["half", "decisions", "batches", "rejected"]
+        found = RowRetention(tables, settings, names, ms(DONE), True).run()
+    finally:
+        pa.set_memory_pool(before)
+    assert found["rejected"].rows == 20
+    assert (pool.max_memory() or 0) < 8_000_000
 
 
 def test_half_from_before_a_run_is_refused(tmp_path: Path) -> None:

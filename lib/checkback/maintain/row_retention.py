@@ -125,9 +125,13 @@ class RowRetention:
         for name in self._those(_GIVEN_UP):
             self._remove_older(name, given_up)
         for name in (name for name in self.names if name.startswith(TOPIC_PREFIX)):
-            with _unless_damaged():
-                topic = name.removeprefix(TOPIC_PREFIX)
-                self._remove_older(name, self._before(self.settings.retention.of_topic(topic)))
+            before = self._before(self.settings.retention.of_topic(name.removeprefix(TOPIC_PREFIX)))
+            try:
+                self._remove_older(name, before)
+            except StorageError as error:
+                if of_machine(error):
+                    raise
+                self.removed[name] = Removed(kept=(f"no message is removed, because {error}",))
         return self.removed
 
     @cached_property
@@ -438,8 +442,9 @@ class RowRetention:
             yield self._group(name, files, time)
 
     def _group(self, name: str, files: Sequence[DataFile], time: str) -> _Group:
-        parts = [rows_of(file.path, name, _columns(name, time)) for file in files]
-        return _Group(files, [part.num_rows for part in parts], _keyed(name, pa.concat_tables(parts), time))
+        # One by one: of `rejected`, whose rows may have megabytes each, only the KEY stays.
+        parts = [_keyed(name, rows_of(file.path, name, _columns(name, time)), time) for file in files]
+        return _Group(files, [part.num_rows for part in parts], pa.concat_tables(parts))
 
     def _rows(self, name: str, files: Sequence[DataFile], columns: Sequence[str]) -> pa.Table:
         schema = pa.schema([arrow_schema(name).field(column) for column in columns])

@@ -31,7 +31,7 @@ def to_rows(state: GroupState) -> pa.Table:
 
 
 def from_rows(rows: pa.Table) -> GroupState:
-    """The state that `to_rows` has written."""
+    """The state that `to_rows` has written. Without a queue's row, or a member's, its others are forgotten as well."""
     members: dict[str, Member] = {}
     queues: dict[MessageQueue, QueueState] = {}
     retries: dict[MessageQueue, list[Retry]] = {}
@@ -61,9 +61,10 @@ def from_rows(rows: pa.Table) -> GroupState:
         elif row["kind"] == "RESUMED":
             half = row["topic"], row["half_queue_id"], row["half_queue_offset"]
             resumed[Death(*half, _ms(row["due_at"]) or 0)] = row["reason"]
-    queues |= {queue: replace(queues[queue], dead=tuple(found)) for queue, found in dead.items()}
-    queues |= {queue: replace(queues[queue], retries=tuple(found)) for queue, found in retries.items()}
-    for name, found in topics.items():
+    queues |= {queue: replace(queues[queue], dead=tuple(found)) for queue, found in dead.items() if queue in queues}
+    waiting = {queue: tuple(found) for queue, found in retries.items() if queue in queues}
+    queues |= {queue: replace(queues[queue], retries=found) for queue, found in waiting.items()}
+    for name, found in ((name, found) for name, found in topics.items() if name in members):
         selectors = {topic: selector for topic, selector in found.items() if selector is not None}
         members[name] = replace(members[name], topics=frozenset(found), selectors=selectors)
     return GroupState(members, queues, resumed)
