@@ -35,7 +35,8 @@ def consume(lake: Published, group: str, count: int) -> list[int]:
 def remove(lake: Published, before: int) -> int:
     """Remove the messages published before then (ms); how many."""
     settings = Settings.model_validate({"storage": {"root": lake.tables.root}, "retention": {"topics": "1h"}})
-    return RowRetention(lake.tables, settings, ["topics/pay"], before + HOUR_MS, False).run()["topics/pay"].rows
+    run = RowRetention.by_files(lake.tables, settings, ["topics/pay"], before + HOUR_MS, False)
+    return run.run()["topics/pay"].rows
 
 
 def missed(lake: Published, group: str) -> int | None:
@@ -87,7 +88,9 @@ def test_messages_stay_while_it_cannot_be_read_what_a_group_misses(lake: Publish
     content = newest.read_bytes()
     newest.write_bytes(b"{not json")
     settings = Settings.model_validate({"storage": {"root": lake.tables.root}, "retention": {"topics": "1h"}})
-    found = RowRetention(lake.tables, settings, ["topics/pay"], lake.time - 1 + HOUR_MS, False).run()["topics/pay"]
+    found = RowRetention.by_files(lake.tables, settings, ["topics/pay"], lake.time - 1 + HOUR_MS, False).run()[
+        "topics/pay"
+    ]
     assert found.rows == 0
     assert "consumer_groups/sleeps" in found.kept[0]
     newest.write_bytes(content)

@@ -90,12 +90,15 @@ def test_bodies_of_what_has_ended_go_and_nothing_else(
     assert done.emptied_bodies == promised.emptied_bodies == len(emptied)
     assert (done.emptied_bytes or 0) >= len(emptied) * SIZE // 2
     assert {name: rows_of(root, name) for name in others} == others
-    assert horizon(Tables.of(settings.storage), of=BODIES) == (ms(SINCE) if emptied else None)
+    assert horizon(None, Tables.of(settings.storage), of=BODIES) == (ms(SINCE) if emptied else None)
     for report in both_audits(settings):
         assert not report.broken, figures(report)
         assert report.bodies_since == (ms(SINCE) if emptied else None)
     files = files_of(root, "half")
-    again = RowRetention(Tables.of(settings.storage), settings, ["half", "decisions", "batches"], ms(DONE), False).run()
+    run = RowRetention.by_files(
+        Tables.of(settings.storage), settings, ["half", "decisions", "batches"], ms(DONE), False
+    )
+    again = run.run()
     assert (again["half"].bodies, files_of(root, "half")) == (0, files)
     published = {int(str(row["half_queue_offset"])) for row in others.get("topics/a", ())} & emptied
     judged = {offset for offset in published if history is None or (ends[offset] or DONE) >= HORIZON}
@@ -185,7 +188,7 @@ def test_longer_retention_does_not_take_it_back(tmp_path: Path) -> None:
     longer = settings_of(tmp_path, bodies="13d")
     write(None, Tables.of(settings.storage), committed(11, first=4))
     maintained(longer, ms(DONE))
-    assert horizon(Tables.of(settings.storage), of=BODIES) == ms(SINCE)
+    assert horizon(None, Tables.of(settings.storage), of=BODIES) == ms(SINCE)
     assert [empty(row) for _, row in sorted(halves(tmp_path).items())] == [True, True, False, False, False]
 
 

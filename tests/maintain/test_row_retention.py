@@ -87,18 +87,24 @@ def lake(root: Path, seed: int, number: int, size: int = 4) -> dict[int, datetim
 
     ``size``: bytes of a body.
     """
-    random, rows, ends = Random(seed), list[Row](), {}
-    for offset in range(number):
-        born = DONE - timedelta(days=60 * (number - offset) / number, seconds=random.random())
-        t = Transaction(offset % 2, offset, born.replace(microsecond=0), random.randbytes(size))
-        mine, ends[offset] = random.choice([_at_once, _delayed])(random, t, t.born + timedelta(minutes=30))
-        rows += mine
+    rows, ends = stories(seed, number, size)
     found, done = in_batches(rows)
     tables = Tables.of(settings_of(root).storage)
     for first in range(0, len(found), 50):
         write(None, tables, found[first : first + 50])
     checkpoint(root, batch_id=done)
     return ends
+
+
+def stories(seed: int, number: int, size: int = 4) -> tuple[list[Row], dict[int, datetime | None]]:
+    """The rows of `lake`, and when each transaction ended."""
+    random, rows, ends = Random(seed), list[Row](), dict[int, datetime | None]()
+    for offset in range(number):
+        born = DONE - timedelta(days=60 * (number - offset) / number, seconds=random.random())
+        t = Transaction(offset % 2, offset, born.replace(microsecond=0), random.randbytes(size))
+        mine, ends[offset] = random.choice([_at_once, _delayed])(random, t, t.born + timedelta(minutes=30))
+        rows += mine
+    return rows, ends
 
 
 def by_offset(root: Path, name: str) -> dict[int, list[str]]:
@@ -194,7 +200,7 @@ def test_lake_whose_half_messages_all_stay_is_cleaned(
     gone = {name: one.expired_rows for name, one in done_by_table.items() if one.expired_rows}
     assert gone == {name: one.expired_rows for name, one in promised.items() if one.expired_rows}
     assert gone.keys() <= {"ticks", "batches"}
-    assert horizon(tables) == (ms(HORIZON) if gone else None)
+    assert horizon(None, tables) == (ms(HORIZON) if gone else None)
     assert not answers.audit().broken
     assert answers.pending().num_rows == pending
     for _ in range(2):  # the compaction may have made a file of batches that is worth it
@@ -207,7 +213,7 @@ def test_longer_history_does_not_take_the_horizon_back(tmp_path: Path) -> None:
     maintained(settings_of(tmp_path), ms(DONE))
     settings = settings_of(tmp_path, history="50d")
     maintained(settings, ms(DONE + timedelta(days=10)))
-    assert horizon(Tables.of(settings.storage)) == ms(HORIZON)
+    assert horizon(None, Tables.of(settings.storage)) == ms(HORIZON)
     assert not Answers(settings).audit().broken
 
 
@@ -230,7 +236,7 @@ def test_what_has_just_ended_stays_after_the_clock_was_ahead(tmp_path: Path, day
     write(None, tables, [new.half(), new.op(), new.decision(decided_at=decided, batch_id=2)])
     maintained(settings, ms(DONE + timedelta(days=days)))
     assert [len(rows_of(tmp_path, name)) for name in ("half", "op", "decisions")] == [1, 1, 1]
-    assert horizon(tables) == ms(ahead - HISTORY)
+    assert horizon(None, tables) == ms(ahead - HISTORY)
 
 
 def test_messages_of_a_batch_that_broke_off_stay_after_the_clock_was_ahead(tmp_path: Path) -> None:
@@ -404,8 +410,8 @@ def test_what_reconcile_has_not_seen_stays(tmp_path: Path) -> None:
     """It was stopped for a year: the history reaches back from its last batch."""
     lake(tmp_path, 2, 150)
     settings = settings_of(tmp_path)
-    found = RowRetention(Tables.of(settings.storage), settings, [*_HISTORY, "batches"], ms(DONE), False).run()
-    again = RowRetention(
+    found = RowRetention.by_files(Tables.of(settings.storage), settings, [*_HISTORY, "batches"], ms(DONE), False).run()
+    again = RowRetention.by_files(
         Tables.of(settings.storage), settings, [*_HISTORY, "batches"], ms(DONE + timedelta(days=365)), False
     ).run()
     assert sum(one.rows for one in found.values()) > 0
@@ -434,7 +440,7 @@ def test_offsets_below_the_floor_are_not_given_again(tmp_path: Path) -> None:
     assert rows_of(tmp_path, "half") == []
     log = DeltaLog("half", str(tmp_path / "half"))
     assert floors_of(log, [0, 1]) == {0: 4}
-    assert horizon(Tables.of(settings.storage)) == ms(HORIZON)
+    assert horizon(None, Tables.of(settings.storage)) == ms(HORIZON)
     with pytest.raises(SettingsError, match=r"was removed \(retention.history\)"):
         Answers(settings).pending(as_of=HORIZON - timedelta(days=1))
     assert Answers(settings).pending(as_of=HORIZON + timedelta(days=1)).num_rows == 0
@@ -606,10 +612,10 @@ def test_half_from_before_a_run_is_refused(tmp_path: Path) -> None:
     write(None, tables, found)
     checkpoint(tmp_path, batch_id=done)
     shutil.copytree(tmp_path / "half", tmp_path / "backup")
-    refuse_older_half(tables)
+    refuse_older_half(None, tables)
     maintained(settings, ms(DONE))
-    refuse_older_half(tables)
+    refuse_older_half(None, tables)
     shutil.rmtree(tmp_path / "half")
     (tmp_path / "backup").rename(tmp_path / "half")
     with pytest.raises(StorageError, match=r"is older than `decisions`.*restore all tables from one backup"):
-        refuse_older_half(Tables.of(settings.storage))
+        refuse_older_half(None, Tables.of(settings.storage))

@@ -61,7 +61,7 @@ class Lake:
         """What has expired is gone, but for files with as much that is owed; `half` says the horizon."""
         assert len(by_offset(self.root, "half").keys() - self._owed) <= len(self._owed)
         assert by_offset(self.root, "half").keys() < self._before["half"].keys()
-        assert horizon(Tables.of(settings_of(self.root).storage)) == ms(HORIZON)
+        assert horizon(None, Tables.of(settings_of(self.root).storage)) == ms(HORIZON)
 
     def commits(self) -> int:
         """How many commits all tables have."""

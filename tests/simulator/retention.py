@@ -88,9 +88,9 @@ def retain(
     parts = {"rows_of": lake.rows_of, "rewritten": lake.rewritten, "write_rows": lake.write_rows, "DeltaLog": there}
     parts["MissedMessages"] = lambda lake: SimpleNamespace(of=partial(lake.missed, unread))
     with ExitStack() as stack:
-        stack.enter_context(patch.multiple(rules, **parts))
+        stack.enter_context(patch.dict(rules.RowsInFiles.groups.__globals__, parts))
         stack.enter_context(patch.object(horizons, "DeltaLog", there))
-        found = rules.RowRetention(lake, settings, [*_TIMES], now, False).run()
+        found = rules.RowRetention.by_files(lake, settings, [*_TIMES], now, False).run()
     return ", ".join(f"{name} -{one.rows}" for name, one in found.items() if one.rows) or "nothing"
 
 

@@ -111,7 +111,7 @@ def reconcile(
             external_tables.register(spark, tables.register, places)  # a damaged one stops no other
         found = facts(spark, settings, tables)
         refuse(found)
-        refuse_older_half(tables)
+        refuse_older_half(spark, tables)
         renew(spark, tables)  # not before: the checkpoints may be those of other tables
         if found.checkpoint is not None:
             claim(spark, tables, found.checkpoint.query_id, settings.reconcile.segment_size)

@@ -108,7 +108,7 @@ def rebuild(
         if tables.sync:
             recover_tables(tables)
         tables.create(spark, *SCHEMAS)
-        refuse_older_half(tables)
+        refuse_older_half(spark, tables)
         with _marked(spark, tables.checkpoint(REBUILDING)) as changing:
             return _rebuild(spark, settings, tables, lock, step, changing, deleted)
 

@@ -112,7 +112,6 @@ class _Search:
 
     def nothing(self, group: str | None) -> CheckbackError:
         """The error that says so."""
-        from checkback.storage.horizon import horizon
         from checkback.storage.timestamps import iso
 
         what, fix = f"no table knows the transaction {self.wanted}", _FIX
@@ -122,7 +121,7 @@ class _Search:
             what = f"{what} of the group {group}"
             owners = {name for name in self.found(None)["producer_group"].to_pylist() if name is not None}
             fix = f"it is of {', '.join(sorted(owners))}" if owners else fix
-        since = horizon(self.answers.tables)
+        since = self.answers.horizon()
         if since is not None:
             what = f"{what}; what ended before {iso(since)} was removed by retention"
         return CheckbackError(what, "", fix)

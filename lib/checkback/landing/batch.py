@@ -21,7 +21,7 @@ from checkback.landing.duplicates import COPIES_MAX, SURPLUS, find_repeats, spli
 from checkback.landing.parser import DIGEST, DIGEST_OF, RAW_MAX, SCHEMAS, Kind, Reader, parser
 from checkback.storage.checkpoints.checkpoint import plan_versions
 from checkback.storage.checkpoints.checkpoint_fit import recorded_plan
-from checkback.storage.horizon import floors_of
+from checkback.storage.horizon import floors
 from checkback.storage.log.optimistic_transaction import fenced
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class Landing:
     def _half(self, lines: DataFrame, parsed: DataFrame, app: str, batch_id: int) -> None:
         census = summarize(parsed)
         self.confirm()
-        foreign = _union(self._foreign(parsed, census.queues), self._removed(parsed, census))
+        foreign = self._foreign(parsed, census.queues)
         ours, kept = parsed, census
         if foreign is not None:
             ours = parsed.join(F.broadcast(foreign.select("row")), on="row", how="left_anti")
@@ -164,7 +164,11 @@ class Landing:
         if repeats is not None:
             which = F.format_string("repeated (queue_id, queue_offset) %d/%d", "queue_id", "queue_offset")
             repeats = repeats.select("row", "file", "digest", which.alias("reason"))
-        refused = _union(foreign, repeats)
+        # After the table: a half message that is gone from it by then lies below the floor.
+        removed = self._removed(parsed, census)
+        if removed is not None and repeats is not None:
+            repeats = repeats.join(F.broadcast(removed.select("row")), on="row", how="left_anti")
+        refused = _union(foreign, _union(removed, repeats))
         if refused is None:
             self._write(_good(parsed), census.good, _bad(parsed), census.rejected, app, batch_id)
             return
@@ -209,10 +213,10 @@ class Landing:
 
         They may have been published once.
         """
-        floors = floors_of(self.tables.log("half"), census.queues) if self.tables.readable and census.queues else {}
-        if not any(box.first < floor for box in census.ranges for floor in floors.values()):
+        known = floors(parsed.sparkSession, self.tables, census.queues) if census.queues else {}
+        if not any(box.first < floor for box in census.ranges for floor in known.values()):
             return None
-        floor = F.create_map(*(F.lit(part) for pair in floors.items() for part in pair))[F.col("queue_id")]
+        floor = F.create_map(*(F.lit(part) for pair in known.items() for part in pair))[F.col("queue_id")]
         reason = F.format_string("queue_offset: what landed below %d is removed (retention.history)", floor)
         rows = (
             _good(parsed).where(F.col("queue_offset") < floor).select("row", "file", "digest", reason.alias("reason"))

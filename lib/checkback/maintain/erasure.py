@@ -21,7 +21,7 @@ from checkback.maintain import table_folder
 from checkback.maintain.compaction import rows_of, write_rows
 from checkback.maintain.erasure_selection import BATCH, SELECTED_BY, WHO, erased, keyed, of_whole_batches, owed
 from checkback.maintain.maintenance import LOCK, names
-from checkback.maintain.row_retention import place_of
+from checkback.maintain.retained_rows import place_of
 from checkback.maintain.streams import needs_spark, readers, removal_hold
 from checkback.reconcile.publish.published_notes import waits
 from checkback.settings.values import SHORTEST_RETENTION
@@ -241,7 +241,7 @@ class Erasure:
         schema = pa.schema([arrow_schema("unpublished").field(name) for name in columns])
         parts = list(self._each("unpublished", lambda file: valid_texts(rows_of(file.path, "unpublished", columns))))
         rows = pa.concat_tables([schema.empty_table(), *parts])
-        return rows.filter(waits(self.tables, rows)).select(list(columns[:4])).rename_columns(list(WHO))
+        return rows.filter(waits(None, self.tables, rows)).select(list(columns[:4])).rename_columns(list(WHO))
 
     def _files(self, name: str, within: Mapping[str, tuple[Any, Any]] | None = None) -> list[DataFile]:
         return self.tables.log(name).data_files(within) if DeltaLog.exists(self.tables.location(name)) else []

@@ -12,7 +12,8 @@ from checkback.maintain import table_folder
 from checkback.maintain.compaction import compact, planned
 from checkback.maintain.file_retention import keep, most_commits, removable
 from checkback.maintain.report import TableReport
-from checkback.maintain.row_retention import Removed, RowRetention
+from checkback.maintain.retained_rows import Removed
+from checkback.maintain.row_retention import RowRetention
 from checkback.maintain.streams import readers, removal_hold
 from checkback.storage.files import filesystem, table_files
 from checkback.storage.files.lease import store_time
@@ -89,7 +90,7 @@ def maintain(
             filesystem.delete_aside(spark, folder, time_of(started) - settings.maintain.log_retention)
         gone = {}
         if held is None:
-            gone = RowRetention(tables, settings, there, started, dry_run, _altered(tables, there)).run()
+            gone = RowRetention.by_files(tables, settings, there, started, dry_run, _altered(tables, there)).run()
         return [_turn(run, name, gone.get(name, Removed())) for name in there]
 
 

@@ -1,4 +1,4 @@
-"""`maintain` for tables that only Spark writes: in catalogs and object stores, by Delta's own OPTIMIZE and VACUUM.
+"""`maintain` for tables that only Spark writes, in catalogs and object stores: retention, then OPTIMIZE and VACUUM.
 
 Delta itself cleans up the log there, at every checkpoint (delta.logRetentionDuration).
 """
@@ -16,6 +16,10 @@ from pyspark.errors import PySparkException
 from checkback.errors import StorageError, one_line
 from checkback.maintain.maintenance import LOCK
 from checkback.maintain.report import TableReport
+from checkback.maintain.retained_rows import Removed
+from checkback.maintain.row_retention import RowRetention
+from checkback.maintain.rows_in_sql import RowsInSql
+from checkback.maintain.sql_changes import SqlChanges
 from checkback.maintain.streams import readers, removal_hold
 from checkback.settings.values import SHORTEST_RETENTION
 from checkback.storage.dataframes import session_conf
@@ -37,9 +41,9 @@ _HOUR_MS = SHORTEST_RETENTION // timedelta(milliseconds=1)
 
 
 def maintain_by_spark(
-    spark: SparkSession, settings: Settings, tables: Tables, dry_run: bool, progress: Progress
+    spark: SparkSession, settings: Settings, tables: Tables, dry_run: bool, progress: Progress, now: int | None = None
 ) -> list[TableReport]:
-    """Maintain the tables concurrently with their writers and readers. ``dry_run``: change nothing.
+    """Maintain the tables concurrently with their writers and readers. ``dry_run``: change nothing. ``now``: ms.
 
     Raises FencedError if another process maintains them, StorageError if a table other than a topic's cannot be read
     or written.
@@ -56,9 +60,26 @@ def maintain_by_spark(
     with exclusive_lock(tables, LOCK), session_conf(spark, conf):
         # Before everything else: streams only move forward.
         found, held = readers(tables, spark), removal_hold(tables, spark)
-        maintained = partial(_maintained, spark, settings, tables, found, held, dry_run, progress)
-        turns = [_turn(spark, tables, name, maintained, progress) for name in (*SCHEMAS, *tables.topics(spark))]
-        return [done for done in turns if done is not None]
+        names = [*(name for name in SCHEMAS if tables.exists(spark, name)), *tables.topics(spark)]
+        own = RowsInSql(SqlChanges(spark, tables), names, dry_run)
+        if held is None:
+            retain(own, settings, round(time.time() * 1000) if now is None else now)
+        maintained = partial(_maintained, spark, settings, tables, found, held, dry_run, progress, own)
+        return [_turn(name, maintained, progress) for name in names]
+
+
+def retain(own: RowsInSql, settings: Settings, now: int) -> None:
+    """Remove what the settings no longer keep. Raises StorageError."""
+    changes = own.changes
+    try:
+        try:
+            RowRetention(own, settings, list(own.names), now, own.dry_run).run()
+        finally:
+            if not own.dry_run:
+                changes.settle(own.names)
+    except (Py4JJavaError, PySparkException) as error:
+        place = changes.tables.location("half")
+        raise StorageError(f"retention failed: {one_line(error)}", place, "run it again") from error
 
 
 def hours_kept(reader_times: Sequence[int | None], now: int, retention: timedelta) -> int | None:
@@ -73,12 +94,10 @@ def hours_kept(reader_times: Sequence[int | None], now: int, retention: timedelt
     return max([retained, *(age for age in ages if age > retained)])
 
 
-def _turn(
-    spark: SparkSession, tables: Tables, name: str, maintained: Callable[[str], TableReport], progress: Progress
-) -> TableReport | None:
-    """Maintain a table; None if it does not exist. A damaged topic table does not stop the others."""
+def _turn(name: str, maintained: Callable[[str], TableReport], progress: Progress) -> TableReport:
+    """Maintain a table. A damaged topic table does not stop the others."""
     try:
-        return maintained(name) if tables.exists(spark, name) else None
+        return maintained(name)
     except Exception as error:
         if not name.startswith(TOPIC_PREFIX):
             raise
@@ -95,6 +114,7 @@ def _maintained(
     held: str | None,
     dry_run: bool,
     progress: Progress,
+    own: RowsInSql,
     name: str,
 ) -> TableReport:
     began = time.monotonic()
@@ -104,6 +124,9 @@ def _maintained(
         before, version = _detail(spark, place), tables.version(spark, name)
         done = TableReport(name, before["numFiles"], before["numFiles"], before["sizeInBytes"], before["sizeInBytes"])
         done.version_before = done.version_after = version
+        gone = own.removed.get(name, Removed())
+        done.expired_rows, done.expired_bytes = gone.rows, None
+        done.emptied_bodies, done.emptied_bytes = gone.bodies, gone.of_bodies
         done.removed_files = done.removed_bytes = done.removed_commits = done.rewritten = None
         if before["numFiles"] >= settings.maintain.min_files and not dry_run:
             metrics = spark.sql(f"OPTIMIZE {place}").select("metrics.*").first()
@@ -113,6 +136,7 @@ def _maintained(
         else:
             mine = [reader for table, reader in found.get(name, ()) if table == before["id"]]
             _vacuum(spark, settings, tables, name, place, mine, done, dry_run)
+        done.kept = (*done.kept, *gone.kept)
         if not dry_run:
             after = _detail(spark, place)
             done.files_after, done.bytes_after = after["numFiles"], after["sizeInBytes"]

@@ -58,6 +58,7 @@ from checkback.query.unreadable_topics import topic_rows
 from checkback.query.versions.as_of import parse_as_of
 from checkback.query.versions.view import View
 from checkback.query.versions.whole_batches import ORDER, stops_question
+from checkback.storage.horizon import horizon
 from checkback.storage.tables import Tables
 from checkback.storage.timestamps import python_times, us_of
 
@@ -247,6 +248,10 @@ class Answers:
     def lineage(self, transaction_id: str, as_of: AsOf = None, *, group: str | None = None) -> pa.Table:
         """All that the tables record of a transaction id, in order; columns as `lineage_rows`."""
         return self._view(lambda view: lineage_rows(view, transaction_id, group), as_of)
+
+    def horizon(self) -> int | None:
+        """Before it transactions that ended may have been removed (ms); None = none were."""
+        return horizon(self._spark, self.tables)
 
     def transactions(
         self,

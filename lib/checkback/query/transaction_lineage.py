@@ -76,7 +76,7 @@ def lineage_rows(view: View, transaction_id: str, group: str | None = None) -> p
     more: list[dict[str, object]] = [
         {"event": UNREADABLE, "table": name, "detail": fault} for name, fault in faults.items()
     ]
-    since = horizon(view.tables)
+    since = horizon(view.engine.session, view.tables)
     if since is not None and found.num_rows and HALF not in found.column("event").to_pylist():
         detail = f"what ended before {iso(since)} was removed by retention"
         more.insert(0, {"at": time_of(since), "event": REMOVED, "table": "half", "detail": detail})

@@ -79,7 +79,7 @@ def unpublished_question(view: View) -> tuple[Question, dict[str, Rows]]:
             tables[place], values[place] = there, topic
             same = " AND ".join(f"t.{name} IS NOT DISTINCT FROM u.{name}" for name in _IDENTITY)
             conditions.append(f"NOT EXISTS (SELECT 1 FROM {{{place}}} AS t WHERE u.real_topic = :{place} AND {same})")
-            if view.at is not None and horizon(view.tables, TOPIC_PREFIX + topic) is not None:
+            if view.at is not None and horizon(view.engine.session, view.tables, TOPIC_PREFIX + topic) is not None:
                 # The notes are those of now. What is noted and not there now was published before the horizon.
                 tables[f"all_{place}"] = view.engine.read(TOPIC_PREFIX + topic, view.version(TOPIC_PREFIX + topic))
                 left = f"EXISTS (SELECT 1 FROM {{all_{place}}} AS t WHERE {same})"

@@ -1,4 +1,4 @@
-"""How far back a table's rows reach: what retention has removed, kept in the table's own log.
+"""How far back a table's rows reach: what retention has removed, kept in the table itself.
 
 A removal is one commit: the files that go, those that hold what is left of them, and Delta transaction identifiers,
 which stay in every checkpoint of the log (PROTOCOL.md of delta-io/delta). ``retention`` has the *horizon* as its
@@ -7,6 +7,9 @@ committed alone if `half` loses no row. ``retention/<queue>`` has a half queue's
 and no half message lands there any more. ``retention.bodies`` is that of bodies: what landed before it may have lost
 its own in `half`. In a topic's table ``retention/missed/<group>`` has the number of messages
 that were removed before the consumer group had consumed them.
+
+SQL cannot read these. Where only Spark reads the logs, the table's properties ``checkback.<identifier>`` have the same,
+set before the rows go.
 """
 
 from __future__ import annotations
@@ -14,13 +17,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from checkback.errors import StorageError
+from checkback.storage.log import spark_log
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.timestamps import iso
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from checkback.storage.tables import Tables
 
@@ -72,23 +76,43 @@ def since_horizon(rows: DataFrame, time: str, *horizons: int | None) -> DataFram
     return rows.where(F.unix_millis(time) >= max(known)) if known else rows
 
 
-def horizon(tables: Tables, name: str = "half", of: str = HORIZON) -> int | None:
+def horizon(spark: SparkSession | None, tables: Tables, name: str = "half", of: str = HORIZON) -> int | None:
     """A table's horizon (ms), by default that of the history. None: nothing was removed, or there is no such table.
 
-    ``of``: HORIZON, or BODIES: half messages that landed before it may have lost their bodies. Only of tables whose
-    logs can be read without Spark: elsewhere nothing is removed. Raises StorageError.
+    ``of``: HORIZON, or BODIES: half messages that landed before it may have lost their bodies. ``spark``: needed where
+    only it reads the logs. Raises StorageError.
     """
-    if not tables.readable or not DeltaLog.exists(tables.location(name)):
-        return None
-    return tables.log(name).versions([of])[of]
+    return _versions(spark, tables, name, [of])[of]
 
 
-def refuse_older_half(tables: Tables) -> None:
+def floors(spark: SparkSession | None, tables: Tables, queues: Iterable[int]) -> dict[int, int]:
+    """The floor of each of these half queues that has one. ``spark``: as for `horizon`. Raises StorageError."""
+    apps = {floor_app(queue): queue for queue in queues}
+    return {apps[app]: at for app, at in _versions(spark, tables, "half", apps).items() if at is not None}
+
+
+def property_of(app: str) -> str:
+    """The property that has an application's version where only Spark reads the logs."""
+    return f"checkback.{app}"
+
+
+def _versions(spark: SparkSession | None, tables: Tables, name: str, apps: Iterable[str]) -> dict[str, int | None]:
+    if tables.readable:
+        there = DeltaLog.exists(tables.location(name))
+        return tables.log(name).versions(apps) if there else dict.fromkeys(apps)
+    if spark is None:
+        raise StorageError("its properties are read by Spark", tables.location(name))
+    found = spark_log.properties_if_any(spark, tables.in_sql(name)) or {}
+    texts = {app: found.get(property_of(app)) for app in apps}
+    return {app: None if text is None else int(text) for app, text in texts.items()}
+
+
+def refuse_older_half(spark: SparkSession | None, tables: Tables) -> None:
     """Raise StorageError if `half` is from before a run of retention that `decisions` has seen.
 
     What ended long ago would seem to be pending.
     """
-    since = horizon(tables, "decisions")
-    if since is not None and (horizon(tables) or 0) < since:
+    since = horizon(spark, tables, "decisions")
+    if since is not None and (horizon(spark, tables) or 0) < since:
         what = f"is older than `decisions`, from which retention has removed what ended before {iso(since)}"
         raise StorageError(what, tables.location("half"), "restore all tables from one backup")

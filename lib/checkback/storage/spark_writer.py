@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from checkback.storage.dataframes import frame
 from checkback.storage.files.fsync import LogFlush
@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 
 #: commits of a table searched for an application's last one, if Delta itself cannot be asked
 _RECENT = 50
+
+
+#: attempts at an append while properties of its table are changed
+_TRIES = 5
+_ALTERED = "DELTA_METADATA_CHANGED"
+_Done = TypeVar("_Done")
 
 
 class SparkTable(NamedTuple):
@@ -88,7 +94,9 @@ class SparkWriter:
         confirm: Callable[[], object],
     ) -> bool:
         """False if Spark has to write them (`jvm_transaction`)."""
-        done = self._transactions.append(spark, table.place, rows, table.name, app, version, confirm)
+        done = _unless_altered(
+            lambda: self._transactions.append(spark, table.place, rows, table.name, app, version, confirm)
+        )
         if done:
             table.flush()
         return done
@@ -109,9 +117,9 @@ class SparkWriter:
         if table.name in MOST_ROWS:
             writer = writer.option("maxRecordsPerFile", MOST_ROWS[table.name])
         if isinstance(table.place, CatalogName):
-            writer.saveAsTable(str(table.place))
+            _unless_altered(lambda: writer.saveAsTable(str(table.place)))
         else:
-            writer.save(table.place)
+            _unless_altered(lambda: writer.save(str(table.place)))
         table.flush()
 
     def _committed_before(self, spark: SparkSession, table: SparkTable, app: str, version: int) -> bool:
@@ -167,3 +175,17 @@ class SparkWriter:
         notes = [commit.note for commit in spark_log.history(spark, table.in_sql, _RECENT)]
         found = [note.rpartition(" ") for note in notes if note is not None]
         return max((int(version) for who, _, version in found if who == app), default=None)
+
+
+def _unless_altered(append: Callable[[], _Done]) -> _Done:
+    """Append, and again if properties of the table were changed meanwhile: nothing was appended then.
+
+    `maintain` and `erase` change some, and Delta takes any for a conflict.
+    """
+    for _ in range(_TRIES - 1):
+        try:
+            return append()
+        except Exception as error:  # noqa: PERF203 - a commit takes a tenth of a second
+            if _ALTERED not in str(error):
+                raise
+    return append()

@@ -211,11 +211,16 @@ class Tables(TableLocations):
         return {commit.version: commit.made for commit in found or ()}
 
     def stream(self, spark: SparkSession, name: str, **options: str) -> DataFrame:
-        """The table as a streaming source: its own columns, as of ``read``."""
+        """The table as a streaming source: its own columns, as of ``read``.
+
+        Where Spark removes rows (`maintain`, `erase`), it passes over these commits: they add none, and what they
+        removed is in the commits before.
+        """
         from checkback.storage.spark_schemas import own_columns
 
         place = self._sound(name)
-        reader = spark.readStream.format("delta").options(**options)
+        skip = {} if self.by_files else {"skipChangeCommits": "true"}
+        reader = spark.readStream.format("delta").options(**{**skip, **options})
         return own_columns(reader.table(place) if self.catalog else reader.load(for_spark(place)), name)
 
     def append(

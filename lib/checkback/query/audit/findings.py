@@ -183,7 +183,9 @@ def taken(engine: Engine, since: datetime | None = None) -> FixedTables:
     """The tables to audit. Raises as `audit_on`."""
     notes = read_notes(engine)  # before all else: what is noted as published is in its topic then
     fixed = FixedTables.take(engine)
-    fixed = replace(fixed, notes=notes, bodies_since=horizon(fixed.tables, of=BODIES)).begun_at_horizon(MARGIN)
+    fixed = replace(fixed, notes=notes, bodies_since=horizon(engine.session, fixed.tables, of=BODIES)).begun_at_horizon(
+        MARGIN
+    )
     fixed = fixed if since is None else fixed.touched_since(ms_of(since))
     # If some tables exist, a missing one counts as empty: what it should hold is then reported as lost.
     if not set(fixed.versions) & set(SCHEMAS):

@@ -20,7 +20,7 @@ from checkback.query.engines.question import Question
 from checkback.query.versions.batches import epochs
 from checkback.reconcile.segment import CHECKS_AT_LEAST
 from checkback.storage.checkpoints.checkpoint import Batch
-from checkback.storage.horizon import floors_of, horizon
+from checkback.storage.horizon import floors, horizon
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -189,7 +189,7 @@ def _in_force(accounted: BatchAudit) -> RulesInForce:
         epochs=epochs(batches),
         past=accounted.past,
         uncounted=ever_uncounted(fixed),
-        discarded_since=horizon(fixed.tables, "discarded"),
+        discarded_since=horizon(fixed.engine.session, fixed.tables, "discarded"),
         floors=_floors(fixed),
     )
     if not len(batches):
@@ -206,7 +206,7 @@ def _floors(fixed: FixedTables) -> dict[int, int]:
     if fixed.since is None:
         return {}
     rows = fixed.engine.arrow(fixed.ask(Question("SELECT DISTINCT queue_id FROM {op} WHERE queue_id IS NOT NULL")))
-    return floors_of(fixed.tables.log("half"), rows.column("queue_id").to_pylist())
+    return floors(fixed.engine.session, fixed.tables, rows.column("queue_id").to_pylist())
 
 
 def _resumed_queues(fixed: FixedTables, settings: Settings) -> list[int]:

@@ -246,8 +246,8 @@ class FixedTables:
     @cached_property
     def topics_since(self) -> dict[str, int]:
         """The horizons of topics' tables (ms), by topic. Raises StorageError."""
-        found = {name.removeprefix(TOPIC_PREFIX): horizon(self.tables, name) for name in self.topics}
-        return {topic: at for topic, at in found.items() if at is not None}
+        found = {name: horizon(self.engine.session, self.tables, name) for name in self.topics}
+        return {name.removeprefix(TOPIC_PREFIX): at for name, at in found.items() if at is not None}
 
     def ask(self, question: Question, more: Mapping[str, Rows] | None = None) -> Rows:
         """The rows of a question: a table without the rows of batches in progress; with them its name begins `all_`.
@@ -314,7 +314,7 @@ class FixedTables:
 
         ``margin``: by which the clocks of those that land and decide may differ.
         """
-        since = horizon(self.tables)
+        since = horizon(self.engine.session, self.tables)
         if since is None or not {"half", "decisions"} <= set(self.versions):
             return self
         owed, over = self._owed(since, margin)

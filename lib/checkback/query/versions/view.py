@@ -61,7 +61,7 @@ class View:
         if not engine.exists("half"):
             place = engine.tables.location("half")
             raise SettingsError("there is no such table", place, "run `checkback reconcile` first")
-        since = None if moment is None else horizon(engine.tables)
+        since = None if moment is None else horizon(engine.session, engine.tables)
         if moment is not None and since is not None and ms_of(moment) < since:
             what = f"what ended before {iso(since)} was removed (retention.history)"
             raise SettingsError(what, "as_of", _LATER)
@@ -103,7 +103,7 @@ class View:
         version = self.version(name)
         if version is None:
             return self.engine.empty(name, file=file)
-        since = None if self.at is None else horizon(self.tables, name)
+        since = None if self.at is None else horizon(self.engine.session, self.tables, name)
         if self.at is not None and since is not None and ms_of(self.at) < since:
             raise SettingsError(f"rows of {name} before {iso(since)} were removed (retention)", "as_of", _LATER)
         return self.engine.read(name, version, self._by_then(name), file=file)

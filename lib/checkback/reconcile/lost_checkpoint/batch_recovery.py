@@ -99,7 +99,7 @@ def _finish(
 ) -> dict[str, int]:
     """``topics``: the readable topic tables. ``broken``: the unreadable ones, with the reason."""
     added, gone = Counter[str](), Counter[str]()
-    removes_bodies = horizon(tables, of=BODIES) is not None
+    removes_bodies = horizon(spark, tables, of=BODIES) is not None
 
     @contextmanager
     def missing(rows: DataFrame, name: Column) -> Iterator[tuple[DataFrame, dict[str, int]]]:
@@ -180,7 +180,7 @@ def _to_publish(
     deliveries = read_table(spark, tables, "deliveries").withColumn("decided_at", F.col("delivered_at"))
     found = at_once.unionByName(_with_interrupted(deliveries.select(*names), interrupted))
     # A topic's messages may be kept for less long than the history.
-    removed = {name.removeprefix(TOPIC_PREFIX): horizon(tables, name) for name in topics}
+    removed = {name.removeprefix(TOPIC_PREFIX): horizon(spark, tables, name) for name in topics}
     old = reduce(
         or_,
         (
@@ -190,7 +190,7 @@ def _to_publish(
         ),
         F.lit(False),
     )
-    return since_horizon(found, "decided_at", horizon(tables)).where(~old)
+    return since_horizon(found, "decided_at", horizon(spark, tables)).where(~old)
 
 
 def _publish(
@@ -242,7 +242,7 @@ def published(spark: SparkSession, tables: Tables, topics: Collection[str], outs
     """
     waiting = _outstanding(spark, tables) if outstanding else read_table(spark, tables, unpublished.TABLE)
     found = _waiting(waiting).unionByName(_in_topics(spark, tables, topics))
-    return since_horizon(found, "decided_at", horizon(tables))
+    return since_horizon(found, "decided_at", horizon(spark, tables))
 
 
 def _outstanding(spark: SparkSession, tables: Tables) -> DataFrame:
@@ -282,7 +282,7 @@ def _decisions(spark: SparkSession, tables: Tables, topics: Collection[str]) -> 
         }
     )
     cancelled = F.col("reason") == "CANCELLED"
-    kept = since_horizon(read_table(spark, tables, "discarded"), "discarded_at", horizon(tables))
+    kept = since_horizon(read_table(spark, tables, "discarded"), "discarded_at", horizon(spark, tables))
     of_cancel = read_table(spark, tables, "decisions").where("state = 'CANCEL'").select(*IDENTITY)
     discarded = (
         kept.where(~cancelled)
@@ -360,7 +360,7 @@ def _undiscarded(spark: SparkSession, tables: Tables, decided: DataFrame) -> Dat
     """The messages with a decision DISCARD or CANCEL that are not in `discarded`: its columns, and interrupted."""
     cancelled = F.col("state") == "CANCEL"
     gone = decided.where(cancelled | (F.col("state") == "DISCARD"))
-    gone = since_horizon(gone, "decided_at", horizon(tables), horizon(tables, "discarded"))
+    gone = since_horizon(gone, "decided_at", horizon(spark, tables), horizon(spark, tables, "discarded"))
     gone = gone.withColumn("reason", F.when(cancelled, "CANCELLED").otherwise(F.col("reason"))).drop("deliver_at")
     gone = gone.join(read_table(spark, tables, "discarded").select(*IDENTITY), on=IDENTITY, how="left_anti")
     rows = _of_half(spark, tables, gone).withColumn("discarded_at", F.col("decided_at"))

@@ -146,7 +146,7 @@ def _unconcluded(spark: SparkSession, tables: Tables, batches: DataFrame) -> lis
     def lacking(topics: Iterable[str]) -> list[BatchRows]:
         parts = [_batches_of(read_table(spark, tables, name), time) for name, time in BATCH_TIMES.items()]
         found = union([*parts, _batches_of_topics(spark, tables, topics)])
-        at = horizon(tables)  # of batches before it rows are left, and their own rows may be gone
+        at = horizon(spark, tables)  # of batches before it rows are left, and their own rows may be gone
         found = found if at is None else found.where(F.col("time") >= at)
         rows = found.distinct().join(concluded, on=["batch_id", "time"], how="left_anti").dropna().collect()
         return [BatchRows(row["batch_id"], row["time"]) for row in rows]

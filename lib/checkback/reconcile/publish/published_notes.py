@@ -68,16 +68,16 @@ def notes_of(spark: SparkSession | None, tables: Tables, keys: Sequence[Key]) ->
     return found
 
 
-def waits(tables: Tables, rows: pa.Table) -> pa.Array:
+def waits(spark: SparkSession | None, tables: Tables, rows: pa.Table) -> pa.Array:
     """Mask of the rows of `unpublished` that wait there. Columns: real_topic, application, batch_id.
 
-    Only where logs can be read without Spark. Raises StorageError.
+    ``spark``: needed if only Spark can read the logs. Raises StorageError.
     """
     whose = list(
         zip(*(rows.column(name).to_pylist() for name in ("real_topic", "application", "batch_id")), strict=True)
     )
     keys = sorted({(topic, application) for topic, application, _ in whose if None not in (topic, application)})
-    notes = notes_of(None, tables, keys) if keys else {}
+    notes = notes_of(spark, tables, keys) if keys else {}
     return pa.array([batch is None or batch > notes.get((topic, app), -1) for topic, app, batch in whose], pa.bool_())
 
 

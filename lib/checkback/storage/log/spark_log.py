@@ -6,17 +6,18 @@ three-level names outside Databricks, and on Spark Connect it needs a server plu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from checkback.errors import StorageError
 from checkback.storage.log.compatibility import refuse_format
 from checkback.storage.schemas import FORMAT_PROPERTY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
+_Told = TypeVar("_Told")
 #: Spark's and Delta's error conditions for a missing table; a view, or a table of another format, is none of ours
 _MISSING = frozenset(
     {
@@ -90,10 +91,14 @@ def place_of(spark: SparkSession, table: str) -> str:
 
 def history_if_any(spark: SparkSession, table: str, commits: int) -> list[CommitInfo] | None:
     """As `history`; None if the table does not exist."""
+    return _if_any(lambda: history(spark, table, commits))
+
+
+def _if_any(look: Callable[[], _Told]) -> _Told | None:
     from pyspark.errors import AnalysisException
 
     try:
-        return history(spark, table, commits)
+        return look()
     except AnalysisException as error:
         if (error.getCondition() or "").partition(".")[0] in _MISSING:
             return None
@@ -117,9 +122,19 @@ def properties(spark: SparkSession, table: str) -> dict[str, str]:
     return {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {table}").collect()}
 
 
+def properties_if_any(spark: SparkSession, table: str) -> dict[str, str] | None:
+    """As `properties`; None if the table does not exist."""
+    return _if_any(lambda: properties(spark, table))
+
+
 def set_properties(spark: SparkSession, table: str, values: Mapping[str, str]) -> None:
     """Set properties. Concurrent appends fail: Delta treats the change as a metadata conflict."""
-    spark.sql(f"ALTER TABLE {table} SET {_with(values)}")
+    spark.sql(setting(table, values))
+
+
+def setting(table: str, values: Mapping[str, str]) -> str:
+    """The statement of `set_properties`."""
+    return f"ALTER TABLE {table} SET {_with(values)}"
 
 
 def names(spark: SparkSession, schema: str, prefix: str) -> Iterator[str]:
