@@ -228,7 +228,7 @@ def test_retry_of_what_has_no_body_is_the_same_message(tmp_path: Path) -> None:
     over: Any = key | {"real_topic": "a", "state": "COMMIT", "source": "producer", "decided_at": at, "batch_id": 0}
     settings = Settings.model_validate({"storage": {"root": str(tmp_path)}, "retention": {"bodies": "1d"}})
     late = at + timedelta(days=20)
-    write(None, Tables.of(settings.storage), [("decisions", over), batch(0, late)])
+    write(None, Tables.of(settings.storage), [("decisions", over), batch(0, at, committed=1), batch(1, late)])
     maintained(settings, ms(late))
     assert [row["body"] for row in gateway_rows(tmp_path, "half")] == [None]
     with_service(tmp_path, act, dedup_window="10m", dedup_max=100)
