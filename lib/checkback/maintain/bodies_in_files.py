@@ -12,36 +12,43 @@ import pyarrow.parquet as pq
 
 from checkback.maintain.compaction import rows_of, write_rows
 from checkback.maintain.erasure_selection import emptied
-from checkback.maintain.retained_rows import until
 from checkback.storage.failure_scope import reading
 from checkback.storage.files import table_files
 from checkback.storage.files.object_store import concurrently
 from checkback.storage.horizon import BODIES, never_back
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
-    from checkback.maintain.retained_rows import Removed
-    from checkback.maintain.rows_in_files import RowsInFiles
+    from checkback.maintain.retained_rows import FileGroup
     from checkback.reconcile.ended_transactions import Mask
     from checkback.storage.log.snapshot_files import DataFile
     from checkback.storage.parquet.parquet_files import ParquetFile
+    from checkback.storage.tables import Tables
 
 #: Bodies that are a smaller part of their file stay: of transactions that are not over yet, or none at all.
 _WORTH = 1 / 20
 
 
-def empty(own: RowsInFiles, before: int, over: Callable[[pa.Table], Mask], done: Removed) -> None:
-    """Empty the bodies that no one needs, see RetainedRows.empty_bodies; ``done`` counts them."""
-    tables = own.tables
+def empty(
+    tables: Tables,
+    files: Sequence[DataFile],
+    grouped: Callable[[Iterable[DataFile]], Iterator[FileGroup]],
+    before: int,
+    over: Callable[[pa.Table], Mask],
+    dry_run: bool,
+) -> Iterator[tuple[int, int]]:
+    """Empty the bodies that no one needs, see RetainedRows.empty_bodies; yield how many, and their bytes, by group.
+
+    ``files``: those of `half` that may have some.
+    """
     log = tables.open_log("half")
-    files = [file for file in log.data_files(until("half", before)) if file.path not in own.going]
     sizes = zip(files, concurrently(tables.root, _size_of_bodies, files), strict=True)
     bodies = {file.path: taken for file, taken in sizes if taken > _WORTH * file.size}
     place = f"{tables.location('half')}/"
-    for group in own.grouped("half", [file for file in files if file.path in bodies]):
+    for group in grouped([file for file in files if file.path in bodies]):
         old: list[str] = []
         new: list[ParquetFile] = []
         count = size = 0
@@ -54,11 +61,11 @@ def empty(own: RowsInFiles, before: int, over: Callable[[pa.Table], Mask], done:
             if 2 * number < max(1, left):
                 continue
             count, size = count + number, size + bodies[file.path] * number // left
-            if not own.dry_run:
+            if not dry_run:
                 old.append(file.path.removeprefix(place))
                 new += write_rows("half", tables.root, emptied(rows, "body", mask))
         if not old or log.remove(old, new, never_back(log, {BODIES: before}), changes=False):
-            done.bodies, done.of_bodies = done.bodies + count, done.of_bodies + size
+            yield count, size
 
 
 def _size_of_bodies(file: DataFile) -> int:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from checkback.reconcile.ended_transactions import Mask
+    from checkback.storage.log.snapshot_files import DataFile
 
     #: by half queue, the first and the last offset
     Ranges: TypeAlias = Mapping[int, tuple[int, int]]
@@ -50,6 +51,15 @@ class Group(Protocol):
 
         Of `discarded` and topics batch_id.
         """
+
+
+@dataclass(frozen=True)
+class FileGroup:
+    """Files of a table, the number of rows of each, and all of these, see `Group`."""
+
+    files: Sequence[DataFile]
+    sizes: Sequence[int]
+    rows: pa.Table
 
 
 G = TypeVar("G", bound=Group)

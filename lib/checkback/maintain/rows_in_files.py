@@ -7,7 +7,7 @@ is continued by the next one. Memory: the keys of some million rows.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +17,16 @@ import pyarrow.compute as pc
 from checkback.maintain import bodies_in_files
 from checkback.maintain.compaction import rewritten, rows_of, write_rows
 from checkback.maintain.missed_messages import MissedMessages
-from checkback.maintain.retained_rows import FOLLOWING, Removed, at, columns_of_group, keyed, time_column, until
+from checkback.maintain.retained_rows import (
+    FOLLOWING,
+    FileGroup,
+    Removed,
+    at,
+    columns_of_group,
+    keyed,
+    time_column,
+    until,
+)
 from checkback.messages.limits import MS_MAX
 from checkback.reconcile.ended_transactions import KEY, last_of_queues
 from checkback.reconcile.publish.published_notes import waits
@@ -39,15 +48,6 @@ if TYPE_CHECKING:
 
 #: rows that are looked at together
 _TOGETHER = 2_000_000
-
-
-@dataclass(frozen=True)
-class FileGroup:
-    """Files of a table, the number of rows of each, and all of these, see `retained_rows.Group`."""
-
-    files: Sequence[DataFile]
-    sizes: Sequence[int]
-    rows: pa.Table
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,11 @@ class RowsInFiles:
 
     def empty_bodies(self, before: int, over: Callable[[pa.Table], Mask]) -> None:
         """See RetainedRows."""
-        bodies_in_files.empty(self, before, over, self._done("half"))
+        files = self.tables.log("half").data_files(until("half", before))
+        left = [file for file in files if file.path not in self.going]
+        done, found = self._done("half"), bodies_in_files.empty
+        for count, size in found(self.tables, left, partial(self.grouped, "half"), before, over, self.dry_run):
+            done.bodies, done.of_bodies = done.bodies + count, done.of_bodies + size
 
     def _say(self, horizon: int) -> None:
         """Have `half` say the horizon, by which the other tables are read, though it may have lost no row itself."""
