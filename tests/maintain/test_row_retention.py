@@ -592,7 +592,7 @@ def test_long_rejected_lines_are_in_memory_one_file_after_another(tmp_path: Path
     pa.set_memory_pool(pool)
     try:
         names = ["half", "decisions", "batches", "rejected"]
-        found = RowRetention(tables, settings, names, ms(DONE), True).run()
+        found = RowRetention.by_files(tables, settings, names, ms(DONE), True).run()
     finally:
         pa.set_memory_pool(before)
     assert found["rejected"].rows == 20
