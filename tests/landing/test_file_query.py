@@ -19,9 +19,9 @@ from checkback.landing import landing_queries
 from checkback.landing.batch import Landing
 from checkback.landing.duplicates import COPIES_MAX
 from checkback.landing.landing_queries import Landed
-from checkback.landing.parser import RAW_MAX, REJECTED_MAX
+from checkback.landing.parser import REJECTED_MAX
 from checkback.messages.half import parse_half
-from checkback.messages.limits import LINE_MAX
+from checkback.messages.limits import LINE_MAX, RAW_MAX
 from checkback.messages.op import parse_ops
 from checkback.storage.spark_schemas import HALF, OP, schema_of
 from conftest import TRACE

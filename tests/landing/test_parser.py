@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from checkback.landing import parser as module
-from checkback.landing.parser import DIGEST_OF, LINES, RAW_MAX, Kind, digest, parser
+from checkback.landing.parser import DIGEST_OF, LINES, Kind, digest, parser
+from checkback.messages.limits import RAW_MAX
 from landing.fixtures import half, op
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)

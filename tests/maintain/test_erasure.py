@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from checkback.cli import main
 from checkback.errors import CheckbackError, SettingsError
 from checkback.maintain.erasure import Erasure, OwedError
 from checkback.maintain.erasure_selection import BATCH, Selection, of_whole_batches
+from checkback.messages.limits import RAW_MAX
 from checkback.query.answers import Answers
 from checkback.reconcile.records.segment_records import Reason
 from checkback.settings import Settings
@@ -320,6 +322,51 @@ def test_key_beyond_the_basic_plane_is_found_in_escaped_json(tmp_path: Path) -> 
     row = {"source": "half", "reason": "why", "file": "f", "rejected_at": DONE, "raw": r'{"keys": "\uD83D\uDE00"}'}
     write(None, Tables.of(settings_of(tmp_path).storage), [("rejected", row)])
     assert erased(tmp_path, Selection.of("\U0001f600", None, None, None)) == {"rejected": 1}
+
+
+def test_rejected_input_is_erased_of_which_not_all_is_known(tmp_path: Path) -> None:
+    """In UTF-16 or Latin-1, cut off before its keys, or with escapes without end; another's stays."""
+    name = '{"keys": "müller-17"}'
+    utf16, latin1 = (name.encode(code).decode("utf-8", "replace") for code in ("utf-16-le", "latin-1"))
+    raws = [utf16, latin1, "x" * (RAW_MAX - 1), r"\u005c" * 2000, latin1.replace("17", "171")]
+    row = {"source": "half", "reason": "why", "file": "f", "rejected_at": DONE}
+    write(None, Tables.of(settings_of(tmp_path).storage), [("rejected", row | {"raw": raw}) for raw in raws])
+    erased(tmp_path, Selection.of("müller-17", None, None, None))
+    assert Counter(row["raw"] for row in rows_of(tmp_path, "rejected")) == {None: 4, raws[-1]: 1}
+
+
+def test_reasons_that_quote_what_is_erased_go_with_it(tmp_path: Path) -> None:
+    """But not those that only name an offset, by which retention knows of what the row is."""
+    t, repeated = Transaction(0, 0, DONE - timedelta(hours=9)), "repeated (queue_id, queue_offset) 0/0"
+    row = {"source": "half", "raw": f'{{"keys": "{SECRET}"}}', "file": "f", "rejected_at": DONE}
+    reasons = [f"properties: {SECRET} is an integer, not a string", repeated]
+    rows = [t.half(keys=SECRET), t.op(), t.decision(), t.published(keys=SECRET)]
+    rows.append(t.unpublished(keys=SECRET, reason=f"no key like {SECRET}"))
+    found, done = in_batches([*rows, *(("rejected", row | {"reason": reason}) for reason in reasons)])
+    tables = Tables.of(settings_of(tmp_path).storage)
+    write(None, tables, found)
+    DeltaLog("unpublished", tables.location("unpublished")).commit_after([], {}, {"published/q/a": 10})
+    checkpoint(tmp_path, batch_id=done)
+    erased(tmp_path, SELECTIONS[0], now=True)
+    assert traces(tmp_path, SECRET) == []
+    assert {row["reason"] for row in rows_of(tmp_path, "rejected")} == {"erased", repeated}
+
+
+def test_topic_without_its_log_is_refused(tmp_path: Path) -> None:
+    """Nothing of it would be found."""
+    lake(tmp_path, 1, ["published"] * 3)
+    shutil.rmtree(tmp_path / "topics/a/_delta_log")
+    with pytest.raises(SettingsError, match="topics/a: has files but no log"):
+        erased(tmp_path, SELECTIONS[0])
+
+
+def test_keys_that_were_sent_as_a_property_are_keys(tmp_path: Path) -> None:
+    t = Transaction(0, 0, DONE - timedelta(hours=9))
+    sent: dict[str, Any] = {"properties": [("KEYS", f"order {SECRET}")]}
+    found, done = in_batches([t.half(**sent), t.op(), t.decision(), t.published(**sent)])
+    write(None, Tables.of(settings_of(tmp_path).storage), found)
+    checkpoint(tmp_path, batch_id=done)
+    assert erased(tmp_path, SELECTIONS[0])["half"] == 1
 
 
 def test_transaction_is_erased_with_its_rejected_input(tmp_path: Path) -> None:

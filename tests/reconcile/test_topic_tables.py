@@ -547,6 +547,22 @@ def test_error_of_a_table_is_its_reason(error: BaseException) -> None:
     assert own_failure(error).isprintable()
 
 
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        (
+            "[CAST_INVALID_INPUT] The value 'ann's' of the type STRING cannot be cast to INT",
+            "[CAST_INVALID_INPUT] The value ... of the type STRING cannot be cast to INT",
+        ),
+        ("The value 'ann\n17' of the type", "The value ..."),
+        ("Text 'ann' could not be parsed at index 0", "Text ... could not be parsed at index 0"),
+    ],
+)
+def test_reason_quotes_no_value_of_a_message(line: str, shown: str) -> None:
+    """It is in the rows of all messages that wait with this one, and is shown to everybody."""
+    assert own_failure(RuntimeError(line)) == shown
+
+
 def test_table_moved_away_in_the_middle_of_a_batch(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its files went along: the new table does not name them, and the message waits, and is published."""
     lake.land({0: "a", 1: "a"})

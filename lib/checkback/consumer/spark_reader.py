@@ -91,7 +91,8 @@ def read_stream(
     moments before its batch is in `batches`. The order within a micro-batch is not defined. OPTIMIZE and VACUUM change
     nothing as long as the query lags behind by less than `maintain.retention`. Commits by which users delete or update
     messages are skipped (Delta's skipChangeCommits): what was delivered stays delivered, what is deleted before the
-    query comes to it may be delivered all the same, and an updated message is not delivered again.
+    query comes to it may be delivered all the same, and an updated message is not delivered again. A query that
+    is behind an erasure gets the messages as they were, or fails if the files are gone (docs/runbook.md, Erasure).
 
     Options for the source (maxFilesPerTrigger, ...) can be set on the session. Raises StorageError if the topic has no
     table yet, SettingsError for another start, or one without a time zone.

@@ -18,7 +18,8 @@ from pyspark.sql import functions as F
 from checkback.errors import FencedError, StateError
 from checkback.landing.chunked_reader import FAULT
 from checkback.landing.duplicates import COPIES_MAX, SURPLUS, find_repeats, split_copies, summarize, summarize_ops
-from checkback.landing.parser import DIGEST, DIGEST_OF, RAW_MAX, SCHEMAS, Kind, Reader, parser
+from checkback.landing.parser import DIGEST, DIGEST_OF, SCHEMAS, Kind, Reader, parser
+from checkback.messages.limits import RAW_MAX
 from checkback.storage.checkpoints.checkpoint import plan_versions
 from checkback.storage.checkpoints.checkpoint_fit import recorded_plan
 from checkback.storage.horizon import floors

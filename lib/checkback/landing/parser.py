@@ -17,6 +17,7 @@ from checkback.landing.chunked_reader import FAULT, plain_path
 from checkback.messages.delay import too_late
 from checkback.messages.fields import MessageRejectedError, is_blank
 from checkback.messages.half import Half, parse_half
+from checkback.messages.limits import RAW_MAX
 from checkback.messages.op import Op, parse_ops
 from checkback.storage.spark_schemas import HALF, OP
 
@@ -64,8 +65,6 @@ LINES: Mapping[Kind, Reader] = {
     "half": Reader(_OF_LINES, _half_of_line, REJECTED_MAX),
     "op": Reader(_OF_LINES, _ops_of_line, REJECTED_MAX),
 }
-#: Bytes kept of a rejected input.
-RAW_MAX = 8 * 1024 * 1024
 #: Characters of an input that its digest covers: `rejected` has RAW_MAX characters of a refused message, RAW_MAX bytes
 #: of an invalid input.
 DIGEST_OF = RAW_MAX // 4

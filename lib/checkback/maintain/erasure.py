@@ -25,6 +25,7 @@ from checkback.maintain.retained_rows import place_of
 from checkback.maintain.streams import needs_spark, readers, removal_hold
 from checkback.reconcile.publish.published_notes import waits
 from checkback.settings.values import SHORTEST_RETENTION
+from checkback.storage.files import table_files
 from checkback.storage.files.object_store import concurrently
 from checkback.storage.lock import exclusive_lock
 from checkback.storage.log.delta_log import DeltaLog
@@ -90,6 +91,13 @@ class Erasure:
                 raise SettingsError(
                     "somebody has clustered, partitioned or altered the table", name, "undo it (docs/tables.md)"
                 )
+
+        topics = f"{self.tables.root}/{TOPIC_PREFIX}"
+        for topic in table_files.folders(topics):
+            place = topics + topic
+            if not DeltaLog.exists(place) and table_folder.data_files(place):
+                what = "has files but no log: what they hold could not be erased"
+                raise SettingsError(what, TOPIC_PREFIX + topic, "put its log back, or remove the folder")
 
     def lock(self) -> AbstractContextManager[object]:
         """Neither `maintain` nor another erasure may run meanwhile. Raises FencedError."""

@@ -15,10 +15,12 @@ import pyarrow.compute as pc
 from checkback.errors import SettingsError
 from checkback.filter import MessageSelector
 from checkback.messages.half import FIRST_PLACE, RESUMED_FROM, parse_place
+from checkback.messages.limits import RAW_MAX
+from checkback.reconcile.ended_transactions import REPEATED
 from checkback.storage.schemas import CONTENT, arrow_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
@@ -32,6 +34,10 @@ SELECTED_BY = ("transaction_id", "producer_group", "tags", "keys", "properties",
 BATCH = ("batch_id", "batch_time", "first_batch_id", "first_batch_time")
 _NONE, _KEYS = pa.scalar(""), " "
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+#: how many times JSON may be within JSON
+_DEEPEST = 6
+#: stands for bytes that are not UTF-8
+_NO_TEXT, _LONGEST_CHARACTER = "\ufffd", 4
 _CONTROLS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _QUOTED_OR_PREFIX = re.compile(r"'(?:[^']|'')*'|\bproperties\s*\.\s*")
 _QUOTED_OR_PARENTHESIS = re.compile(r"'(?:[^']|'')*'|[()]")
@@ -70,8 +76,10 @@ class Selection:
             if wanted is not None:
                 found = pc.and_(found, pc.equal(pc.fill_null(rows.column(name), _NONE), wanted))
         if self.key is not None:
-            # RocketMQ separates the keys of a message by spaces.
-            padded = pc.binary_join_element_wise(_NONE, pc.fill_null(rows.column("keys"), _NONE), _NONE, _KEYS)
+            # RocketMQ separates the keys of a message by spaces. A producer may have sent them as its property.
+            sent = pc.map_lookup(rows.column("properties"), "KEYS", "first")
+            columns = (pc.fill_null(each, _NONE) for each in (rows.column("keys"), sent))
+            padded = pc.binary_join_element_wise(_NONE, *columns, _NONE, _KEYS)
             found = pc.and_(found, pc.match_substring(padded, f"{_KEYS}{self.key}{_KEYS}"))
         if self.where is not None:
             found = pc.and_(found, self.where.mask(rows))
@@ -81,7 +89,8 @@ class Selection:
         """Which rows of `rejected` have, or may have, what is selected. ``rows``: source, file, raw, erased_at.
 
         Inputs may have any form: those that have the key or the transaction id anywhere, as a word, whoever's they are,
-        also with escapes of JSON. Not those of ops of the tables, which have no content: without them a rebuild takes
+        also with escapes of JSON, or in another encoding than UTF-8; and all of which only the first part is known. Not
+        those of ops of the tables, which have no content: without them a rebuild takes
         what was rejected again.
         """
         texts = [text or "" for text in rows.column("raw").to_pylist()]
@@ -89,8 +98,9 @@ class Selection:
         there = _mask(pc.and_not(pc.is_null(rows.column("erased_at")), of_table))
         word = self.key or self.transaction
         if word is not None:
-            pattern = re.compile(rf"(?<![\w-]){re.escape(word)}(?![\w-])")
-            found: Mask = np.array([any(map(pattern.search, _spellings(text))) for text in texts], bool)
+            letters = (re.escape(each) if each.isascii() else f"(?:{re.escape(each)}|{_NO_TEXT}+)" for each in word)
+            pattern = re.compile(rf"(?<![\w-]){''.join(letters)}(?![\w-])")
+            found: Mask = np.array([_may_have(text, pattern) for text in texts], bool)
             return np.logical_and(found, there)
         messages = [_message(text) for text in texts]
         schema = pa.schema([arrow_schema("half").field(name) for name in SELECTED_BY])
@@ -105,11 +115,22 @@ def _balanced(text: str) -> bool:
     return min(depths) == 0 == depths[-1]
 
 
-def _spellings(text: str) -> Iterator[str]:
-    """The text, and without its escapes of JSON; JSON may be within JSON. It need not be whole."""
-    yield text
-    while (plain := _joined(_ESCAPE.sub(_unescaped, text))) != text:
-        yield (text := plain)
+def _may_have(text: str, pattern: re.Pattern[str]) -> bool:
+    """True if the text has the pattern, also without its escapes of JSON, which may be within JSON; or if it was cut.
+
+    It need not be whole JSON. One that has escapes within escapes beyond reason counts as having it.
+    """
+    if len(text.encode("utf-8", "replace")) > RAW_MAX - _LONGEST_CHARACTER:
+        return True
+    text = text.replace("\0", "")  # UTF-16
+    for _ in range(_DEEPEST):
+        if pattern.search(text):
+            return True
+        plain = _joined(_ESCAPE.sub(_unescaped, text))
+        if plain == text:
+            return False
+        text = plain
+    return True
 
 
 def _joined(text: str) -> str:
@@ -175,7 +196,8 @@ def _named(rows: pa.Table) -> pa.Table:
 def erased(rows: pa.Table, mask: Mask, at: pa.Scalar) -> pa.Table:
     """The rows with those of the mask emptied: of CONTENT, or `raw`, and ``erased_at`` set.
 
-    What is left of properties says of which discarded message this one was made.
+    What is left of properties says of which discarded message this one was made. A reason, which may quote what is
+    erased, is left if it only names an offset; of `dead_letters` it has nothing of the message.
     """
     number = rows.num_rows
     for name in (*CONTENT, "raw"):
@@ -191,6 +213,10 @@ def erased(rows: pa.Table, mask: Mask, at: pa.Scalar) -> pa.Table:
             rows = rows.set_column(index, rows.schema.field(index), column.take(pa.array(taken)))
         else:
             rows = emptied(rows, name, mask)
+    if "reason" in rows.schema.names and not {"dead_at", "discarded_at"} & {*rows.schema.names}:
+        index, reasons = rows.schema.get_field_index("reason"), rows.column("reason")
+        quotes = pc.and_(pa.array(mask), pc.invert(pc.fill_null(pc.match_substring_regex(reasons, REPEATED), False)))
+        rows = rows.set_column(index, rows.schema.field(index), pc.if_else(quotes, "erased", reasons))
     index = rows.schema.get_field_index("erased_at")
     times = pc.if_else(pa.array(mask), at, rows.column(index))
     return rows.set_column(index, rows.schema.field(index), times)

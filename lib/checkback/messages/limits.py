@@ -19,3 +19,5 @@ OFFSETS_MAX = 10_000
 #: messages or ops of one request
 BATCH_MAX = 1000
 REMARK_MAX = 1024
+#: bytes kept of a rejected input
+RAW_MAX = 8 * 1024 * 1024

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _OTHERS = re.compile(r"io\.delta\.exceptions\.ConcurrentTransactionException|py4j\.protocol\.Py4JNetworkError")
 #: lines of Spark's that precede a task's real error
 _SAYS_LITTLE = re.compile(r"\[TASK_WRITE_FAILED\]|Job aborted|Exception thrown in awaitResult")
+#: a message's value in a line of Spark's: [CAST_INVALID_INPUT] and the like quote it
+_VALUE = re.compile(r"\b(value|[Tt]ext|input) '(?:.*'(?= (?:of the type|could not|cannot))|.*$)")
 _LONGEST_REASON = 400
 
 
@@ -35,7 +37,7 @@ def own_failure(error: BaseException) -> str:
     if isinstance(error, CheckbackError):
         return as_reason(str(error))
     telling = (line for line in all_lines(error) if line and not _SAYS_LITTLE.match(line))
-    return as_reason(next(telling, type(error).__name__))
+    return as_reason(_VALUE.sub(r"\1 ...", next(telling, type(error).__name__)))
 
 
 def is_error(error: BaseException) -> bool:
