@@ -409,7 +409,7 @@ class Promises:
                 _keep("P1", gone or key not in published, key, "is published, and {} was read before it", op)
             fits = life.fits(op) and key in cancelled
             taken |= {key} if fits else set()
-            forgotten = times[max(batch, *self.lives.rebuilt, 0)] >= life.known_until
+            forgotten = max(times[: max(batch, *self.lives.rebuilt, 0) + 1]) >= life.known_until
             waits = self._timers(max(batch, life.taken), last) < 1 + bool(self.lives.rebuilt)
             known = batch > last or forgotten or waits or batch in self.world.reconcile.void
             _keep("P0", known or fits or told is not None, key, "{} is lost", op)
