@@ -38,6 +38,7 @@ BENCHES = (
     "gateway",
     "gateway_start",
     "sdk",
+    "rocketmq",
     "sdk_failover",
     "sdk_latency",
     "sync",

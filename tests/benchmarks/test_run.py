@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks import catch_up, gateway, gateway_start, run, sdk
+from benchmarks import catch_up, gateway, gateway_start, rocketmq, run, sdk
 from benchmarks.load import Load
 from benchmarks.processes import Lakehouse, settings
 from benchmarks.proof import prove
@@ -111,6 +111,21 @@ def test_sdk_gives_its_figures(
     found = lines(capsys)
     assert set(found) == {"sdk_4_threads", "sdk_4_tasks", "sdk_4_threads_table"}
     assert all(line["value"] > 0 and line["p99_ms"] >= line["p50_ms"] > 0 for line in found.values())
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_rocketmqs_client_gives_its_figures(
+    java: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SCALE", "0.001")
+    assert java[-1] == rocketmq.class_path()
+    monkeypatch.setattr(rocketmq, "ROUNDS", 1)
+    monkeypatch.setattr(rocketmq, "THREADS", (4,))
+    rocketmq.bench(str(tmp_path))
+    found = lines(capsys)
+    assert set(found) == {"rocketmq_4_threads", "rocketmq_next_client_asked"}
+    assert all(line["value"] > 0 for line in found.values())
 
 
 def test_longest_gap_is_that_after_the_kill() -> None:
