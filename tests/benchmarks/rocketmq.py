@@ -105,7 +105,7 @@ def _program(root: str, endpoint: str, *arguments: str) -> Iterator[subprocess.P
     # The client writes its log into its home.
     java = [compiling_java(), f"-Duser.home={root}", "-cp", class_path(), os.fspath(PROGRAM)]
     command = [*java, endpoint, TOPIC, str(BODY_BYTES), *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as program:  # noqa: S603
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as program:
         try:
             yield program
         finally:
