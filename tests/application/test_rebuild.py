@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from checkback.application import rebuild as module
 from checkback.application.queries import reconcile
@@ -41,7 +42,7 @@ from support.ended import assert_ended
 from support.lines import land_lines
 from support.rows import records_of, rows_of
 from support.scripted import made
-from support.stories import DECIDED, Transaction, batch, write
+from support.stories import DECIDED, Transaction, batch, checkpoint, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -286,6 +287,46 @@ def test_messages_whose_bodies_retention_has_removed(spark: SparkSession, tmp_pa
     assert published() == [(2, 1024)]
     assert rebuild(spark, settings, print, Deleted.LEAVE_OUT) is not None
     assert published() == [(2, 1024)]
+
+
+@pytest.mark.parametrize("restored", [["half"], ["half", "op"], ["decisions"]])
+def test_what_ended_long_ago_is_not_taken_for_pending(spark: SparkSession, tmp_path: Path, restored: list[str]) -> None:
+    """Somebody takes a table back to before retention removed rows: messages would be published again."""
+    retention = {"history": "60d" if restored == ["decisions"] else "30d", "topics": "20d"}
+    settings = Settings.model_validate({"storage": {"root": str(tmp_path)}, "retention": retention})
+    tables, now = Tables.of(settings.storage), time_of(now_ms())
+    rows = []
+    for offset, days in enumerate((45.0, 44.0, 0.5)):
+        t = Transaction(0, offset, now - timedelta(days=days))
+        at = t.born + timedelta(minutes=30)
+        rows.append(
+            [
+                t.half(),
+                t.op(),
+                t.published(published_at=at, batch_id=offset),
+                t.decision(decided_at=at, batch_id=offset),
+            ]
+        )
+        rows[-1].append(batch(offset, at, committed=1))
+    tables.create(spark, *SCHEMAS)
+    before = {name: DeltaTable(tables.location(name)).version() for name in restored}
+    for each in rows:
+        write(spark, tables, each)
+        before |= {} if restored == ["decisions"] else {name: tables.log(name).version() for name in restored}
+    checkpoint(tmp_path, batch_id=2, done=at)
+    maintained(settings)
+    versions = {name: tables.log(name).version() for name in restored}
+    for name, version in before.items():
+        DeltaTable(tables.location(name)).restore(version)
+    shutil.rmtree(tmp_path / "_checkpoints")
+    with pytest.raises(StateError, match=r"2 half messages have no decision.*'tx-0-[01]'.*one backup.*--publish-again"):
+        rebuild(spark, settings, print)
+    assert len(rows_of(tables.root, "topics/a", "half_queue_offset")) == 1
+    for name, version in versions.items():
+        DeltaTable(tables.location(name)).restore(version)
+    assert rebuild(spark, settings, print) is not None
+    assert len(rows_of(tables.root, "topics/a", "half_queue_offset")) == 1
+    assert Answers(settings).pending().num_rows == 0
 
 
 def test_topic_copied_or_moved_beside_itself_is_a_strangers(

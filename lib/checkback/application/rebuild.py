@@ -23,6 +23,7 @@ from checkback.reconcile.checkpoint_owner import NAME, REBUILDING, WRITTEN, clai
 from checkback.reconcile.checkpointed_rules import batch_rules, in_force, keep, rules_of
 from checkback.reconcile.lost_checkpoint import interrupted_batch
 from checkback.reconcile.lost_checkpoint.batch_recovery import Deleted, finish
+from checkback.reconcile.lost_checkpoint.lost_decisions import refuse_lost
 from checkback.reconcile.publish.batch_row import TABLE as BATCHES
 from checkback.reconcile.publish.batch_row import batch_row, read_ranges
 from checkback.reconcile.publish.check_counts import CHECKED, checks_so_far
@@ -87,8 +88,9 @@ def rebuild(
 
     ``tell`` is called with a line before each step. ``deleted``: what to do with messages deleted from their tables.
     Raises FencedError if another process works on the tables, StateError if there are deleted messages and ``deleted``
-    is REFUSE, StorageError, CheckbackError if the query fails, SettingsError if there is none of the tables, or with
-    Spark Connect if the checkpoint is in an object store.
+    is REFUSE, or what has ended is there without its decision (`lost_decisions`) and it is not PUBLISH_AGAIN,
+    StorageError, CheckbackError if the query fails, SettingsError if there is none of the tables, or with Spark Connect
+    if the checkpoint is in an object store.
     """
     tables = Tables.of(settings.storage)
     if is_registered(tables.checkpoint(NAME)):  # Spark refuses S3A's folder markers, which Hadoop's client removes
@@ -152,6 +154,8 @@ def _rebuild(
     tell("finishing what a batch has left half done")
     interrupted = interrupted_batch.find(spark, tables)
     finished = finish(spark, tables, interrupted, deleted, changing)
+    if deleted is not Deleted.PUBLISH_AGAIN:
+        refuse_lost(spark, tables, tables.topics(spark))
     _conclude(spark, tables, interrupted, changing)
     tell("restoring the segments from the tables")
     versions = {name: _first_unread(spark, tables, name) for name in SOURCES[NAME]}
