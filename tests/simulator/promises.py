@@ -13,7 +13,7 @@ none that has ended is refused.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -394,8 +394,10 @@ class Promises:
         if not self.lives.applied(last):
             return
         times = [planned.time for planned in self.world.reconcile.offsets]
-        rejected = {row.row._replace(store=0, born=0): row.reason for row in self.world.tables.landed["rejected"]}
-        given_up = Reason.TOO_MANY.name, Reason.NO_HALF.name
+        rejected: dict[Op, set[str]] = defaultdict(set)
+        for row in self.world.tables.landed["rejected"]:
+            rejected[row.row._replace(store=0, born=0)].add(row.reason)
+        given_up = {Reason.TOO_MANY.name, Reason.NO_HALF.name}
         published = _by_key(self.world.tables.landed["topics"])
         taken = set()
         for batch, op in self.lives.cancels:
@@ -403,16 +405,15 @@ class Promises:
             life = self.lives.by_key.get(key)
             if life is None:
                 continue
-            told = rejected.get(op._replace(store=0, born=0))
+            told = rejected[op._replace(store=0, born=0)]
             if life.fits(op) and batch <= life.taken and life.half.committed and life.half.delay:
-                gone = told in given_up
-                _keep("P1", gone or key not in published, key, "is published, and {} was read before it", op)
+                _keep("P1", bool(told & given_up) or key not in published, key, "is published, and {} was read before it", op)
             fits = life.fits(op) and key in cancelled
             taken |= {key} if fits else set()
             forgotten = max(times[: max(batch, *self.lives.rebuilt, 0) + 1]) >= life.known_until
             waits = self._timers(max(batch, life.taken), last) < 1 + bool(self.lives.rebuilt)
             known = batch > last or forgotten or waits or batch in self.world.reconcile.void
-            _keep("P0", known or fits or told is not None, key, "{} is lost", op)
+            _keep("P0", known or fits or bool(told), key, "{} is lost", op)
         for key in cancelled:
             _keep("P3", key in taken, key, "is cancelled, and nobody wanted it")
 
