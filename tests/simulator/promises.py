@@ -407,7 +407,13 @@ class Promises:
                 continue
             told = rejected[op._replace(store=0, born=0)]
             if life.fits(op) and batch <= life.taken and life.half.committed and life.half.delay:
-                _keep("P1", bool(told & given_up) or key not in published, key, "is published, and {} was read before it", op)
+                _keep(
+                    "P1",
+                    bool(told & given_up) or key not in published,
+                    key,
+                    "is published, and {} was read before it",
+                    op,
+                )
             fits = life.fits(op) and key in cancelled
             taken |= {key} if fits else set()
             forgotten = max(times[: max(batch, *self.lives.rebuilt, 0) + 1]) >= life.known_until

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -10,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
+from checkback.cli import main
 from checkback.gateway.rocketmq.codes import Code, MessageType
 from checkback.gateway.rocketmq.interface import SERVICE, message, parser, serialized
-from gateway.process import PATIENCE_S, Gateway, rows
+from gateway.process import PATIENCE_S, Gateway, rows, table
 from gateway.rocketmq.calls import TOPIC, msg
 from gateway.rocketmq.test_python_client import free_port
 
@@ -25,16 +28,19 @@ KILLS, CLIENTS = 3, 4
 
 
 class Sender(threading.Thread):
-    """Sends half messages one by one, each until it is acknowledged, and ends each likewise; some are rolled back."""
+    """Sends half messages one by one, each until it is acknowledged, and ends each likewise; some are rolled back.
 
-    def __init__(self, port: int, number: int, stop: threading.Event) -> None:
+    ``ports``: of the gateway that takes its half messages, and of that which ends them.
+    """
+
+    def __init__(self, ports: tuple[int, int], number: int, stop: threading.Event) -> None:
         super().__init__()
-        self.port, self.number, self.stop = port, number, stop
+        self.ports, self.number, self.stop = ports, number, stop
         self.ended: dict[str, str] = {}
         self.again = 0
 
     def run(self) -> None:
-        with grpc.insecure_channel(f"127.0.0.1:{self.port}", [("grpc.max_reconnect_backoff_ms", 100)]) as channel:
+        with _channel(self.ports[0]) as channel, _channel(self.ports[1]) as ending:
             count = 0
             while not self.stop.is_set():
                 count += 1
@@ -45,7 +51,7 @@ class Sender(threading.Thread):
                 resolution = 2 if count % 5 == 0 else 1
                 named = {"topic": message("Resource", name=TOPIC), "transaction_id": sent.entries[0].transaction_id}
                 end = message("EndTransactionRequest", resolution=resolution, **named)
-                self.until_ok(channel, "EndTransaction", end, "AnyResponse")
+                self.until_ok(ending, "EndTransaction", end, "AnyResponse")
                 self.ended[message_id] = ("COMMIT", "ROLLBACK")[resolution - 1]
 
     def until_ok(self, channel: Any, method: str, request: Any, kind: str) -> Any:
@@ -64,10 +70,14 @@ class Sender(threading.Thread):
         raise AssertionError(f"{method} is not acknowledged: {response.status}")
 
 
+def _channel(port: int) -> Any:
+    return grpc.insecure_channel(f"127.0.0.1:{port}", [("grpc.max_reconnect_backoff_ms", 100)])
+
+
 def test_acknowledged_is_stored_once(tmp_path: Path) -> None:
     """Half messages and ends are sent again under their ids when an answer was lost."""
     port, http, stop = free_port(), free_port(), threading.Event()
-    senders = [Sender(port, number, stop) for number in range(CLIENTS)]
+    senders = [Sender((port, port), number, stop) for number in range(CLIENTS)]
     settings = f"gateway.rocketmq.plain_port={port}"
     gateway = Gateway(tmp_path, settings, port=http)
     for sender in senders:
@@ -89,3 +99,35 @@ def test_acknowledged_is_stored_once(tmp_path: Path) -> None:
     ops = [(halves[row["queue_id"], row["queue_offset"]], row["state"]) for row in rows(tmp_path, "op")]
     assert Counter(ops) == Counter(ended.items())
     assert sum(sender.again for sender in senders) > 0
+
+
+def test_transactions_of_two_gateways_are_published_once(tmp_path: Path) -> None:
+    """One takes the half message, the other one ends it, and both are killed."""
+    ports, stop = [free_port(), free_port()], threading.Event()
+    senders = [Sender((ports[number % 2], ports[(number + 1) % 2]), number, stop) for number in range(CLIENTS)]
+
+    def started(number: int) -> Gateway:
+        own = {"queues": f"[{number}]", "journal": tmp_path / f"journal-{number}", "rocketmq.plain_port": ports[number]}
+        return Gateway(tmp_path, *(f"gateway.{name}={value}" for name, value in own.items()))
+
+    gateways = [started(number) for number in range(2)]
+    for sender in senders:
+        sender.start()
+    for kill in range(KILLS + 1):
+        seen = sum(len(sender.ended) for sender in senders)
+        while sum(len(sender.ended) for sender in senders) < seen + 50:
+            stop.wait(0.01)
+        gateways[kill % 2].kill()
+        gateways[kill % 2] = started(kill % 2)
+    stop.set()
+    for sender in senders:
+        sender.join(2 * PATIENCE_S)
+    for gateway in gateways:
+        with gateway:
+            gateway.stop()
+    told = ["--set", f"storage.root={tmp_path}", "--set", "spark.master=local[2]"]
+    subprocess.run([sys.executable, "-m", "checkback", "reconcile", "--available-now", *told], check=True)
+    ended = {message_id: state for sender in senders for message_id, state in sender.ended.items()}
+    published = Counter(table(tmp_path, f"topics/{TOPIC}").column("transaction_id").to_pylist())
+    assert published == Counter(message_id for message_id, state in ended.items() if state == "COMMIT")
+    assert main(["audit", *told[:2]]) == 0
