@@ -287,6 +287,25 @@ def test_check_goes_to_the_sender_and_its_end_is_the_answer(tmp_path: Path) -> N
     assert [row["state"] for row in rows(tmp_path, "op")] == ["COMMIT"]
 
 
+def test_check_is_answered_by_an_id_of_its_transaction_only(tmp_path: Path) -> None:
+    """Not by one of another group, or of another lake, that names the same place."""
+
+    async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
+        client = Client(channel)
+        async with client.stream(TOPIC) as stream:
+            half = await client.half(message_id="A")
+            reply = asyncio.create_task(server.bridge.reply(check((0, half.offset), "A"), {}))
+            asked = (await stream.check()).transaction_id
+            for group, message_id in (("stock", "A"), (TOPIC, "B")):
+                other = TransactionIds({}).of(Half(0, half.offset, group, message_id), group)
+                for resolution in (COMMIT, 0):
+                    await client.end(other, resolution, group)
+            await client.end(asked, ROLLBACK)
+            assert json.loads((await reply)[1])["state"] == "ROLLBACK"
+
+    with_clients(tmp_path, act)
+
+
 def test_undecided_answer_is_unknown(tmp_path: Path) -> None:
     async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
         client = Client(channel)

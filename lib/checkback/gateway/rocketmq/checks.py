@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from checkback.gateway.rocketmq.transaction_ids import TransactionIds
     from checkback.settings import Producer
 
-    Place = tuple[int, int]
-
 PATH = "/v1/rocketmq/check"
 #: Shares of check.timeout: when `reconcile` gets its answer, in any case; and when a second client is asked.
 _WHOLE, _FIRST = 0.8, 0.4
@@ -73,7 +71,8 @@ class CheckBridge:
         }
         self._needs_secret = any(producer.token is not None for producer in producers.values())
         self._timeout_s = timeout_s
-        self._waiting: dict[Place, list[asyncio.Future[str]]] = {}
+        #: By the whole half message: who makes up a transaction id of his own may know another's place.
+        self._waiting: dict[Half, list[asyncio.Future[str]]] = {}
         self._decoder = msgspec.json.Decoder(Check)
 
     async def reply(self, body: bytes, headers: Mapping[str, str]) -> Reply:
@@ -89,9 +88,9 @@ class CheckBridge:
             more = {**(more or {}), "checkback-delivered": "false"}
         return status, content, kind, more
 
-    def ended(self, place: Place, state: str) -> None:
+    def ended(self, half: Half, state: str) -> None:
         """A client that may has ended the transaction with this state, or said UNKNOWN."""
-        for future in self._waiting.get(place, ()):
+        for future in self._waiting.get(half, ()):
             if not future.done():
                 future.set_result(state)
 
@@ -108,15 +107,15 @@ class CheckBridge:
         return None
 
     async def _ask(self, check: Check) -> dict[str, Any] | Problem:
-        place = check.half.place
+        half = check.half
         future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(place, []).append(future)
+        self._waiting.setdefault(half, []).append(future)
         try:
             state = await self._asked(check, future)
         finally:
-            self._waiting[place].remove(future)
-            if not self._waiting[place]:
-                del self._waiting[place]
+            self._waiting[half].remove(future)
+            if not self._waiting[half]:
+                del self._waiting[half]
         if isinstance(state, Problem):
             return state
         named = {"queue_id": check.queue_id, "queue_offset": check.queue_offset}

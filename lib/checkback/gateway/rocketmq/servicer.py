@@ -231,11 +231,11 @@ class MessagingService:
             raise RefusedError(*refusal_of(refused))
         state = STATE_OF.get(request.resolution)
         if state is None:
-            self._bridge.ended(half.place, "UNKNOWN")
+            self._bridge.ended(half, "UNKNOWN")
             return answered()
         answer = await self._ended(half, state, caller)
         # Also if it was refused: the check's answer is what the client says, and the first op stands.
-        self._bridge.ended(half.place, state)
+        self._bridge.ended(half, state)
         if isinstance(answer, Problem):
             raise RefusedError(*refusal_of(answer))
         return answered()
