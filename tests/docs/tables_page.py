@@ -129,8 +129,8 @@ ABOUT = {
         "with the retry's batch_id; the row stays, and this table's log records the retry "
         "([runbook.md](runbook.md#checkbackunpublished)).",
         "`reconcile`, `rebuild`",
-        "published rows may be deleted once the batch that published them is complete. Deleting others loses messages "
-        "(`commit_not_published`) until a `rebuild`.",
+        "retention and the audit no longer know that a message was published late (`published_in_other_batch`): leave "
+        "them to `retention.history`. Deleting those that wait loses messages (`commit_not_published`) until a `rebuild`.",
     ),
     "batches": _About(
         "a completed batch of `reconcile`, committed last: if the row exists, so do all other rows of the batch, which "

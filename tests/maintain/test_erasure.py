@@ -335,6 +335,25 @@ def test_rejected_input_is_erased_of_which_not_all_is_known(tmp_path: Path) -> N
     assert Counter(row["raw"] for row in rows_of(tmp_path, "rejected")) == {None: 4, raws[-1]: 1}
 
 
+def test_where_finds_rejected_messages_however_they_came(tmp_path: Path) -> None:
+    """After a byte order mark or a schema registry's header, several on a line, without a group; or by their offset."""
+    t, place = Transaction(0, 0, DONE - timedelta(hours=9)), "repeated (queue_id, queue_offset) 0/{}"
+    sent: dict[str, Any] = {"properties": [("customer", "17")]}
+    row = {"source": "half", "file": "f", "rejected_at": DONE}
+    one = json.dumps({"producer_group": "orders", "properties": {"customer": "17"}})
+    mine = ["\ufeff" + one, "\0\0\0\0{" + one, f"[{{}}, {one}]", one.replace("producer_group", "group")]
+    others = [one.replace("orders", "pay"), one.replace('"17"', '"171"'), "[1, {}]"]
+    rejected = [row | {"raw": raw, "reason": "why"} for raw in mine + others]
+    rejected += [row | {"raw": "no JSON", "reason": place.format(offset)} for offset in range(2)]
+    found, done = in_batches([t.half(**sent), t.op(), t.decision(), t.published(**sent)])
+    write(None, Tables.of(settings_of(tmp_path).storage), [*found, *(("rejected", each) for each in rejected)])
+    checkpoint(tmp_path, batch_id=done)
+    erased(tmp_path, Selection.of(None, None, "orders", "properties.customer = '17'"))
+    assert Counter(each["raw"] for each in rows_of(tmp_path, "rejected")) == {None: 5, "no JSON": 1} | dict.fromkeys(
+        others, 1
+    )
+
+
 def test_reasons_that_quote_what_is_erased_go_with_it(tmp_path: Path) -> None:
     """But not those that only name an offset, by which retention knows of what the row is."""
     t, repeated = Transaction(0, 0, DONE - timedelta(hours=9)), "repeated (queue_id, queue_offset) 0/0"

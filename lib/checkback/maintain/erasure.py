@@ -198,14 +198,14 @@ class Erasure:
     def _masks(self, name: str, messages: pa.Table) -> Iterator[tuple[DataFile, Mask]]:
         """The files of a table with rows to erase, and which rows these are."""
         if name == "rejected":
-            columns: Sequence[str] = ("source", "file", "raw", "erased_at")
+            columns: Sequence[str] = ("source", "file", "raw", "reason", "erased_at")
         else:
             columns = (*place_of(name), *WHO[2:], "erased_at")
 
         def mask(file: DataFile) -> tuple[DataFile, Mask]:
             rows = valid_texts(rows_of(file.path, name, columns))
             if name == "rejected":
-                return file, self.selection.mask_rejected(rows)
+                return file, self.selection.mask_rejected(rows, messages)
             return file, keyed(rows.rename_columns([*WHO, "erased_at"]), messages)
 
         within = None if name == "rejected" else {columns[1]: _span(messages)}

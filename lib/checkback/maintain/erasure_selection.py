@@ -16,11 +16,11 @@ from checkback.errors import SettingsError
 from checkback.filter import MessageSelector
 from checkback.messages.half import FIRST_PLACE, RESUMED_FROM, parse_place
 from checkback.messages.limits import RAW_MAX
-from checkback.reconcile.ended_transactions import REPEATED
+from checkback.reconcile.ended_transactions import REPEATED, repeated
 from checkback.storage.schemas import CONTENT, arrow_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from numpy.typing import NDArray
 
@@ -38,6 +38,8 @@ _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 _DEEPEST = 6
 #: stands for bytes that are not UTF-8
 _NO_TEXT, _LONGEST_CHARACTER = "\ufffd", 4
+#: so near to its beginning an input's JSON begins
+_HEADER = 16
 _CONTROLS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _QUOTED_OR_PREFIX = re.compile(r"'(?:[^']|'')*'|\bproperties\s*\.\s*")
 _QUOTED_OR_PARENTHESIS = re.compile(r"'(?:[^']|'')*'|[()]")
@@ -85,28 +87,40 @@ class Selection:
             found = pc.and_(found, self.where.mask(rows))
         return _mask(found)
 
-    def mask_rejected(self, rows: pa.Table) -> Mask:
-        """Which rows of `rejected` have, or may have, what is selected. ``rows``: source, file, raw, erased_at.
+    def mask_rejected(self, rows: pa.Table, messages: pa.Table) -> Mask:
+        """Which rows of `rejected` have, or may have, what is selected. ``rows``: source, file, raw, reason, erased_at.
 
         Inputs may have any form: those that have the key or the transaction id anywhere, as a word, whoever's they are,
-        also with escapes of JSON, or in another encoding than UTF-8; and all of which only the first part is known. Not
-        those of ops of the tables, which have no content: without them a rebuild takes
-        what was rejected again.
+        also with escapes of JSON, or in another encoding than UTF-8; and all of which only the first part is known; and
+        those at the offset of one of these ``messages`` (WHO). Not ops of the tables, which have no content: without
+        them a rebuild takes what was rejected again.
         """
+        there = _mask(pc.is_null(rows.column("erased_at")))
+        again = repeated(rows).append_column("row", pa.array(np.arange(rows.num_rows)))
+        places = list(WHO[:2])
+        again = again.join(messages.group_by(places).aggregate([]), places, join_type="left semi")
+        found = self._mask_texts(rows)
+        found[again.column("row").to_numpy()] = True
+        return np.logical_and(found, there)
+
+    def _mask_texts(self, rows: pa.Table) -> Mask:
+        """Which rows of `rejected` have, or may have, what is selected, by their texts."""
         texts = [text or "" for text in rows.column("raw").to_pylist()]
         of_table = pc.and_(pc.equal(pc.fill_null(rows.column("source"), _NONE), "op"), pc.is_null(rows.column("file")))
-        there = _mask(pc.and_not(pc.is_null(rows.column("erased_at")), of_table))
         word = self.key or self.transaction
         if word is not None:
             letters = (re.escape(each) if each.isascii() else f"(?:{re.escape(each)}|{_NO_TEXT}+)" for each in word)
             pattern = re.compile(rf"(?<![\w-]){''.join(letters)}(?![\w-])")
             found: Mask = np.array([_may_have(text, pattern) for text in texts], bool)
-            return np.logical_and(found, there)
-        messages = [_message(text) for text in texts]
+            return found & ~_mask(of_table)
+        parsed = [(place, message) for place, text in enumerate(texts) for message in _messages(text)]
+        for _, message in parsed:
+            message["producer_group"] = message["producer_group"] or self.group  # maybe that is why it was rejected
         schema = pa.schema([arrow_schema("half").field(name) for name in SELECTED_BY])
-        parsed = pa.Table.from_pylist([message or {} for message in messages], schema)
-        parsed = parsed.set_column(SELECTED_BY.index("erased_at"), "erased_at", rows.column("erased_at"))
-        return self.mask(parsed)
+        selected = self.mask(pa.Table.from_pylist([message for _, message in parsed], schema))
+        found = np.zeros(rows.num_rows, bool)
+        found[[place for (place, _), mine in zip(parsed, selected, strict=True) if mine]] = True
+        return found
 
 
 def _balanced(text: str) -> bool:
@@ -142,14 +156,21 @@ def _unescaped(escape: re.Match[str]) -> str:
     return chr(int(escape[1], 16)) if escape[1] else _CONTROLS.get(escape[2], escape[2])
 
 
-def _message(text: str) -> dict[str, Any] | None:
-    """The fields of a half message by which it is selected; None = it is no JSON object."""
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(found, dict):
-        return None
+def _messages(text: str) -> list[dict[str, Any]]:
+    """The messages of an input by the fields by which they are selected; none if it is not JSON.
+
+    Before it there may be a byte order mark, or the header of a schema registry.
+    """
+    for start in (place for place, letter in enumerate(text[:_HEADER]) if letter in "{["):
+        try:
+            found = json.loads(text[start:])
+        except (ValueError, RecursionError):
+            continue
+        return [_message(each) for each in (found if isinstance(found, list) else [found]) if isinstance(each, dict)]
+    return []
+
+
+def _message(found: Mapping[str, Any]) -> dict[str, Any]:
     properties = found.get("properties")
     pairs = {str(name): str(value) for name, value in properties.items()} if isinstance(properties, dict) else {}
     texts = {name: _text(found.get(name)) for name in SELECTED_BY[:4]}
