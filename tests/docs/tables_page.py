@@ -130,7 +130,8 @@ ABOUT = {
         "([runbook.md](runbook.md#checkbackunpublished)).",
         "`reconcile`, `rebuild`",
         "retention and the audit no longer know that a message was published late (`published_in_other_batch`): leave "
-        "them to `retention.history`. Deleting those that wait loses messages (`commit_not_published`) until a `rebuild`.",
+        "them to `retention.history`. Deleting those that wait loses messages (`commit_not_published`) until a "
+        "`rebuild`.",
     ),
     "batches": _About(
         "a completed batch of `reconcile`, committed last: if the row exists, so do all other rows of the batch, which "
