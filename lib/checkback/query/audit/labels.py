@@ -17,6 +17,7 @@ from checkback.query.audit.facts import WHO, facts
 from checkback.query.audit.ordinary import sort_out, sources
 from checkback.query.audit.promises import FINDINGS
 from checkback.query.engines.question import Question
+from checkback.query.restored_half import restored_half
 from checkback.query.versions.batches import epochs
 from checkback.reconcile.segment import CHECKS_AT_LEAST
 from checkback.storage.checkpoints.checkpoint import Batch
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _ORDER = "queue_id, queue_offset, labels"
 _USUAL = "SELECT labels, queue_id, queue_offset, born FROM {ordinary}"
+_LABELLED = "SELECT '{}' AS labels, queue_id, queue_offset, CAST(NULL AS BIGINT) AS born FROM {{{}}}"
 #: as `WHO`, for a fifth of the time
 _QUICK = "hash64(coalesce(producer_group, ''), coalesce(transaction_id, ''))"
 #: rows whose hashes are in memory at a time, two of 8 bytes each
@@ -70,11 +72,17 @@ def labelled(
     def judged_by() -> RulesInForce:
         return _in_force(accounted)
 
+    def behind_horizon() -> Iterator[dict[str, Any]]:
+        if fixed.since is not None:
+            back = engine.keep("back", restored_half(engine))
+            yield from ask(everything, form(Question(_LABELLED.format("half_back", "back"), _ORDER)), back=back)
+
     if whole:
         looked_at = form(_of_facts(fixed, judged_by(), figures=figures))
         for part in fixed.parts():
             yield from ask(part, looked_at, **horizons)
         yield from ask(everything, form(_repeated(fixed, settings)))
+        yield from behind_horizon()
         return
     published = 0
     for part, found in _sorted_out(fixed):
@@ -88,6 +96,7 @@ def labelled(
     twice = _several_times(fixed, published)
     sql = f"{_QUICK} IN (SELECT quick FROM {{twice}})" if twice.num_rows else "FALSE"
     yield from ask(everything, form(_repeated(fixed, settings, sql)), twice=engine.keep("twice", twice))
+    yield from behind_horizon()
 
 
 def _sorted_out(fixed: FixedTables) -> Iterator[tuple[FixedTables, Sorted]]:

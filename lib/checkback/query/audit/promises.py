@@ -54,6 +54,7 @@ _MEANINGS: dict[str, dict[str, str]] = {
     "P1": {
         "half_rows_removed": "has taken rows out of `half` (RESTORE does): lost",
         "op_rows_removed": "has taken rows out of `op` (RESTORE does): lost",
+        "half_back": "pending, but it had ended, and retention had removed it: RESTORE has taken `half` back",
         "decision_without_half": "decided, but there is no half message",
         "decided_before_landing": "decided by a batch long before its half message landed",
         "commit_not_published": "decided COMMIT, but in no topic, nor outstanding in `unpublished`: lost",

@@ -22,7 +22,7 @@ from checkback.storage.log.delta_errors import commit_unreadable
 from checkback.storage.schemas import properties_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -86,10 +86,14 @@ class SeenCommits:
 
 @dataclass(frozen=True)
 class _Commit:
-    """A commit file: its hash, and whether it removes rows. Rewritten files (dataChange false) remove none."""
+    """A commit file: its hash, and whether it removes rows. Rewritten files (dataChange false) remove none.
+
+    ``restores``: whether it is a RESTORE, which may also bring rows back that retention has removed.
+    """
 
     hash: str
     removes: bool
+    restores: bool
 
 
 class _Commits:
@@ -111,11 +115,13 @@ class _Commits:
         commit = self._found[name, version]
         return None if commit is None else commit.hash
 
-    def removing(self, name: str, versions: Collection[int]) -> list[int]:
-        """Those of these versions that remove rows, in order. Raises StorageError."""
+    def found(self, name: str, versions: Collection[int]) -> Iterator[tuple[int, _Commit]]:
+        """Those of these versions that the log has, in order. Raises StorageError."""
         self.read([(name, version) for version in versions])
-        commits = ((version, self._found[name, version]) for version in sorted(versions))
-        return [version for version, commit in commits if commit is not None and commit.removes]
+        for version in sorted(versions):
+            commit = self._found[name, version]
+            if commit is not None:
+                yield version, commit
 
     def place(self, name: str) -> str | None:
         """A table's folder or URI; None if only Spark can read its log."""
@@ -129,7 +135,7 @@ class _Commits:
         try:
             with reading(file, commit_unreadable, but=(FileNotFoundError,)):
                 content = table_files.read(file)
-                return _Commit(hashlib.sha256(content).hexdigest(), _removes(content))
+                return _Commit(hashlib.sha256(content).hexdigest(), _removes(content), _restores(content))
         except FileNotFoundError:
             return None
 
@@ -147,7 +153,7 @@ def removals(tables: Tables, name: str, versions: Collection[int]) -> list[int]:
 
     The table's log must be readable without Spark. Raises StorageError.
     """
-    return _Commits(tables).removing(name, versions)
+    return [version for version, commit in _Commits(tables).found(name, versions) if commit.removes]
 
 
 def _noted(spark: SparkSession | None, tables: Tables, query: str) -> Kept:
@@ -178,12 +184,19 @@ def _lost(
         if "delta.appendOnly" not in properties_of(name):  # rows of such a table may be deleted (docs/tables.md)
             continue
         later = versions(place, version + 1) if upto is None else range(version + 1, upto.get(name, version) + 1)
-        removing = commits.removing(name, later)
-        if removing:
-            return (
-                f"version {removing[0]} of the table {name} has taken rows out of it (RESTORE does, append-only or not)"
-            )
+        for number, one in commits.found(name, later):
+            if one.removes:
+                return (
+                    f"version {number} of the table {name} has taken rows out of it (RESTORE does, append-only or not)"
+                )
+            if one.restores:
+                return f"version {number} of the table {name} is a RESTORE, which may bring removed rows back"
     return None
+
+
+def _restores(commit: bytes) -> bool:
+    lines = (line for line in commit.split(b"\n") if line.startswith(b'{"commitInfo"'))
+    return any(json.loads(line)["commitInfo"].get("operation") == "RESTORE" for line in lines)
 
 
 def _removes(commit: bytes) -> bool:
