@@ -601,6 +601,20 @@ def test_long_rejected_lines_are_in_memory_one_file_after_another(tmp_path: Path
     assert (pool.max_memory() or 0) < 8_000_000
 
 
+@pytest.mark.parametrize("command", [["tx", "decisions"], ["outages"], ["what-if"]])
+def test_part_of_what_is_asked_for_is_said_to_be_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    lake(tmp_path, 2, 60)
+    maintained(settings_of(tmp_path), ms(DONE))
+    asked = [*command, "--set", f"storage.root={tmp_path}", "-o", "json", "--since"]
+    said = "what ended before 2025-12-03T00:00:00.000Z was removed by retention"
+    assert main([*asked, "2025-11-01T00:00"]) == 0
+    assert said in capsys.readouterr().err
+    assert main([*asked, "2025-12-10T00:00"]) == 0
+    assert said not in capsys.readouterr().err
+
+
 def test_half_from_before_a_run_is_refused(tmp_path: Path) -> None:
     """Restored alone, it would make pending what ended long ago."""
     rows: list[Row] = []

@@ -75,6 +75,16 @@ def say(line: str) -> None:
     print(f"checkback: {printable(line)}", file=sys.stderr, flush=True)
 
 
+def tell_horizon(horizon: int | None, since: str | None) -> None:
+    """Say so if retention has removed part of what is asked for; ``horizon``: of the history (ms), if any."""
+    from checkback.query.versions.as_of import parse_as_of
+    from checkback.storage.timestamps import iso, ms_of
+
+    begin = parse_as_of(since, name="--since")
+    if horizon is not None and begin is not None and ms_of(begin) < horizon:
+        say(f"what ended before {iso(horizon)} was removed by retention: of that only some is left")
+
+
 def nothing(
     answers: Answers, subject: str, verb: str, as_of: str | None, group: str | None, **asked: str | None
 ) -> str:

@@ -14,7 +14,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from checkback.commands.answering import answering, nothing, print_answer, say
+from checkback.commands.answering import answering, nothing, print_answer, say, tell_horizon
 from checkback.commands.options import ANSWERS, Answer, AsOf, OfGroup, Output, Since, app, command
 from checkback.commands.printing import columns, console, print_lines, table_of
 from checkback.errors import CheckbackError, SettingsError, printable
@@ -55,6 +55,7 @@ COLUMNS = columns(
 def outages(options: Answer, since: Since = None, group: OfGroup = None, as_of: AsOf = None) -> None:
     """List when producer groups did not answer their checks, or only UNKNOWN, the last first; also what is over."""
     with answering(options.settings(), "outages") as answers:
+        tell_horizon(answers.horizon(), since)
         rows = answers.outages(as_of, since=since, group=group)
         none = "" if rows.num_rows else nothing(answers, "No outage", "is known", as_of, group, since=since)
     print_answer(rows, options.output, COLUMNS, SHOWN, none)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from checkback.commands.answering import answering, nothing, print_answer, with_keys
+from checkback.commands.answering import answering, nothing, print_answer, tell_horizon, with_keys
 from checkback.commands.options import SINCE, Answer, AsOf, OfGroup, OfTopic, Since, command, tx
 from checkback.commands.printing import columns, print_lines, shown
 from checkback.errors import SettingsError
@@ -177,6 +177,7 @@ def decisions(
     from checkback.query.status.screen import STATES
 
     with answering(options.settings(), "tx-decisions") as answers:
+        tell_horizon(answers.horizon(), since)
         rows = answers.decisions(as_of, since=since, every=parse_duration(every), group=group)
         none = "" if rows.num_rows else nothing(answers, "Nothing", "was decided", as_of, group, since=since)
     shape = columns(from_="minute", group="producer_group", **{state: state for state in STATES})

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from checkback.commands.answering import tell_horizon
 from checkback.commands.options import ANSWERS, Answer, Output, app, command
 from checkback.commands.printing import console, print_line, print_table
 from checkback.spark.session import running_session
@@ -27,6 +28,7 @@ def what_if(
     """Show about what would have been otherwise under the rules given by --set, as transaction.timeout=30s."""
     loaded = options.load_for_tables()
     from checkback.query.versions.as_of import parse_as_of
+    from checkback.storage.horizon import horizon
     from checkback.what_if import report
     from checkback.what_if.replayed_tables import changes_of, replay
 
@@ -36,10 +38,13 @@ def what_if(
         if options.output is Output.JSON:
             _print_json({"transaction": report.change_as_json(change)})
 
-    if Tables.of(loaded.settings.storage).readable:
+    tables = Tables.of(loaded.settings.storage)
+    if tables.readable:
+        tell_horizon(horizon(None, tables), since)
         found = replay(loaded.settings, changes, begin, tell)
     else:
         with running_session(loaded.settings, "checkback-what-if") as spark:
+            tell_horizon(horizon(spark, tables), since)
             found = replay(loaded.settings, changes, begin, tell, spark)
     if options.output is Output.JSON:
         _print_json({"what_if": report.as_json(found)})
