@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,6 +135,48 @@ def test_messages_of_two_clients_with_one_id(tmp_path: Path) -> None:
 
     with_clients(tmp_path, act)
     assert [row["state"] for row in rows(tmp_path, "op")] == ["COMMIT", "ROLLBACK"]
+
+
+def test_messages_that_are_refused_push_out_no_sender(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams_, "SENDERS_MAX", 3)
+
+    async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
+        one, two = Client(channel, "one"), Client(channel, "two")
+        await one.half(message_id="A")
+        for _ in range(5):
+            far = msg(kind=MessageType.DELAY, delivery_timestamp=at(now_ms() + 10**12))
+            assert (await two.send(far)).status.code == Code.ILLEGAL_DELIVERY_TIME
+        assert (await two.half(message_id="A")).offset == 1
+
+    with_clients(tmp_path, act)
+
+
+def test_call_that_is_given_up_leaves_the_same_message_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients send a message again when their deadline is over: the first call's answer is the second one's, too."""
+
+    async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
+        client, begun, go_on = Client(channel), threading.Event(), threading.Event()
+        write = service.halves.write
+
+        def slowly(prepared: Any) -> None:
+            begun.set()
+            assert go_on.wait(PATIENCE_S)
+            write(prepared)
+
+        monkeypatch.setattr(service.halves, "write", slowly)
+        half = msg(kind=MessageType.TRANSACTION, message_id="A")
+        first = asyncio.create_task(client.send(half))
+        await asyncio.to_thread(begun.wait, PATIENCE_S)
+        second = asyncio.create_task(client.send(half))
+        await client.route()  # one connection: what comes before is there then
+        first.cancel()
+        await client.route()
+        go_on.set()
+        assert (await second).entries[0].offset == 0
+
+    with_clients(tmp_path, act)
 
 
 async def landed(root: Path, count: int) -> list[dict[str, Any]]:

@@ -137,5 +137,8 @@ def test_listed_are_those_of_the_tokens_groups() -> None:
 
 def test_sender_of_an_id_is_the_first() -> None:
     streams = Streams(group_of)
-    assert [streams.sent(client_id, "shop", ID) for client_id in ("a", "a", "b")] == [None, None, "a"]
-    assert streams.sent("b", "stock", ID) is None
+    first = ("a", True), ("a", False), ("a", False)
+    assert tuple(streams.sent(client_id, "shop", ID) for client_id in ("a", "a", "b")) == first
+    assert streams.sent("b", "stock", ID) == ("b", True)
+    streams.refused("stock", ID)
+    assert streams.sent("c", "stock", ID) == ("c", True)

@@ -114,7 +114,8 @@ class MessagingService:
             began = time.perf_counter()
             try:
                 caller = self._caller(context)
-                response = await call(await self._request(context), caller)
+                # Shielded: others that sent the same message or op wait for what this call waits for.
+                response = await asyncio.shield(call(await self._request(context), caller))
             except RefusedError as refused:
                 response = message(response_kind, status=status_of(refused.refusal))
             except (asyncio.CancelledError, grpc.aio.UsageError):  # the client has gone
@@ -178,22 +179,27 @@ class MessagingService:
         yield message("AnyResponse", status=status_of(_NOT_SERVED))
 
     async def _send(self, request: Any, caller: Caller) -> Any:
-        halves = [self._own(half, caller) for half in halves_of(request.messages, self._group_of, now_ms())]
+        own = [self._own(half, caller) for half in halves_of(request.messages, self._group_of, now_ms())]
+        halves = [half for half, _ in own]
         answers = await self._service.halves.take(halves, caller.groups)
+        for (half, first), answer in zip(own, answers, strict=True):
+            if first and isinstance(answer, Problem):
+                self._streams.refused(half.producer_group, half.transaction_id)
         entries = [self._entry(half, answer, caller) for half, answer in zip(halves, answers, strict=True)]
         codes = {entry.status.code for entry in entries}
         status = entries[0].status if len(codes) == 1 else status_of(Refusal(Code.MULTIPLE_RESULTS, "see each"))
         return message("SendMessageResponse", status=status, entries=entries)
 
-    def _own(self, half: StoredHalf, caller: Caller) -> StoredHalf:
-        """The message, apart from one that another client has sent under the same message id."""
+    def _own(self, half: StoredHalf, caller: Caller) -> tuple[StoredHalf, bool]:
+        """The message, apart from one that another client has sent under its id; and whether it is the first one."""
         if self._service.tokens.refused(half.producer_group, caller.groups) is not None:
-            return half  # it will be refused
-        if self._streams.sent(caller.client_id, half.producer_group, half.transaction_id) is None:
-            return half
+            return half, False  # it will be refused
+        sender, first = self._streams.sent(caller.client_id, half.producer_group, half.transaction_id)
+        if sender == caller.client_id:
+            return half, first
         renamed = half._replace(transaction_id=apart(half.transaction_id, caller.client_id))
-        self._streams.sent(caller.client_id, renamed.producer_group, renamed.transaction_id)
-        return renamed
+        _, first = self._streams.sent(caller.client_id, renamed.producer_group, renamed.transaction_id)
+        return renamed, first
 
     def _entry(self, half: StoredHalf, answer: Answer, caller: Caller) -> Any:
         if isinstance(answer, Problem):

@@ -121,12 +121,20 @@ class Streams:
         members = self._of_group.setdefault(self._group_of(topic), {})
         members[client_id] = members.get(client_id, 0) + 1
 
-    def sent(self, client_id: str, group: str, transaction_id: str) -> str | None:
-        """The client sends a message under this id. Returns who has sent one under it before; None = nobody."""
-        before = self._senders.setdefault((group, transaction_id), client_id)
+    def sent(self, client_id: str, group: str, transaction_id: str) -> tuple[str, bool]:
+        """The client sends a message under this id. Returns who sent one under it first, and whether that is now.
+
+        Ids state the second: two clients that make the same one send it at about the same time.
+        """
+        known = (group, transaction_id) in self._senders
+        sender = self._senders.setdefault((group, transaction_id), client_id)
         if len(self._senders) > SENDERS_MAX:
             self._senders.popitem(last=False)
-        return None if before == client_id else before
+        return sender, not known
+
+    def refused(self, group: str, transaction_id: str) -> None:
+        """The first message under this id is not taken: who floods the gateway does not push out the senders."""
+        self._senders.pop((group, transaction_id), None)
 
     def to_ask(self, group: str, topic: str, transaction_id: str) -> list[Stream]:
         """The streams to ask about a half message, best first, one of each client.
