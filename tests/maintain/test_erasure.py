@@ -432,6 +432,7 @@ def test_command_shows_then_erases_and_records_without_the_data(
     shown = capsys.readouterr().out
     assert "half" in shown
     assert "Nothing was done" in shown
+    assert "read_stream of yours that has not come to these messages gets them as they were until then" in shown
     assert traces(tmp_path, SECRET)
     assert _run(tmp_path, "--key", SECRET, "--now", "--yes") == 0
     assert "files before are removed." in capsys.readouterr().out

@@ -68,6 +68,8 @@ def _lines(found: Erasable, now: bool, nothing: bool) -> Iterator[str]:
         yield f"ERASE: {found.messages.num_rows} messages lose body, keys, tags and properties. There is no way back."
         files = "are removed now, and time travel with them" if now else "leave the disk after maintain.retention"
         yield f"The files before {files}."
+        behind = "fails" if now else "gets them as they were until then, and fails afterwards"
+        yield f"A read_stream of yours that has not come to these messages {behind}: let it catch up first."
 
 
 def _erased(settings: Settings, erasure: Erasure, signed: OperatorSignature, cancel: bool, now: bool) -> Iterator[Done]:
