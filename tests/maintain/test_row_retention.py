@@ -19,10 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.cli import main
-from checkback.errors import SettingsError, StateError, StorageError
+from checkback.errors import SettingsError, StorageError
 from checkback.maintain.row_retention import RowRetention
 from checkback.query.answers import Answers
-from checkback.query.restored_half import refuse_restored_half
 from checkback.reconcile.records.segment_records import Reason
 from checkback.settings import Settings
 from checkback.storage.checkpoints.seen_commits import SeenCommits, replaced
@@ -638,7 +637,7 @@ def test_half_from_before_a_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_half_restored_beyond_a_removal_is_refused_and_found(tmp_path: Path) -> None:
-    """What had ended would be pending: refused until it is put right. What is owed for as long is no such message."""
+    """What had ended would be pending. What is owed for as long is no such message."""
     rows: list[Row] = []
     for offset, days in enumerate((45, 44, 0)):
         at = DONE - timedelta(days=days)
@@ -661,15 +660,11 @@ def test_half_restored_beyond_a_removal_is_refused_and_found(tmp_path: Path) -> 
     removed = DeltaTable(f"{tmp_path}/half").version()
     SeenCommits(tables, "reconcile", "").keep(None, {"half": removed})
     assert replaced(None, tables, "reconcile") is None
-    refuse_restored_half(None, tables)
     assert not Answers(settings).audit().broken
     DeltaTable(f"{tmp_path}/half").restore(before)
     assert len(rows_of(tmp_path, "half")) == 5
-    with pytest.raises(StateError, match="has 3 half messages again that retention had removed, the first 0/0"):
-        refuse_restored_half(None, Tables.of(settings.storage))
     assert "half is a RESTORE, which may bring removed rows back" in (replaced(None, tables, "reconcile") or "")
     assert figures(Answers(settings).audit())["half_back"] == 3
     assert figures(Answers(settings).audit(since=DONE))["half_back"] == 3
     DeltaTable(f"{tmp_path}/half").restore(removed)
-    refuse_restored_half(None, Tables.of(settings.storage))
     assert "half_back" not in figures(Answers(settings).audit())

@@ -18,7 +18,6 @@ from checkback.observe.counts import PendingCount
 from checkback.observe.listener import listening
 from checkback.observe.observer import Observer
 from checkback.observe.progress import Lag
-from checkback.query.restored_half import refuse_restored_half
 from checkback.reconcile.checkpoint_owner import NAME, claim
 from checkback.reconcile.checkpointed_rules import BatchRules, batch_rules, begun_with, keep
 from checkback.reconcile.query import reconcile_query
@@ -113,7 +112,6 @@ def reconcile(
         found = facts(spark, settings, tables)
         refuse(found)
         refuse_older_half(spark, tables)
-        refuse_restored_half(spark, tables)
         renew(spark, tables)  # not before: the checkpoints may be those of other tables
         if found.checkpoint is not None:
             claim(spark, tables, found.checkpoint.query_id, settings.reconcile.segment_size)

@@ -19,7 +19,6 @@ from pyspark.sql import functions as F
 from checkback.application.queries import tick, without_no_data_batches
 from checkback.check.checkpoint_reset import renew
 from checkback.errors import FencedError, SettingsError, StorageError
-from checkback.query.restored_half import refuse_restored_half
 from checkback.reconcile.checkpoint_owner import NAME, REBUILDING, WRITTEN, claim
 from checkback.reconcile.checkpointed_rules import batch_rules, in_force, keep, rules_of
 from checkback.reconcile.lost_checkpoint import interrupted_batch
@@ -112,7 +111,6 @@ def rebuild(
             recover_tables(tables)
         tables.create(spark, *SCHEMAS)
         refuse_older_half(spark, tables)
-        refuse_restored_half(spark, tables)
         with _marked(spark, tables.checkpoint(REBUILDING)) as changing:
             return _rebuild(spark, settings, tables, lock, step, changing, deleted)
 

@@ -1,28 +1,21 @@
 """Half messages that retention has removed, and that `half` has again: somebody took it back with RESTORE.
 
 RESTORE brings the files back, but not the table's Delta transaction identifiers: `half` says the horizon still. What
-ended before it would seem to be pending, its producers would be asked, and it would be published again.
+ended before it seems to be pending: its producers are asked, and it is published again.
 """
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkback.errors import StateError
-from checkback.query.engines.duckdb_engine import DuckDBEngine
 from checkback.storage.horizon import floors, horizon
 from checkback.storage.log.snapshot_files import Span
-from checkback.storage.timestamps import iso
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from checkback.query.engines.engine import Engine
-    from checkback.storage.tables import Tables
 
 _KEY = ("queue_id", "queue_offset")
 _COLUMNS = ", ".join(_KEY)
@@ -53,29 +46,6 @@ def restored_half(engine: Engine) -> pa.Table:
         within = Span("queue_offset", offsets["min"], offsets["max"] + 1)
         found = _rows(engine, sql, name, within.condition, within, old=engine.keep("old", found))
     return found.sort_by([(column, "ascending") for column in _KEY])
-
-
-def refuse_restored_half(spark: SparkSession | None, tables: Tables) -> None:
-    """Raise StateError if there are any. ``spark``: needed where only it reads the logs. Raises StorageError."""
-    with _engine(spark, tables) as engine:
-        found = restored_half(engine)
-    if found.num_rows:
-        queue, offset = (found.column(name)[0] for name in _KEY)
-        since = iso(horizon(spark, tables) or 0)
-        raise StateError(
-            f"has {found.num_rows} half messages again that retention had removed, the first {queue}/{offset}: what "
-            f"ended before {since} would be checked and published once more",
-            tables.location("half"),
-            "RESTORE `half` (and `op`) to the version before that, or all tables to the same time",
-        )
-
-
-def _engine(spark: SparkSession | None, tables: Tables) -> Any:
-    if tables.readable or spark is None:
-        return DuckDBEngine(tables)
-    from checkback.query.engines.spark_engine import SparkEngine
-
-    return nullcontext(SparkEngine(spark, tables))
 
 
 def _last_batch(engine: Engine, until: int) -> int | None:
