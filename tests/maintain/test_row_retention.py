@@ -668,3 +668,29 @@ def test_half_restored_beyond_a_removal_is_refused_and_found(tmp_path: Path) -> 
     assert figures(Answers(settings).audit(since=DONE))["half_back"] == 3
     DeltaTable(f"{tmp_path}/half").restore(removed)
     assert "half_back" not in figures(Answers(settings).audit())
+
+
+def test_second_copy_of_what_ended_before_the_horizon_is_found(tmp_path: Path) -> None:
+    """It has all rows of a message of today, and its topic still has the first one."""
+    rows: list[Row] = []
+    for offset, days in enumerate((45, 44, 1)):
+        t = Transaction(0, offset, DONE - timedelta(days=days))
+        at = t.born + timedelta(minutes=30)
+        rows += [t.half(), t.op(), t.published(published_at=at), t.decision(decided_at=at)]
+    found, done = in_batches(rows)
+    settings = settings_of(tmp_path)
+    tables = Tables.of(settings.storage)
+    write(None, tables, found)
+    checkpoint(tmp_path, batch_id=done)
+    maintained(settings, ms(DONE))
+    assert not Answers(settings).audit().broken
+    t, now = Transaction(0, 0, DONE), DONE + timedelta(minutes=30)
+    again = [t.half(), t.op(), t.published(published_at=now, batch_id=done + 1)]
+    again += [t.decision(decided_at=now, batch_id=done + 1), batch(done + 1, now, committed=1)]
+    write(None, tables, again)
+    shutil.rmtree(tmp_path / "_checkpoints")
+    checkpoint(tmp_path, batch_id=done + 1, done=now)
+    for report in (Answers(settings).audit(), Answers(settings).audit(since=now)):
+        assert [(f.finding.name, f.samples) for f in report.found if f.finding.level == "broken"] == [
+            ("published_twice", ((0, 0),))
+        ]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from checkback.messages.half import FIRST_PLACE, RESUMED_FROM
 from checkback.query.audit.batches import delivered_until, ever_uncounted, restores, rules, rules_values
@@ -22,6 +23,7 @@ from checkback.query.versions.batches import epochs
 from checkback.reconcile.segment import CHECKS_AT_LEAST
 from checkback.storage.checkpoints.checkpoint import Batch
 from checkback.storage.horizon import floors, horizon
+from checkback.storage.log.snapshot_files import Span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
 _ORDER = "queue_id, queue_offset, labels"
 _USUAL = "SELECT labels, queue_id, queue_offset, born FROM {ordinary}"
-_LABELLED = "SELECT '{}' AS labels, queue_id, queue_offset, CAST(NULL AS BIGINT) AS born FROM {{{}}}"
+_LABELLED = "SELECT '{}' AS labels, queue_id, queue_offset, CAST(NULL AS BIGINT) AS born FROM {{rows}}"
 #: as `WHO`, for a fifth of the time
 _QUICK = "hash64(coalesce(producer_group, ''), coalesce(transaction_id, ''))"
 #: rows whose hashes are in memory at a time, two of 8 bytes each
@@ -74,8 +76,8 @@ def labelled(
 
     def behind_horizon() -> Iterator[dict[str, Any]]:
         if fixed.since is not None:
-            back = engine.keep("back", restored_half(engine))
-            yield from ask(everything, form(Question(_LABELLED.format("half_back", "back"), _ORDER)), back=back)
+            for name, rows in (("half_back", restored_half(engine)), ("published_twice", _copied_since(everything))):
+                yield from ask(everything, form(Question(_LABELLED.format(name), _ORDER)), rows=engine.keep(name, rows))
 
     if whole:
         looked_at = form(_of_facts(fixed, judged_by(), figures=figures))
@@ -137,6 +139,30 @@ def _copies(fixed: FixedTables) -> pa.Table:
         SELECT {_QUICK} AS quick FROM {{topics}} WHERE {_QUICK} IN (SELECT quick FROM {{mine}})
         GROUP BY 1 HAVING count(*) > 1"""
     return fixed.engine.arrow(fixed.everything().ask(Question(sql), {"mine": fixed.engine.keep("mine", mine)}))
+
+
+def _copied_since(fixed: FixedTables) -> pa.Table:
+    """queue_id, queue_offset of what was published since the horizon, and has a row from before it in a topic, too.
+
+    Looked for where retention has removed half messages, below their queues' floors: what is published there since is
+    little, so that few files of older messages are read.
+    """
+    engine, place = fixed.engine, "half_queue_id AS queue_id, half_queue_offset AS queue_offset"
+    queues = engine.arrow(fixed.ask(Question("SELECT DISTINCT half_queue_id AS queue_id FROM {topics}"))).drop_null()
+    below = floors(engine.session, fixed.tables, queues.column("queue_id").to_pylist())
+    where = " OR ".join(f"(half_queue_id = {queue} AND half_queue_offset < {at})" for queue, at in below.items())
+    found = engine.arrow(fixed.ask(Question(f"SELECT DISTINCT {place} FROM {{topics}} WHERE {where or 'FALSE'}")))
+    if not found.num_rows:
+        return found
+    offsets = pc.min_max(found.column("queue_offset")).as_py()
+    within = Span("half_queue_offset", offsets["min"], offsets["max"] + 1)
+    before = f"published_at < timestamp_millis({fixed.since}) AND {within.condition}"
+    old = engine.read_topics({name: fixed.versions[name] for name in fixed.topics}, before, within)
+    sql = f"""
+        SELECT queue_id, queue_offset FROM {{copied}} AS c WHERE EXISTS (
+            SELECT 1 FROM (SELECT {place} FROM {{old}}) AS o
+            WHERE o.queue_id = c.queue_id AND o.queue_offset = c.queue_offset)"""
+    return engine.arrow(engine.query(sql, {"copied": engine.keep("copied", found), "old": old}, {}))
 
 
 def _of_facts(fixed: FixedTables, known: RulesInForce, *, figures: bool, absent: Collection[str] = ()) -> Question:
