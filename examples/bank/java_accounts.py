@@ -26,7 +26,8 @@ def class_path() -> str:
         try:
             fetch_packages(conf)
         except CheckbackError as error:
-            raise CheckbackError("RocketMQ's client for Java could not be fetched", conf[jars.PACKAGES]) from error
+            what = "RocketMQ's client for Java could not be fetched"
+            raise CheckbackError(what, conf[jars.PACKAGES], "connect to Maven Central once") from error
     return jars.on_class_path(conf)[jars.CLASS_PATH]
 
 
