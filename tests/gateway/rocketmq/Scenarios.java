@@ -1,5 +1,6 @@
 import java.lang.reflect.Method;
 import java.nio.charset.StandardCharsets;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.LinkedHashMap;
@@ -38,6 +39,8 @@ public class Scenarios {
     private static final TransactionResolution COMMIT = TransactionResolution.COMMIT;
     private static final TransactionResolution ROLLBACK = TransactionResolution.ROLLBACK;
     private static final TransactionResolution UNKNOWN = TransactionResolution.UNKNOWN;
+    /** On a busy machine the first call of a JVM takes longer than the client's three seconds. */
+    private static final Duration PATIENCE = Duration.ofSeconds(30);
     private static final int THREADS = 8;
     private static final int EACH = 125;
     private static final int MIB4 = 4 << 20;
@@ -68,8 +71,8 @@ public class Scenarios {
     }
 
     private static Producer producer(TransactionChecker checker, String namespace, String... topics) throws Exception {
-        ClientConfiguration configuration =
-            ClientConfiguration.newBuilder().setEndpoints(endpoint).enableSsl(false).setNamespace(namespace).build();
+        ClientConfiguration configuration = ClientConfiguration.newBuilder()
+            .setEndpoints(endpoint).enableSsl(false).setNamespace(namespace).setRequestTimeout(PATIENCE).build();
         ProducerBuilder builder = PROVIDER.newProducerBuilder().setClientConfiguration(configuration);
         builder = checker == null ? builder : builder.setTransactionChecker(checker);
         return (topics.length == 0 ? builder : builder.setTopics(topics)).build();
