@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from checkback.messages.half import Half
     from checkback.settings import Gateway
 
-#: states against which no local transaction can commit any more
-_IN_VAIN = ("ROLLBACK", "DISCARD")
+#: states in which the message is never published
+_IN_VAIN = ("ROLLBACK", "DISCARD", "CANCEL")
 #: memory of messages that are one record of the journal: other threads do not run while one is decoded
 _RECORD = 8 << 20
 #: Approximate memory overhead of a message besides its texts and body, and of each property.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +18,10 @@ from checkback.gateway.health import now_ms
 from checkback.gateway.rocketmq import streams as streams_
 from checkback.gateway.rocketmq.codes import DOMAIN_NAME, IPV4, STATE_OF, Code, MessageType
 from checkback.gateway.rocketmq.interface import SERVICE, message, parser, serialized
+from checkback.gateway.rocketmq.shares import Shares
 from checkback.gateway.rocketmq.transaction_ids import Half, TransactionIds
 from checkback.messages.limits import BODY_MAX
-from gateway.process import PATIENCE_S, rows, table
+from gateway.process import PATIENCE_S, Gateway, rows, table
 from gateway.rocketmq.calls import TOKEN, TOPIC, Client, at, msg, settings, signed, with_clients
 
 if TYPE_CHECKING:
@@ -415,14 +418,19 @@ def test_consumers_are_told_that_they_are_not_served(tmp_path: Path) -> None:
     with_clients(tmp_path, act)
 
 
-def test_hostile_bytes_harm_nobody_else(tmp_path: Path) -> None:
-    """Garbage, a message over the limit, streams without end, ids without end."""
+def test_hostile_bytes_harm_nobody_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Garbage, a message over the limit, streams without end, ids without end. They fill no log."""
 
     async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
         client = Client(channel)
         raw = channel.unary_unary(f"/{SERVICE}/SendMessage", None, parser("AnyResponse"))
         for content in (b"\xff" * 100, b"\x0a\xff\xff\xff\xff\x0f"):
             assert (await raw(content, metadata=client.metadata)).status.code == Code.BAD_REQUEST
+        for method in ("Telemetry", "ReceiveMessage"):
+            call = channel.stream_stream(f"/{SERVICE}/{method}", None, None)(metadata=client.metadata)
+            await call.write(b"\xff" * 6)
+            with suppress(grpc.aio.AioRpcError):
+                await call.read()
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await client.send(msg(body=b"z" * (5 << 20)))
         assert error.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -440,6 +448,7 @@ def test_hostile_bytes_harm_nobody_else(tmp_path: Path) -> None:
         assert (await Client(channel, "2").send(msg())).status.code == Code.OK
 
     with_clients(tmp_path, act)
+    assert "Traceback" not in caplog.text
 
 
 def test_refused_while_transactions_are(tmp_path: Path) -> None:
@@ -463,11 +472,69 @@ def test_end_of_the_gateway_ends_streams_at_once(tmp_path: Path) -> None:
     with_clients(tmp_path, act)
 
 
+def test_token_takes_half_of_the_streams_and_of_the_calls(tmp_path: Path) -> None:
+    """A stream without Settings ends, as a call without its request does."""
+
+    async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
+        calls = server._calls
+        calls._telemetry._room, calls._receiving, calls._telemetry._timeout_s = Shares(2), Shares(2), 0.1
+        orders = Client(channel, headers=signed("orders", TOKEN))
+        stock = Client(channel, headers=signed("stock", "fedcba9876543210"))
+        silent = channel.stream_stream(f"/{SERVICE}/Telemetry", serialized, parser("TelemetryCommand"))
+        assert await silent(metadata=stock.metadata).read() is grpc.aio.EOF
+        unsent = channel.stream_unary(f"/{SERVICE}/SendMessage", serialized, parser("SendMessageResponse"))
+        async with stock.stream("stock"), orders.stream(TOPIC):
+            with pytest.raises(grpc.aio.AioRpcError, match="too many clients"):
+                async with stock.stream("stock"):
+                    pass
+            held = unsent(metadata=stock.metadata)
+            while not calls._receiving._taken:
+                await asyncio.sleep(0)
+            assert (await stock.route("stock")).status.code == Code.TOO_MANY_REQUESTS
+            assert (await orders.route()).status.code == Code.OK
+            held.cancel()
+
+    with_clients(tmp_path, act, PRODUCERS)
+
+
+@pytest.mark.processes
+def test_connections_are_limited(tmp_path: Path) -> None:
+    """Those that say nothing, too: each is an open file of the gateway."""
+    most = 10
+    with (
+        Gateway(tmp_path, "gateway.rocketmq.plain_port=0", f"gateway.max_connections={most}") as gateway,
+        ExitStack() as opened,
+    ):
+        address = "127.0.0.1", gateway.ports["rocketmq_plain_port"]
+        connections = [opened.enter_context(socket.create_connection(address, PATIENCE_S)) for _ in range(3 * most)]
+        greeted = 0
+        for connection in connections:
+            connection.settimeout(PATIENCE_S)
+            with suppress(ConnectionError):
+                greeted += bool(connection.recv(1))
+        assert greeted <= most
+
+
+def test_message_sent_again_after_its_recall_is_refused(tmp_path: Path) -> None:
+    """It is not published any more."""
+
+    async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
+        client, hour = Client(channel), at(now_ms() + 3_600_000)
+        delayed = msg(message_id="A", kind=MessageType.DELAY, delivery_timestamp=hour)
+        named = {"topic": message("Resource", name=TOPIC)}
+        handle = (await client.send(delayed)).entries[0].recall_handle
+        recall = message("RecallMessageRequest", recall_handle=handle, **named)
+        assert (await client.call("RecallMessage", recall, "RecallMessageResponse")).status.code == Code.OK
+        assert (await client.send(delayed)).status.code == Code.PRECONDITION_FAILED
+
+    with_clients(tmp_path, act)
+
+
 def test_streams_leave_room_for_other_calls(tmp_path: Path) -> None:
     """gateway.max_connections of them; one that ends makes room."""
 
     async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
-        server._calls._telemetry._room = 2
+        server._calls._telemetry._room = Shares(2)
         async with Client(channel, "1").stream():
             async with Client(channel, "2").stream():
                 with pytest.raises(grpc.aio.AioRpcError) as error:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import Any
 
 from checkback.gateway.rocketmq.authentication import Caller
+from checkback.gateway.rocketmq.checks import CheckBridge
 from checkback.gateway.rocketmq.streams import STREAMS_MAX, TOPICS_MAX, Stream, Streams
+from checkback.gateway.rocketmq.transaction_ids import TransactionIds
 
 ID = "01AB"
 GROUP_OF = {"orders": "shop", "refunds": "shop", "stock": "stock"}
@@ -28,7 +32,7 @@ def asked(streams: Streams, topic: str = "orders", group: str = "shop") -> list[
     found = streams.to_ask(group, topic, ID)
     if found:
         streams.turn(found[0])
-    return [one.client_id for one in found]
+    return [one.caller.client_id for one in found]
 
 
 def of(**topics: str) -> Streams:
@@ -76,11 +80,13 @@ def test_client_without_the_groups_credentials_is_not_asked() -> None:
     """It would see the message: neither by its Settings, nor under the sender's id."""
     streams = Streams(group_of)
     streams.add(stream("a", frozenset({"stock"})), ["orders"])
-    streams.sent("a", "shop", ID)
+    streams.sent(stream("a", frozenset({"stock"})).who, "shop", ID)
     assert asked(streams) == []
-    streams.add(stream("a", frozenset({"shop"})), [])
-    streams.add(stream("a", frozenset({"stock"})), [])
+    streams.add(stream("a", frozenset({"shop"})), ["refunds"])
+    for _ in range(STREAMS_MAX):
+        streams.add(stream("a", frozenset({"stock"})), [])
     assert asked(streams) == ["a"]
+    assert streams.add(stream("a", frozenset({"shop"})), [])
 
 
 def test_last_stream_of_a_client_is_used() -> None:
@@ -142,3 +148,24 @@ def test_sender_of_an_id_is_the_first() -> None:
     assert streams.sent("b", "stock", ID) == ("b", True)
     streams.refused("stock", ID)
     assert streams.sent("c", "stock", ID) == ("c", True)
+
+
+def test_client_that_is_slow_to_read_is_connected() -> None:
+    """It is not told of as away, and is asked again: gRPC itself ends a stream whose client is gone."""
+
+    async def act() -> None:
+        streams = Streams(group_of)
+        bridge = CheckBridge(streams, TransactionIds({}), {}, 0.1)
+        slow = Stream(Caller("a", None, "", ""), never, "", 0)
+        streams.add(slow, ["orders"])
+        named = {"transaction_id": ID, "producer_group": "shop", "real_topic": "orders"}
+        about = named | {"queue_id": 0, "queue_offset": 0}
+        for _ in range(2):
+            status, _, _, headers = await bridge.reply(json.dumps(about).encode(), {})
+            assert (status, (headers or {}).get("checkback-delivered")) == (408, None)
+        assert asked(streams) == ["a"]
+
+    async def never(_: Any) -> None:
+        await asyncio.Event().wait()
+
+    asyncio.run(act())

@@ -38,6 +38,11 @@ class Caller(NamedTuple):
     language: str
     version: str
 
+    @property
+    def who(self) -> str:
+        """Its id among those of the same credentials: containers of others may have the same one."""
+        return self.client_id if self.groups is None else "\0".join((self.client_id, *sorted(self.groups)))
+
 
 class Credentials:
     """The groups' access and secret keys. If any group has a token, every call needs a signature."""

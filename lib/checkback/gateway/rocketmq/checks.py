@@ -123,30 +123,35 @@ class CheckBridge:
 
     async def _asked(self, check: Check, future: asyncio.Future[str]) -> str | Problem:
         """The state that a client answers. Two clients are asked at most: a dead one's stream may look alive."""
-        sent, left = False, self._timeout_s * _WHOLE
+        sent, clock = False, asyncio.get_running_loop().time
+        end = clock() + self._timeout_s * _WHOLE
         streams = self._streams.to_ask(check.producer_group, check.real_topic, check.transaction_id)
         command = message(
             "TelemetryCommand", recover_orphaned_transaction_command=command_of(check, self._ids) if streams else None
         )
         for number, stream in enumerate(streams):
-            if not await self._send(stream, command):
+            turn = min(end, clock() + self._timeout_s * _FIRST)
+            if not await self._send(stream, command, turn - clock()):
                 continue
-            first = not sent and number + 1 < len(streams)
-            wait_s = self._timeout_s * _FIRST if first else left
-            sent, left = True, left - wait_s
-            await asyncio.wait([future], timeout=wait_s)
+            if sent or number + 1 == len(streams):
+                turn = end
+            sent = True
+            await asyncio.wait([future], timeout=max(0, turn - clock()))
             if future.done():
                 return future.result()
-            if left <= 0:
+            if clock() >= end:
                 break
         if not sent:
             return Problem("not_connected", "no client of the group is connected to this gateway")
         return Problem("not_answered", "the group's client has been asked and has not answered in time")
 
-    async def _send(self, stream: Stream, command: Any) -> bool:
+    async def _send(self, stream: Stream, command: Any, timeout_s: float) -> bool:
+        """False: the stream is broken. A client that does not read so soon is there, and may get it later."""
         self._streams.turn(stream)
         try:
-            await asyncio.wait_for(stream.send(command), self._timeout_s * _FIRST)
+            await asyncio.wait_for(stream.send(command), timeout_s)
+        except asyncio.TimeoutError:
+            _log.debug("a client is slow to read its check")
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one client's stream, others may answer
             _log.debug("a check could not be sent: %s", type(error).__name__)
             self._streams.remove(stream)

@@ -35,11 +35,11 @@ def connected_clients(settings: Settings) -> pa.Table:
     """
     url = f"http://{in_url(settings.gateway.host)}:{settings.gateway.port}{CLIENTS}"
     tokens = {one.token.get_secret_value() for one in settings.producers.values() if one.token is not None}
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[tuple[str, str], dict[str, Any]] = {}
     with requests.Session() as session:
         session.trust_env = False
         for token in tokens or [""]:
-            found |= {client["client_id"]: client for client in _asked(session, url, token)}
+            found |= {(client["client_id"], client["address"]): client for client in _asked(session, url, token)}
     rows = sorted(found.values(), key=lambda client: client["connected_at"])
     return pa.Table.from_pylist(rows, schema=_COLUMNS)
 

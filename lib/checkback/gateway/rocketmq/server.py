@@ -72,7 +72,9 @@ class RocketMQServer:
             settings.gateway.timeout.total_seconds(),
             {name for name, one in producers.items() if any(map(_leads_here, one.endpoints))},
         )
-        self._server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=2 * most)
+        # Each port counts its own.
+        options = [*_OPTIONS, ("grpc.max_allowed_incoming_connections", most)]
+        self._server = grpc.aio.server(options=options, maximum_concurrent_rpcs=2 * most)
         self._server.add_generic_rpc_handlers((self._calls.handler(),))
         self.port, self.plain_port = mine.port, mine.plain_port
         if mine.port is not None:

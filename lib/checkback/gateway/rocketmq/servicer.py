@@ -17,6 +17,7 @@ from checkback.gateway.rocketmq.codes import STATE_OF, Code, Refusal, refusal_of
 from checkback.gateway.rocketmq.interface import SERVICE, message, parser, serialized
 from checkback.gateway.rocketmq.messages import RefusedError, halves_of, refuse_topic
 from checkback.gateway.rocketmq.replies import answered, route, status_of
+from checkback.gateway.rocketmq.shares import Shares
 from checkback.gateway.rocketmq.telemetry import Telemetry
 from checkback.gateway.rocketmq.transaction_ids import Half, apart, sent_as
 from checkback.messages.fields import MessageRejectedError, message_of
@@ -71,13 +72,16 @@ class MessagingService:
         timeout_s: float,
         asked_here: Collection[str],
     ) -> None:
-        """``group_of``: a topic's producer group; ``max_streams``: of all clients; ``timeout_s``: to read a request.
+        """``group_of``: a topic's producer group. ``max_streams``: of all clients, and calls that are being received.
+
+        ``timeout_s``: to read a request, and a stream's Settings.
 
         ``asked_here``: the groups whose checks come to a gateway.
         """
         self._service, self._metrics, self._credentials = service, metrics, credentials
         self._ids, self._streams, self._bridge, self._group_of = ids, streams, bridge, group_of
-        self._telemetry = Telemetry(self._caller, streams, group_of, max_streams)
+        self._telemetry = Telemetry(self._caller, streams, group_of, max_streams, timeout_s)
+        self._receiving = Shares(max_streams)
         self._timeout_s = timeout_s
         self._asked_here = asked_here
         self._warned: set[str] = set()
@@ -98,12 +102,8 @@ class MessagingService:
             **dict.fromkeys(_CONSUMERS, ("AnyRequest", "AnyResponse", self._not_served)),
         }
         methods = {name: self._unary(name, *call) for name, call in calls.items()}
-        methods["Telemetry"] = grpc.stream_stream_rpc_method_handler(
-            self._telemetry.serve, parser("TelemetryCommand"), serialized
-        )
-        methods["ReceiveMessage"] = grpc.unary_stream_rpc_method_handler(
-            self._receive, parser("AnyRequest"), serialized
-        )
+        methods["Telemetry"] = grpc.stream_stream_rpc_method_handler(self._telemetry.serve, None, serialized)
+        methods["ReceiveMessage"] = grpc.unary_stream_rpc_method_handler(self._receive, None, serialized)
         handler: grpc.GenericRpcHandler = grpc.method_handlers_generic_handler(SERVICE, methods)
         return handler
 
@@ -115,7 +115,7 @@ class MessagingService:
             try:
                 caller = self._caller(context)
                 # Shielded: others that sent the same message or op wait for what this call waits for.
-                response = await asyncio.shield(call(await self._request(context), caller))
+                response = await asyncio.shield(call(await self._received(context, caller), caller))
             except RefusedError as refused:
                 response = message(response_kind, status=status_of(refused.refusal))
             except (asyncio.CancelledError, grpc.aio.UsageError):  # the client has gone
@@ -128,6 +128,15 @@ class MessagingService:
             return response
 
         return grpc.stream_unary_rpc_method_handler(handle, parser(request_kind), serialized)
+
+    async def _received(self, context: Any, caller: Caller) -> Any:
+        """The request, for which there must be room. Raises RefusedError."""
+        if not self._receiving.take(caller.groups):
+            raise RefusedError(Code.TOO_MANY_REQUESTS, "too many requests of this token are being received")
+        try:
+            return await self._request(context)
+        finally:
+            self._receiving.give_back(caller.groups)
 
     async def _request(self, context: Any) -> Any:
         """Raises RefusedError if none comes in time."""
@@ -159,12 +168,12 @@ class MessagingService:
         if refused is not None:
             raise RefusedError(*refusal_of(refused))
         # After a restart, until its next Settings, this is how a client says what it sends.
-        self._streams.uses(caller.client_id, topic)
+        self._streams.uses(caller.who, topic)
         odd_start = bool(self._service.starts % 2)
         return route(request.topic, request.endpoints, other_notation=odd_start and caller.language == "PYTHON")
 
     async def _heartbeat(self, _: Any, caller: Caller) -> Any:
-        if caller.client_id not in self._streams:
+        if caller.who not in self._streams:
             raise RefusedError(Code.UNRECOGNIZED_CLIENT_TYPE, "no settings of this client have come")
         return answered()
 
@@ -194,11 +203,11 @@ class MessagingService:
         """The message, apart from one that another client has sent under its id; and whether it is the first one."""
         if self._service.tokens.refused(half.producer_group, caller.groups) is not None:
             return half, False  # it will be refused
-        sender, first = self._streams.sent(caller.client_id, half.producer_group, half.transaction_id)
-        if sender == caller.client_id:
+        sender, first = self._streams.sent(caller.who, half.producer_group, half.transaction_id)
+        if sender == caller.who:
             return half, first
-        renamed = half._replace(transaction_id=apart(half.transaction_id, caller.client_id))
-        _, first = self._streams.sent(caller.client_id, renamed.producer_group, renamed.transaction_id)
+        renamed = half._replace(transaction_id=apart(half.transaction_id, caller.who))
+        _, first = self._streams.sent(caller.who, renamed.producer_group, renamed.transaction_id)
         return renamed, first
 
     def _entry(self, half: StoredHalf, answer: Answer, caller: Caller) -> Any:
@@ -209,7 +218,7 @@ class MessagingService:
         if not half.committed:
             self._warn(half.producer_group)
             transaction_id = self._ids.of(Half(*place, half.producer_group, half.transaction_id), half.real_topic)
-        self._streams.uses(caller.client_id, half.real_topic)
+        self._streams.uses(caller.who, half.real_topic)
         status = message("Status", code=Code.OK, message="OK")
         named = {"message_id": message_id, "transaction_id": transaction_id, "offset": place[1]}
         if half.committed and half.deliver_at is not None and half.deliver_at > now_ms():

@@ -34,9 +34,9 @@ class Stream:
     asked: int = field(default=0, init=False)
 
     @property
-    def client_id(self) -> str:
-        """The client's own name of itself."""
-        return self.caller.client_id
+    def who(self) -> str:
+        """Whose it is."""
+        return self.caller.who
 
     def may_answer(self, group: str) -> bool:
         """Do the client's credentials stand for the group?"""
@@ -52,10 +52,6 @@ class _Client:
 
     streams: list[Stream] = field(default_factory=list)
     topics: dict[str, None] = field(default_factory=dict)
-
-    def stream_for(self, group: str) -> Stream | None:
-        """The stream to ask about a message of the group; None = the client may not answer."""
-        return next((stream for stream in reversed(self.streams) if stream.may_answer(group)), None)
 
 
 class Streams:
@@ -74,60 +70,59 @@ class Streams:
     def __len__(self) -> int:
         return len(self._clients)
 
-    def __contains__(self, client_id: str) -> bool:
-        return client_id in self._clients
+    def __contains__(self, who: str) -> bool:
+        return who in self._clients
 
     def add(self, stream: Stream, topics: Iterable[str]) -> bool:
         """A client has sent its Settings over this stream, maybe again. False: it has too many streams."""
-        client = self._clients.setdefault(stream.client_id, _Client())
+        client = self._clients.setdefault(stream.who, _Client())
         if stream not in client.streams:
             if len(client.streams) >= STREAMS_MAX:
                 return False
             client.streams.append(stream)
         for topic in topics:
-            self.uses(stream.client_id, topic)
+            self.uses(stream.who, topic)
         return True
 
     def remove(self, stream: Stream) -> None:
         """The stream has ended."""
-        client = self._clients.get(stream.client_id)
+        client = self._clients.get(stream.who)
         if client is None or stream not in client.streams:
             return
         client.streams.remove(stream)
         if client.streams:
             return
-        del self._clients[stream.client_id]
+        del self._clients[stream.who]
         for topic in client.topics:
             group = self._group_of(topic)
             members = self._of_group[group]
-            members[stream.client_id] -= 1
-            if not members[stream.client_id]:
-                del members[stream.client_id]
+            members[stream.who] -= 1
+            if not members[stream.who]:
+                del members[stream.who]
             if not members:
                 del self._of_group[group]
 
     def leave(self, caller: Caller) -> None:
         """The client says that it ends: it is asked no more."""
-        client = self._clients.get(caller.client_id, _Client())
-        for stream in [one for one in client.streams if one.caller.groups == caller.groups]:
+        for stream in list(self._clients.get(caller.who, _Client()).streams):
             self.remove(stream)
 
-    def uses(self, client_id: str, topic: str) -> None:
+    def uses(self, who: str, topic: str) -> None:
         """The client sends to the topic. Its Settings may never say so: clients write them every five minutes."""
-        client = self._clients.get(client_id)
+        client = self._clients.get(who)
         if client is None or topic in client.topics or len(client.topics) >= TOPICS_MAX:
             return
         client.topics[topic] = None
         members = self._of_group.setdefault(self._group_of(topic), {})
-        members[client_id] = members.get(client_id, 0) + 1
+        members[who] = members.get(who, 0) + 1
 
-    def sent(self, client_id: str, group: str, transaction_id: str) -> tuple[str, bool]:
+    def sent(self, who: str, group: str, transaction_id: str) -> tuple[str, bool]:
         """The client sends a message under this id. Returns who sent one under it first, and whether that is now.
 
         Ids state the second: two clients that make the same one send it at about the same time.
         """
         known = (group, transaction_id) in self._senders
-        sender = self._senders.setdefault((group, transaction_id), client_id)
+        sender = self._senders.setdefault((group, transaction_id), who)
         if len(self._senders) > SENDERS_MAX:
             self._senders.popitem(last=False)
         return sender, not known
@@ -146,11 +141,10 @@ class Streams:
         sender = self._senders.get((group, transaction_id))
         ids = dict.fromkeys(() if sender is None or sender not in self else (sender,))
         ids |= dict.fromkeys(self._of_group.get(group, ()))
-        clients = {client_id: self._clients[client_id] for client_id in ids}
-        found = [stream for client in clients.values() if (stream := client.stream_for(group)) is not None]
-
-        near = [one for one in found if one.client_id == sender or topic in clients[one.client_id].topics]
-        return sorted(near or found, key=lambda stream: (stream.client_id != sender, stream.asked))
+        clients = {who: self._clients[who] for who in ids}
+        found = [client.streams[-1] for client in clients.values() if client.streams[-1].may_answer(group)]
+        near = [one for one in found if one.who == sender or topic in clients[one.who].topics]
+        return sorted(near or found, key=lambda stream: (stream.who != sender, stream.asked))
 
     def turn(self, stream: Stream) -> None:
         """It is asked now: others come first next time."""
@@ -166,7 +160,7 @@ class Streams:
         return {
             "clients": [
                 {
-                    "client_id": stream.client_id,
+                    "client_id": stream.caller.client_id,
                     "language": stream.caller.language,
                     "version": stream.caller.version,
                     "address": stream.peer,

@@ -93,9 +93,9 @@ class TransactionIds:
     def recalled(self, handle: str, topic: str) -> tuple[Half, int] | None:
         """The message of a handle, and its deliver_at (ms); None as in ``read``."""
         half = self.read(handle, _RECALL + topic)
-        if half is None:
+        deliver_at, _, message_id = ("", "", "") if half is None else half.message_id.partition("/")
+        if half is None or not deliver_at.isdecimal():
             return None
-        deliver_at, _, message_id = half.message_id.partition("/")
         return half._replace(message_id=message_id), int(deliver_at)
 
     def _signature(self, group: str, topic: str, content: bytes) -> bytes:
