@@ -447,6 +447,24 @@ def test_offsets_below_the_floor_are_not_given_again(tmp_path: Path) -> None:
     assert Answers(settings).pending(as_of=HORIZON + timedelta(days=1)).num_rows == 0
 
 
+def test_floor_does_not_recede(tmp_path: Path) -> None:
+    """The message at a lower offset was the last to end."""
+    settings, log = settings_of(tmp_path), str(tmp_path / "half")
+    rows: list[Row] = []
+    for offset, days in ((0, 20), (1, 50)):
+        t, at = Transaction(0, offset, DONE - timedelta(days=50)), DONE - timedelta(days=days)
+        rows += [t.half(), t.op("ROLLBACK", store_timestamp=at), t.decision("ROLLBACK", decided_at=at)]
+    found, done = in_batches(rows)
+    later = DONE + timedelta(days=20)
+    for row in [*found, batch(done + 1, later)]:
+        write(None, Tables.of(settings.storage), [row])
+    checkpoint(tmp_path, batch_id=done + 1, done=later)
+    for at, left in ((DONE, 1), (later, 0)):
+        maintained(settings, ms(at))
+        assert len(rows_of(tmp_path, "half")) == left
+        assert floors_of(DeltaLog("half", log), [0]) == {0: 2}
+
+
 def test_offset_that_was_much_too_high_does_not_close_its_queue(tmp_path: Path) -> None:
     """It stays while others land below it. A queue of a gateway, which gives them in turn, has none."""
     rows: list[Row] = []

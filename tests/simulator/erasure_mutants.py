@@ -16,7 +16,7 @@ _RULES: dict[str, tuple[str, str]] = {
     "scheduled ones are not owed": ('"scheduled" if due and name not in states else None', "None"),
     "delivered ones are owed": ("    states |= dict.fromkeys(_names(delivered))\n", ""),
     "rejected ones are owed": ('None if name[:2] in taken else "pending"', '"pending"'),
-    "rejected ops are not known": ('_mask(pc.and_not(pc.is_null(rows.column("erased_at")), of_table))', "True"),
+    "rejected ops are not known": ("found & ~_mask(of_table)", "found"),
 }
 #: likewise in erasure.py
 _RUNS: dict[str, tuple[str, str]] = {

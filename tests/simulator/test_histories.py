@@ -49,7 +49,7 @@ _FINDS = {
     "max_deliveries not kept with a batch": 425,
     "looked up by numbers alone": 185,
     "rejected ops decide": 1413,
-    "floors recede": 299,
+    "floors recede": 1534,
     "the last batch is not waited for": 381,
     "decisions of a batch under way": 359,
     "deliveries of a batch under way": 709,
