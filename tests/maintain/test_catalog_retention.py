@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections import Counter
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from checkback.errors import SettingsError
 from checkback.maintain.row_retention import RowRetention
 from checkback.storage.horizon import horizon
 from checkback.storage.log.spark_log import properties
-from checkback.storage.schemas import SCHEMAS, properties_of
-from checkback.storage.tables import Tables
-from maintain.catalogs import Catalog, Killed, a_catalog, killed_at
+from checkback.storage.schemas import SCHEMAS, arrow_schema, properties_of
+from checkback.storage.tables import Guard, Tables
+from maintain.catalogs import Catalog, a_catalog
 from maintain.fixtures import rows_of
 from maintain.test_row_retention import HORIZON, figures, settings_of, stories
 from support.stories import DONE, in_batches, ms, write
@@ -71,30 +73,18 @@ def test_the_same_goes_as_from_files(catalog: Catalog, tmp_path: Path) -> None:
     assert catalog.answers().audit().broken
 
 
-def test_run_that_breaks_off_is_continued(catalog: Catalog) -> None:
-    """Killed before each statement that changes a table: what is asked is answered as before, and the next run goes on.
+def test_append_is_made_again_if_properties_were_changed_meanwhile(catalog: Catalog) -> None:
+    """Delta takes any change of properties for a conflict, also those by which retention says what is gone."""
+    catalog.tables.create(catalog.spark, "ticks")
+    confirmed = Counter[str]()
 
-    The tables are append-only again after it, though there is nothing left to remove.
-    """
-    rows, _ = stories(3, 12)
-    catalog.write(rows)
-    answers = catalog.answers()
-    asked = answers.pending().to_pylist(), answers.scheduled().to_pylist()
-    killed = 0
-    for _ in range(40):
-        with killed_at(1) as count, suppress(Killed):
-            catalog.retain()
-        if not count["run"]:
-            break
-        killed += 1
-        if killed % 5 == 1:
-            report = answers.audit()
-            assert not report.broken, figures(report)
-            assert (answers.pending().to_pylist(), answers.scheduled().to_pylist()) == asked
-    assert killed > 10
-    assert catalog.retain() == {}
-    for name in SCHEMAS:
-        found = properties(catalog.spark, catalog.tables.in_sql(name))
-        assert properties_of(name).items() <= found.items(), name
-    assert not answers.audit().broken
-    assert (answers.pending().to_pylist(), answers.scheduled().to_pylist()) == asked
+    def alter() -> None:
+        confirmed["commits"] += 1
+        if confirmed["commits"] == 1:
+            catalog.sql("ALTER TABLE {} SET TBLPROPERTIES ('checkback.retention' = '1')", "ticks")
+
+    tables = replace(catalog.tables, guard=Guard(alter))
+    tables.append_arrow(catalog.spark, pa.table({"tick_at": [DONE]}, arrow_schema("ticks")), "ticks", "app", 0)
+    assert confirmed == {"commits": 2}
+    assert catalog.rows("ticks") == [{"tick_at": DONE}]
+    assert horizon(catalog.spark, catalog.tables, "ticks") == 1

@@ -192,11 +192,12 @@ class SparkEngine:
         commits = self.spark.read.schema(_ACTIONS).json(f"{row['location']}/_delta_log/[0-9]*.json")
         version = F.regexp_extract("_metadata.file_path", r"([0-9]{20})\.json$", 1).cast("bigint")
         times = F.coalesce("commitInfo.inCommitTimestamp", "commitInfo.timestamp")
-        of_commit = Window.partitionBy("version")
-        actions = commits.select(version.alias("version"), "add", F.max(times).over(of_commit).alias("committed"))
+        actions = commits.select(
+            version.alias("version"), "add", times.alias("at")
+        )  # no window takes an alias of its SELECT
         found = actions.select(
             "version",
-            "committed",
+            F.max("at").over(Window.partitionBy("version")).alias("committed"),
             F.element_at(F.split("add.path", "/"), -1).alias("file"),
             F.coalesce("add.dataChange", F.lit(True)).alias("exact"),
         ).where(F.col("file").isin(list(files)))
