@@ -417,8 +417,9 @@ class Promises:
             fits = life.fits(op) and key in cancelled
             taken |= {key} if fits else set()
             forgotten = max(times[: max(batch, *self.lives.rebuilt, 0) + 1]) >= life.known_until
-            waits = self._timers(max(batch, life.taken), last) < 1 + bool(self.lives.rebuilt)
-            known = batch > last or forgotten or waits or batch in self.world.reconcile.void
+            read = max(batch, life.taken, *self.lives.rebuilt, 0)
+            waits = self._timers(read, last) < 1 + bool(self.lives.rebuilt)
+            known = read > last or forgotten or waits or batch in self.world.reconcile.void
             _keep("P0", known or fits or bool(told), key, "{} is lost", op)
         for key in cancelled:
             _keep("P3", key in taken, key, "is cancelled, and nobody wanted it")
