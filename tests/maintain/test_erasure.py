@@ -335,6 +335,16 @@ def test_rejected_input_is_erased_of_which_not_all_is_known(tmp_path: Path) -> N
     assert Counter(row["raw"] for row in rows_of(tmp_path, "rejected")) == {None: 4, raws[-1]: 1}
 
 
+def test_key_of_another_encoding_is_looked_for_in_linear_time(tmp_path: Path) -> None:
+    """In a long line of bytes that are no text."""
+    key = "łódźłódź-17"
+    raws = ["\ufffd" * 100_000, "\ufffd" * 9 + "d\ufffd" * 100_000, key.encode("iso8859-2").decode("utf-8", "replace")]
+    row = {"source": "half", "reason": "why", "file": "f", "rejected_at": DONE}
+    write(None, Tables.of(settings_of(tmp_path).storage), [("rejected", row | {"raw": raw}) for raw in raws])
+    erased(tmp_path, Selection.of(key, None, None, None))
+    assert Counter(row["raw"] for row in rows_of(tmp_path, "rejected")) == {None: 1, raws[0]: 1, raws[1]: 1}
+
+
 def test_where_finds_rejected_messages_however_they_came(tmp_path: Path) -> None:
     """After a byte order mark or a schema registry's header, several on a line, without a group; or by their offset."""
     t, place = Transaction(0, 0, DONE - timedelta(hours=9)), "repeated (queue_id, queue_offset) 0/{}"

@@ -38,6 +38,7 @@ _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 _DEEPEST = 6
 #: stands for bytes that are not UTF-8
 _NO_TEXT, _LONGEST_CHARACTER = "\ufffd", 4
+_NO_TEXTS = re.compile(f"{_NO_TEXT}+")
 #: so near to its beginning an input's JSON begins
 _HEADER = 16
 _CONTROLS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
@@ -109,8 +110,7 @@ class Selection:
         of_table = pc.and_(pc.equal(pc.fill_null(rows.column("source"), _NONE), "op"), pc.is_null(rows.column("file")))
         word = self.key or self.transaction
         if word is not None:
-            letters = (re.escape(each) if each.isascii() else f"(?:{re.escape(each)}|{_NO_TEXT}+)" for each in word)
-            pattern = re.compile(rf"(?<![\w-]){''.join(letters)}(?![\w-])")
+            pattern = _word(word)
             found: Mask = np.array([_may_have(text, pattern) for text in texts], bool)
             return found & ~_mask(of_table)
         parsed = [(place, message) for place, text in enumerate(texts) for message in _messages(text)]
@@ -129,6 +129,16 @@ def _balanced(text: str) -> bool:
     return min(depths) == 0 == depths[-1]
 
 
+def _word(word: str) -> re.Pattern[str]:
+    """The word, in any encoding: one _NO_TEXT, as `_may_have` leaves it, stands for any of its other characters.
+
+    As many as there are in a row; the time is linear in the text.
+    """
+    other = rf"(?:{{}}|{_NO_TEXT}|(?<={_NO_TEXT}))"
+    letters = (re.escape(each) if each.isascii() else other.format(re.escape(each)) for each in word)
+    return re.compile(rf"(?<![\w-]){''.join(letters)}(?![\w-])")
+
+
 def _may_have(text: str, pattern: re.Pattern[str]) -> bool:
     """True if the text has the pattern, also without its escapes of JSON, which may be within JSON; or if it was cut.
 
@@ -136,7 +146,7 @@ def _may_have(text: str, pattern: re.Pattern[str]) -> bool:
     """
     if len(text.encode("utf-8", "replace")) > RAW_MAX - _LONGEST_CHARACTER:
         return True
-    text = text.replace("\0", "")  # UTF-16
+    text = _NO_TEXTS.sub(_NO_TEXT, text.replace("\0", ""))  # UTF-16
     for _ in range(_DEEPEST):
         if pattern.search(text):
             return True
