@@ -477,7 +477,7 @@ def test_token_takes_half_of_the_streams_and_of_the_calls(tmp_path: Path) -> Non
 
     async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
         calls = server._calls
-        calls._telemetry._room, calls._receiving, calls._telemetry._timeout_s = Shares(2), Shares(2), 0.1
+        calls._telemetry._room, calls._in_flight, calls._telemetry._timeout_s = Shares(2), Shares(2), 0.1
         orders = Client(channel, headers=signed("orders", TOKEN))
         stock = Client(channel, headers=signed("stock", "fedcba9876543210"))
         silent = channel.stream_stream(f"/{SERVICE}/Telemetry", serialized, parser("TelemetryCommand"))
@@ -488,7 +488,7 @@ def test_token_takes_half_of_the_streams_and_of_the_calls(tmp_path: Path) -> Non
                 async with stock.stream("stock"):
                     pass
             held = unsent(metadata=stock.metadata)
-            while not calls._receiving._taken:
+            while not calls._in_flight._taken:
                 await asyncio.sleep(0)
             assert (await stock.route("stock")).status.code == Code.TOO_MANY_REQUESTS
             assert (await orders.route()).status.code == Code.OK

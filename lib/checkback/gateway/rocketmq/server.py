@@ -33,6 +33,7 @@ _OPTIONS = [
     ("grpc.max_receive_message_length", BODY_MAX + _ENVELOPE),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.max_connection_idle_ms", 300_000),
@@ -69,6 +70,7 @@ class RocketMQServer:
             self.bridge,
             group_of,
             most,
+            max(1, settings.gateway.max_receiving // 2 // (BODY_MAX + _ENVELOPE)),
             settings.gateway.timeout.total_seconds(),
             {name for name, one in producers.items() if any(map(_leads_here, one.endpoints))},
         )

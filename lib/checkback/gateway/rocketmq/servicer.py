@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import defaultdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -27,6 +29,7 @@ from checkback.messages.op import Op, OpMessage, op_of
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 
+    from checkback.gateway.authentication import Groups
     from checkback.gateway.metrics import Metrics
     from checkback.gateway.problems import Answer
     from checkback.gateway.rocketmq.authentication import Caller, Credentials
@@ -69,10 +72,13 @@ class MessagingService:
         bridge: CheckBridge,
         group_of: Callable[[str], str],
         max_streams: int,
+        max_receiving: int,
         timeout_s: float,
         asked_here: Collection[str],
     ) -> None:
-        """``group_of``: a topic's producer group. ``max_streams``: of all clients, and calls that are being received.
+        """``group_of``: a topic's producer group. ``max_streams``: of all clients, and as many calls.
+
+        ``max_receiving``: calls of one token whose requests are being received.
 
         ``timeout_s``: to read a request, and a stream's Settings.
 
@@ -81,7 +87,8 @@ class MessagingService:
         self._service, self._metrics, self._credentials = service, metrics, credentials
         self._ids, self._streams, self._bridge, self._group_of = ids, streams, bridge, group_of
         self._telemetry = Telemetry(self._caller, streams, group_of, max_streams, timeout_s)
-        self._receiving = Shares(max_streams)
+        self._in_flight = Shares(max_streams)
+        self._receiving: dict[Groups, asyncio.Semaphore] = defaultdict(partial(asyncio.Semaphore, max_receiving))
         self._timeout_s = timeout_s
         self._asked_here = asked_here
         self._warned: set[str] = set()
@@ -115,7 +122,7 @@ class MessagingService:
             try:
                 caller = self._caller(context)
                 # Shielded: others that sent the same message or op wait for what this call waits for.
-                response = await asyncio.shield(call(await self._received(context, caller), caller))
+                response = await asyncio.shield(self._served(call, await self._received(context, caller), caller))
             except RefusedError as refused:
                 response = message(response_kind, status=status_of(refused.refusal))
             except (asyncio.CancelledError, grpc.aio.UsageError):  # the client has gone
@@ -131,12 +138,20 @@ class MessagingService:
 
     async def _received(self, context: Any, caller: Caller) -> Any:
         """The request, for which there must be room. Raises RefusedError."""
-        if not self._receiving.take(caller.groups):
-            raise RefusedError(Code.TOO_MANY_REQUESTS, "too many requests of this token are being received")
+        if not self._in_flight.take(caller.groups):
+            raise RefusedError(Code.TOO_MANY_REQUESTS, "too many calls of this token are in flight")
         try:
-            return await self._request(context)
+            async with self._receiving[caller.groups]:
+                return await self._request(context)
+        except BaseException:
+            self._in_flight.give_back(caller.groups)
+            raise
+
+    async def _served(self, call: Call, request: Any, caller: Caller) -> Any:
+        try:
+            return await call(request, caller)
         finally:
-            self._receiving.give_back(caller.groups)
+            self._in_flight.give_back(caller.groups)
 
     async def _request(self, context: Any) -> Any:
         """Raises RefusedError if none comes in time."""

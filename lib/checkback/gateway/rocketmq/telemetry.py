@@ -58,11 +58,17 @@ class Telemetry:
         except RefusedError as refused:
             await context.write(message("TelemetryCommand", status=status_of(refused.refusal)))
             return
-        turn = asyncio.Lock()
+        writing = asyncio.Lock()
+
+        async def write(command: Any) -> None:
+            async with writing:  # gRPC takes one at a time
+                await context.write(command)
 
         async def send(command: Any) -> None:
-            async with turn:  # gRPC takes one write at a time
-                await context.write(command)
+            if writing.locked():  # it does not read: what it has not got yet is not kept in memory
+                raise asyncio.TimeoutError
+            # Shielded: after a write that was given up gRPC takes none any more.
+            await asyncio.shield(write(command))
 
         if not self._room.take(caller.groups):
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many clients (gateway.max_connections)")
