@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from checkback.storage.horizon import horizon
 from checkback.storage.log.spark_log import properties
 from checkback.storage.schemas import SCHEMAS, arrow_schema, properties_of
 from checkback.storage.tables import Guard, Tables
-from maintain.catalogs import Catalog, a_catalog
+from maintain.catalogs import Catalog, Killed, a_catalog, killed_at
 from maintain.fixtures import rows_of
 from maintain.test_row_retention import HORIZON, figures, settings_of, stories
 from support.stories import DONE, in_batches, ms, write
@@ -71,6 +72,35 @@ def test_the_same_goes_as_from_files(catalog: Catalog, tmp_path: Path) -> None:
     catalog.sql("ALTER TABLE {} SET TBLPROPERTIES ('delta.appendOnly' = 'false')", "decisions")
     catalog.sql("DELETE FROM {} WHERE decided_at > '2025-12-20'", "decisions")
     assert catalog.answers().audit().broken
+
+
+def test_run_that_breaks_off_is_continued(catalog: Catalog) -> None:
+    """After every third statement that changes a table: what is asked is answered as before, and the next run goes on.
+
+    The tables are append-only again after it, though there is nothing left to remove.
+    """
+    rows, _ = stories(4, 8)
+    catalog.write(rows)
+    answers = catalog.answers()
+    asked = answers.pending().to_pylist(), answers.scheduled().to_pylist()
+    killed = 0
+    for _ in range(20):
+        with killed_at(3) as count, suppress(Killed):
+            catalog.retain()
+        if not count["run"]:
+            break
+        killed += 1
+        if killed == 2:
+            report = answers.audit()
+            assert not report.broken, figures(report)
+            assert (answers.pending().to_pylist(), answers.scheduled().to_pylist()) == asked
+    assert killed > 3
+    assert catalog.retain() == {}
+    for name in SCHEMAS:
+        found = properties(catalog.spark, catalog.tables.in_sql(name))
+        assert properties_of(name).items() <= found.items(), name
+    assert not answers.audit().broken
+    assert (answers.pending().to_pylist(), answers.scheduled().to_pylist()) == asked
 
 
 def test_append_is_made_again_if_properties_were_changed_meanwhile(catalog: Catalog) -> None:

@@ -83,17 +83,25 @@ def _story(random: Random, t: Transaction, name: str, fate: str) -> list[Row]:
 
 def lake(root: Path, seed: int, fates: list[str], ago: timedelta = timedelta(hours=9)) -> dict[int, tuple[str, str]]:
     """Tables with a transaction of each fate; by offset whose it is, and its fate."""
-    random, rows, whose = Random(seed), list[Row](), {}
-    for offset, fate in enumerate(fates):
-        whose[offset] = random.choice([SECRET, OTHER]), fate
-        t = Transaction(offset % 2, offset, DONE - ago + timedelta(seconds=offset))
-        rows += _story(random, t, *whose[offset])
+    rows, whose = stories(seed, fates, ago)
     found, done = in_batches(rows)
     tables = Tables.of(settings_of(root).storage)
     for first in range(0, len(found), 20):
         write(None, tables, found[first : first + 20])
     checkpoint(root, batch_id=done)
     return whose
+
+
+def stories(
+    seed: int, fates: list[str], ago: timedelta = timedelta(hours=9)
+) -> tuple[list[Row], dict[int, tuple[str, str]]]:
+    """The rows of `lake`, and by offset whose each transaction is, and its fate."""
+    random, rows, whose = Random(seed), list[Row](), dict[int, tuple[str, str]]()
+    for offset, fate in enumerate(fates):
+        whose[offset] = random.choice([SECRET, OTHER]), fate
+        t = Transaction(offset % 2, offset, DONE - ago + timedelta(seconds=offset))
+        rows += _story(random, t, *whose[offset])
+    return rows, whose
 
 
 def everything(root: Path) -> dict[str, list[dict[str, Any]]]:

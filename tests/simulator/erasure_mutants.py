@@ -20,15 +20,15 @@ _RULES: dict[str, tuple[str, str]] = {
 }
 #: likewise in erasure.py
 _RUNS: dict[str, tuple[str, str]] = {
-    "what is owed is erased": ("owing = self._owed(halves)", "owing: list[dict[str, Any]] = []"),
+    "what is owed is erased": ("owing = self._owed(self.who(halves))", "owing: list[dict[str, Any]] = []"),
     "decisions of a batch under way": ('of_whole_batches(decisions, "decided_at", batches)', "decisions"),
     "as of the last batch's time": (
         'of_whole_batches(decisions, "decided_at", batches)',
         'decisions.filter(pc.less_equal(decisions.column("decided_at"), pc.max(batches.column("batch_time"))))',
     ),
     "deliveries of a batch under way": (
-        'of_whole_batches(there("deliveries", "delivered_at", "batch_id"), "delivered_at", batches)',
-        'there("deliveries")',
+        'of_whole_batches(deliveries, "delivered_at", batches)',
+        "deliveries",
     ),
     "discarded ones stay": ('"dead_letters", "discarded", "rejected"', '"dead_letters", "rejected"'),
     "rejected ones stay": ('"discarded", "rejected", "half"', '"discarded", "half"'),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,11 +11,13 @@ import typer
 
 from checkback.commands.options import OBJECTS, Change, app, command
 from checkback.commands.printing import Done, Plan, change
+from checkback.errors import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from checkback.maintain.erasure import Erasable, Erasure
+    from checkback.maintain.erasure_selection import Selection
     from checkback.operate.operations import OperatorSignature
     from checkback.settings import Settings
 
@@ -40,15 +42,40 @@ def erase(
     ] = False,
 ) -> None:
     """Empty messages of body, keys, tags and properties in all tables: their rows stay, with ids and times."""
-    from checkback.maintain.erasure import Erasure
     from checkback.maintain.erasure_selection import Selection
     from checkback.operate.operations import OperatorSignature
-    from checkback.storage.tables import Tables
 
     signed = OperatorSignature.of(options.actor, options.reason)
     selection = Selection.of(key, transaction, group, where)
     settings = options.settings()
-    erasure = Erasure(Tables.of(settings.storage), selection)
+    with _opened(settings, selection, now) as erasure:
+        _erase(options, settings, erasure, signed, cancel, now)
+
+
+@contextmanager
+def _opened(settings: Settings, selection: Selection, now: bool) -> Iterator[Erasure]:
+    from checkback.maintain.erasure import Erasure
+    from checkback.storage.tables import Tables
+
+    tables = Tables.of(settings.storage)
+    if tables.by_files:
+        yield Erasure(tables, selection)
+        return
+    if now:
+        what = "only Spark writes the tables, and VACUUM without a retention would break those who read them"
+        raise SettingsError(
+            what, "--now", "leave it out: `checkback maintain` removes the files after maintain.retention"
+        )
+    from checkback.maintain.sql_erasure import SqlErasure
+    from checkback.spark.session import running_session
+
+    with running_session(settings, "checkback-erase") as spark:
+        yield SqlErasure(tables, selection, spark)
+
+
+def _erase(
+    options: Change, settings: Settings, erasure: Erasure, signed: OperatorSignature, cancel: bool, now: bool
+) -> None:
     found = erasure.find()
     if found.owed and not cancel:
         raise found.refusal()

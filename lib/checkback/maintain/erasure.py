@@ -34,7 +34,7 @@ from checkback.storage.timestamps import ms_of
 from checkback.storage.valid_texts import valid_texts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from datetime import datetime
 
@@ -50,14 +50,21 @@ ERASURE = "erasure"
 _HOLD = ("unpublished", "dead_letters", "discarded", "rejected", "half")
 
 
+#: by table, the column with a message's topic
+TOPIC_OF = {"dead_letters": "topic", "half": "real_topic", "discarded": "real_topic", "unpublished": "real_topic"}
+
+
 @dataclass(frozen=True)
 class Erasable:
-    """What a selection finds: ``messages``: WHO and ``real_topic``, each once; by table the rows; who is still owed."""
+    """What a selection finds: ``messages``: WHO and ``real_topic``, each once; by table the rows; who is still owed.
+
+    ``found``: by table what `Erasure.empty` needs.
+    """
 
     messages: pa.Table
     rows: Mapping[str, int]
     owed: Sequence[Mapping[str, Any]]
-    masks: Mapping[str, Sequence[tuple[DataFile, Mask]]] = field(repr=False)
+    found: Mapping[str, Sequence[Any]] = field(repr=False)
 
     def refusal(self) -> OwedError:
         """Why it is not erased as it is. Some must be ``owed``."""
@@ -77,16 +84,14 @@ class OwedError(CheckbackError):
 
 @dataclass(frozen=True)
 class Erasure:
-    """An erasure of the messages of a selection. Raises StorageError, and SettingsError where Spark alone writes."""
+    """An erasure of the messages of a selection, by files (`SqlErasure`: by SQL). Raises StorageError."""
 
     tables: Tables
     selection: Selection
 
     def __post_init__(self) -> None:
-        if not self.tables.by_files:
-            fix = "there write `erased_at` and nulls with SQL, table by table, then VACUUM"
-            raise SettingsError("erase works on tables in local folders and object stores", "storage", fix)
-        for name in self._names():
+        """Raises SettingsError for a table that somebody has altered."""
+        for name in self.names():
             if not self.tables.log(name).maintainable():
                 raise SettingsError(
                     "somebody has clustered, partitioned or altered the table", name, "undo it (docs/tables.md)"
@@ -107,34 +112,37 @@ class Erasure:
         """What there is to erase now."""
         schema = arrow_schema("half")
         empty = pa.schema([schema.field(each) for each in (*WHO, "real_topic")]).empty_table()
-        names = self._names()
-        parts = [part.cast(empty.schema) for name in names if name != "rejected" for part in self._selected(name)]
+        names = self.names()
+        parts = [part.cast(empty.schema) for name in names if name != "rejected" for part in self.selected(name)]
         messages = pa.concat_tables([empty, *parts]).group_by([*WHO, "real_topic"]).aggregate([])
         messages = messages.group_by(list(WHO)).aggregate([("real_topic", "min")]).rename_columns([*WHO, "real_topic"])
-        halves = list(self._masks("half", messages)) if "half" in names else []
-        owing = self._owed(halves)  # before the others are read: all that was written of what has ended is there then
-        names = self._names()  # again: a batch may have created its topic's table meanwhile
-        masks = {name: halves if name == "half" else list(self._masks(name, messages)) for name in names}
-        rows = {name: sum(int(mask.sum()) for _, mask in found) for name, found in masks.items() if found}
-        return Erasable(messages, rows, owing, masks)
+        halves = list(self.rows("half", messages)) if "half" in names else []
+        owing = self._owed(self.who(halves))  # before the others are read: all that was written of it is there then
+        names = self.names()  # again: a batch may have created its topic's table meanwhile
+        found = {name: halves if name == "half" else list(self.rows(name, messages)) for name in names}
+        rows = {name: self.count(those) for name, those in found.items() if those}
+        return Erasable(messages, rows, owing, found)
 
     def erase(self, found: Erasable, at: datetime) -> None:
         """Erase it, within `lock`. Raises OwedError if some of it has not ended."""
         if found.owed:
             raise found.refusal()
+        for name, those in found.found.items():
+            if those:
+                self.empty(name, those, at)
+
+    def empty(self, name: str, files: Sequence[tuple[DataFile, Mask]], at: datetime) -> None:
+        """Erase these rows of a table, see `rows`. Raises FencedError."""
         time = pa.scalar(at, arrow_schema("half").field("erased_at").type)
-        for name, files in found.masks.items():
-            if not files:
-                continue
-            place = f"{self.tables.location(name)}/"
-            new = [
-                written
-                for file, mask in files
-                for written in write_rows(name, self.tables.root, erased(rows_of(file.path, name), mask, time))
-            ]
-            old = [file.path.removeprefix(place) for file, _ in files]
-            if not self.tables.open_log(name).remove(old, new, {ERASURE: ms_of(at)}, changes=False):
-                raise FencedError("another process has rewritten files of the table", name, "run it again")
+        place = f"{self.tables.location(name)}/"
+        new = [
+            written
+            for file, mask in files
+            for written in write_rows(name, self.tables.root, erased(rows_of(file.path, name), mask, time))
+        ]
+        old = [file.path.removeprefix(place) for file, _ in files]
+        if not self.tables.open_log(name).remove(old, new, {ERASURE: ms_of(at)}, changes=False):
+            raise FencedError("another process has rewritten files of the table", name, "run it again")
 
     def remove_files(self, now: int) -> list[str]:
         """Remove the files that are not current, of all tables that hold messages: retention may have replaced some.
@@ -150,7 +158,7 @@ class Erasure:
         mine = readers(self.tables, None)
         return [
             why
-            for name in self._names()
+            for name in self.names()
             for why in self._remove_files(name, [one for _, one in mine.get(name, ())], now)
         ]
 
@@ -176,27 +184,25 @@ class Erasure:
         if uncommitted:
             yield f"{name}: {len(uncommitted)} files of the last hour stay, which no commit names: a process was killed"
 
-    def _names(self) -> list[str]:
+    def names(self) -> list[str]:
         """The tables that hold messages, `half` last."""
-        there = names(self.tables.root)
-        return [*(name for name in there if name.startswith(TOPIC_PREFIX)), *(name for name in _HOLD if name in there)]
+        return that_hold(names(self.tables.root))
 
-    def _selected(self, name: str) -> Iterator[pa.Table]:
+    def selected(self, name: str) -> Iterator[pa.Table]:
         """WHO and real_topic of the rows that the selection itself finds in a table, by file."""
         place = place_of(name)
-        topic = {"dead_letters": "topic", "half": "real_topic", "discarded": "real_topic", "unpublished": "real_topic"}
-        columns = [*place, *SELECTED_BY, *([topic[name]] if name in topic else [])]
+        columns = [*place, *SELECTED_BY, *([TOPIC_OF[name]] if name in TOPIC_OF else [])]
 
         def found(file: DataFile) -> pa.Table:
             rows = valid_texts(rows_of(file.path, name, columns))
             rows = rows.filter(pa.array(self.selection.mask(rows)))
-            topics = rows.column(topic[name]) if name in topic else [name.removeprefix(TOPIC_PREFIX)] * len(rows)
+            topics = rows.column(TOPIC_OF[name]) if name in TOPIC_OF else [name.removeprefix(TOPIC_PREFIX)] * len(rows)
             return pa.table([*(rows.column(each) for each in (*place, *WHO[2:])), topics], [*WHO, "real_topic"])
 
         return self._each(name, found)
 
-    def _masks(self, name: str, messages: pa.Table) -> Iterator[tuple[DataFile, Mask]]:
-        """The files of a table with rows to erase, and which rows these are."""
+    def rows(self, name: str, messages: pa.Table) -> Iterator[Any]:
+        """The rows of a table to erase: by files, these and a mask of each."""
         if name == "rejected":
             columns: Sequence[str] = ("source", "file", "raw", "reason", "erased_at")
         else:
@@ -208,48 +214,54 @@ class Erasure:
                 return file, self.selection.mask_rejected(rows, messages)
             return file, keyed(rows.rename_columns([*WHO, "erased_at"]), messages)
 
-        within = None if name == "rejected" else {columns[1]: _span(messages)}
+        within = None if name == "rejected" else {columns[1]: span_of(messages)}
         if name == "rejected" or len(messages):
             yield from ((file, found) for file, found in self._each(name, mask, within) if found.any())
 
-    def _owed(self, halves: Sequence[tuple[DataFile, Mask]]) -> list[dict[str, Any]]:
-        parts = [valid_texts(rows_of(file.path, "half", WHO)).filter(pa.array(mask)) for file, mask in halves]
-        if not parts:
+    def count(self, files: Sequence[tuple[DataFile, Mask]]) -> int:
+        """The number of such rows."""
+        return sum(int(mask.sum()) for _, mask in files)
+
+    def who(self, files: Sequence[tuple[DataFile, Mask]]) -> pa.Table:
+        """WHO of such rows of `half`."""
+        parts = [valid_texts(rows_of(file.path, "half", WHO)).filter(pa.array(mask)) for file, mask in files]
+        return pa.concat_tables([_empty("half", WHO), *parts])
+
+    def of_offsets(self, name: str, columns: Sequence[str], messages: pa.Table) -> pa.Table:
+        """The rows of a table at the offsets of these messages, and maybe more."""
+        offsets = messages.column("queue_offset")
+
+        def read(file: DataFile) -> pa.Table:  # of each file at once: there may be millions of others in between
+            rows = rows_of(file.path, name, columns)
+            return valid_texts(rows.filter(pc.is_in(rows.column("queue_offset"), value_set=offsets)))
+
+        return pa.concat_tables([_empty(name, columns), *self._each(name, read, {"queue_offset": span_of(messages)})])
+
+    def all_of(self, name: str, columns: Sequence[str]) -> pa.Table:
+        """All rows of a table."""
+        read = self._each(name, lambda file: valid_texts(rows_of(file.path, name, columns)))
+        return pa.concat_tables([_empty(name, columns), *read])
+
+    def waits(self, rows: pa.Table) -> pa.Array:
+        """See `published_notes.waits`."""
+        return waits(None, self.tables, rows)
+
+    def _owed(self, messages: pa.Table) -> list[dict[str, Any]]:
+        if not len(messages):
             return []
-        messages = pa.concat_tables(parts)
-        offsets, span = messages.column("queue_offset"), {"queue_offset": _span(messages)}
-
-        def there(name: str, *more: str) -> pa.Table:
-            columns = (*WHO, *more)
-
-            def read(file: DataFile) -> pa.Table:  # of each file at once: there may be millions of others in between
-                rows = rows_of(file.path, name, columns)
-                return valid_texts(rows.filter(pc.is_in(rows.column("queue_offset"), value_set=offsets)))
-
-            found = list(self._each(name, read, span))
-            return pa.concat_tables(
-                [pa.schema([arrow_schema(name).field(one) for one in columns]).empty_table(), *found]
-            )
-
         # Of a batch under way some of the rest may not be there yet.
-        batches = pa.concat_tables(
-            [
-                pa.schema([arrow_schema("batches").field(one) for one in BATCH]).empty_table(),
-                *self._each("batches", lambda file: rows_of(file.path, "batches", BATCH)),
-            ]
-        )
-        decisions = there("decisions", "state", "deliver_at", "decided_at", "batch_id")
+        batches = self.all_of("batches", BATCH)
+        decisions = self.of_offsets("decisions", (*WHO, "state", "deliver_at", "decided_at", "batch_id"), messages)
         decided = of_whole_batches(decisions, "decided_at", batches)
-        delivered = of_whole_batches(there("deliveries", "delivered_at", "batch_id"), "delivered_at", batches)
+        deliveries = self.of_offsets("deliveries", (*WHO, "delivered_at", "batch_id"), messages)
+        delivered = of_whole_batches(deliveries, "delivered_at", batches)
         return owed(messages, decided, delivered, self._waiting())
 
     def _waiting(self) -> pa.Table:
         """WHO of the messages that wait in `unpublished`."""
         columns = (*place_of("unpublished"), *WHO[2:], "real_topic", "application", "batch_id")
-        schema = pa.schema([arrow_schema("unpublished").field(name) for name in columns])
-        parts = list(self._each("unpublished", lambda file: valid_texts(rows_of(file.path, "unpublished", columns))))
-        rows = pa.concat_tables([schema.empty_table(), *parts])
-        return rows.filter(waits(None, self.tables, rows)).select(list(columns[:4])).rename_columns(list(WHO))
+        rows = self.all_of("unpublished", columns)
+        return rows.filter(self.waits(rows)).select(list(columns[:4])).rename_columns(list(WHO))
 
     def _files(self, name: str, within: Mapping[str, tuple[Any, Any]] | None = None) -> list[DataFile]:
         return self.tables.log(name).data_files(within) if DeltaLog.exists(self.tables.location(name)) else []
@@ -260,6 +272,16 @@ class Erasure:
         yield from concurrently(self.tables.root, read, self._files(name, within))
 
 
-def _span(rows: pa.Table) -> tuple[int, int]:
-    found = pc.min_max(rows.column("queue_offset")).as_py()
+def that_hold(there: Collection[str]) -> list[str]:
+    """Of these tables those that hold messages, `half` last."""
+    return [*(name for name in there if name.startswith(TOPIC_PREFIX)), *(name for name in _HOLD if name in there)]
+
+
+def span_of(messages: pa.Table) -> tuple[int, int]:
+    """The first and the last offset."""
+    found = pc.min_max(messages.column("queue_offset")).as_py()
     return found["min"] or 0, found["max"] or 0
+
+
+def _empty(name: str, columns: Sequence[str]) -> pa.Table:
+    return pa.schema([arrow_schema(name).field(column) for column in columns]).empty_table()

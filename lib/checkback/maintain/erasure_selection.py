@@ -201,8 +201,8 @@ def _valid(text: str) -> str:
 
 def keyed(rows: pa.Table, messages: pa.Table) -> Mask:
     """Which rows are of these messages, and not erased yet. ``rows``: WHO, erased_at; ``messages``: WHO."""
-    numbered = _named(rows).append_column("row", pa.array(np.arange(rows.num_rows)))
-    found = numbered.join(_named(messages).group_by(list(WHO)).aggregate([]), list(WHO), join_type="left semi")
+    numbered = named(rows).append_column("row", pa.array(np.arange(rows.num_rows)))
+    found = numbered.join(named(messages).group_by(list(WHO)).aggregate([]), list(WHO), join_type="left semi")
     mask = np.zeros(rows.num_rows, bool)
     mask[found.column("row").to_numpy()] = True
     there = _mask(pc.is_null(rows.column("erased_at")))
@@ -214,7 +214,7 @@ def _mask(values: pa.Array | pa.ChunkedArray) -> Mask:
     return found
 
 
-def _named(rows: pa.Table) -> pa.Table:
+def named(rows: pa.Table) -> pa.Table:
     """WHO without nulls, which equal nothing."""
     schema = arrow_schema("half")
     columns = [
