@@ -6,6 +6,7 @@ The selection is the same function as by files, in the tasks that read the rows.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -34,6 +35,9 @@ _REJECTED = ("source", "file", "reason", "rejected_at")
 #: of the properties what says of which discarded message this one was made, as `erasure_selection.erased`
 _ORIGIN = f"""map_filter(t.properties, (name, text) -> name IN ('{RESUMED_FROM}', '{FIRST_PLACE}')
     AND text RLIKE '^[0-9]{{1,10}}/[0-9]{{1,19}}$')"""
+#: a reason may quote the message, unless it only names an offset (`ended_transactions.REPEATED`)
+_REASON = """reason = CASE WHEN t.reason RLIKE
+    '^repeated .queue_id, queue_offset. [0-9]{1,9}/[0-9]{1,18}$' THEN t.reason ELSE 'erased' END"""
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ class SqlErasure(Erasure):
         """The rows of a table to erase: one table, WHO as `named`, or of `rejected` what tells its rows apart."""
         if name == "rejected":
             rows = self._left(name).select(*_REJECTED, "raw", "erased_at", F.xxhash64("raw").alias("digest"))
-            found = rows.mapInArrow(_keeping(self.selection.mask_rejected), rows.schema)
+            found = rows.mapInArrow(_keeping(partial(self.selection.mask_rejected, messages=messages)), rows.schema)
             yield found.select(*_REJECTED, "digest").toArrow()
         elif len(messages):
             first, last = span_of(messages)
@@ -113,7 +117,7 @@ class SqlErasure(Erasure):
             return
         rows = rows.group_by(rows.column_names).aggregate([])
         if name == "rejected":
-            on, what = f"{same(_REJECTED)} AND xxhash64(t.raw) <=> s.digest", "raw = NULL"
+            on, what = f"{same(_REJECTED)} AND xxhash64(t.raw) <=> s.digest", f"raw = NULL, {_REASON}"
         else:
             place, (first, last) = place_of(name), span_of(rows)
             on = " AND ".join(f"{_filled(column, who)} = s.{who}" for column, who in zip(_who(name), WHO, strict=True))
@@ -121,6 +125,7 @@ class SqlErasure(Erasure):
             what = (
                 f"tags = NULL, keys = NULL, body = NULL, properties = CASE WHEN size({_ORIGIN}) > 0 THEN {_ORIGIN} END"
             )
+            what += f", {_REASON}" if name == "unpublished" else ""
         try:
             changes.merge(name, rows, on, f"WHEN MATCHED AND t.erased_at IS NULL THEN UPDATE SET {what}, {time}")
             changes.purge(name)
