@@ -111,5 +111,5 @@ def test_command(catalog: Catalog, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(run) == 0
     mine = [offset for offset, (name, _) in whose.items() if name == SECRET]
     assert f"Erased {len(mine)} messages" in capsys.readouterr().out
-    assert [row["queue_offset"] for row in catalog.rows("half") if row["erased_at"] is not None] == mine
+    assert {row["queue_offset"] for row in catalog.rows("half") if row["erased_at"] is not None} == set(mine)
     assert sorted(row["queue_offset"] for row in catalog.rows("operations")) == mine
