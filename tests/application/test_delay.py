@@ -130,7 +130,7 @@ def test_scheduled_messages_are_published_at_their_time_or_cancelled(lake: Lake)
     assert [offset for offset, at in sorted(due.items()) if at is not None] == [1, 3, 4, 5, 8]
     assert due[4] - decided[4] == due[5] - decided[5] == hour
     lake.end("CANCEL", 4, 0, 7, source="operator")
-    lake.end("CANCEL", 5)
+    lake.end("CANCEL", 5, source="check")
     lake.reconcile()
     assert lake.offsets("topics/a") == [0, 1, 2, 6]
     assert lake.offsets("deliveries") == [1]

@@ -320,7 +320,7 @@ def test_half_message_that_is_sent_again_after_its_end_is_told_it(tmp_path: Path
         halves = [half_sent(half(name), 2) for name in ("t-1", "t-2")]
         again, other = await service.halves.take(halves, None)
         assert isinstance(other, dict)
-        if ended in ("ROLLBACK", "DISCARD"):
+        if ended in ("ROLLBACK", "DISCARD", "CANCEL"):
             assert isinstance(again, Problem)
             assert (again.code, again.more["first_state"]) == ("contradiction", ended)
         else:
