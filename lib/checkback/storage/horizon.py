@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from checkback.errors import StorageError
+from checkback.storage.failure_scope import own_failure
 from checkback.storage.log import spark_log
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.timestamps import iso
@@ -102,7 +103,10 @@ def _versions(spark: SparkSession | None, tables: Tables, name: str, apps: Itera
         return tables.log(name).versions(apps) if there else dict.fromkeys(apps)
     if spark is None:
         raise StorageError("its properties are read by Spark", tables.location(name))
-    found = spark_log.properties_if_any(spark, tables.in_sql(name)) or {}
+    try:
+        found = spark_log.properties_if_any(spark, tables.in_sql(name)) or {}
+    except Exception as error:
+        raise StorageError(f"its properties cannot be read: {own_failure(error)}", tables.in_sql(name)) from error
     texts = {app: found.get(property_of(app)) for app in apps}
     return {app: None if text is None else int(text) for app, text in texts.items()}
 

@@ -61,12 +61,13 @@ class Telemetry:
         writing = asyncio.Lock()
 
         async def write(command: Any) -> None:
-            async with writing:  # gRPC takes one at a time
+            try:
                 await context.write(command)
+            finally:
+                writing.release()
 
         async def send(command: Any) -> None:
-            if writing.locked():  # it does not read: what it has not got yet is not kept in memory
-                raise asyncio.TimeoutError
+            await writing.acquire()  # gRPC takes one write at a time
             # Shielded: after a write that was given up gRPC takes none any more.
             await asyncio.shield(write(command))
 

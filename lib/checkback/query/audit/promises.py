@@ -54,7 +54,6 @@ _MEANINGS: dict[str, dict[str, str]] = {
     "P1": {
         "half_rows_removed": "has taken rows out of `half` (RESTORE does): lost",
         "op_rows_removed": "has taken rows out of `op` (RESTORE does): lost",
-        "half_back": "pending, but it had ended, and retention had removed it: RESTORE has taken `half` back",
         "decision_without_half": "decided, but there is no half message",
         "decided_before_landing": "decided by a batch long before its half message landed",
         "commit_not_published": "decided COMMIT, but in no topic, nor outstanding in `unpublished`: lost",
@@ -113,6 +112,8 @@ _MEANINGS: dict[str, dict[str, str]] = {
         "batch_twice": "several rows in `batches`",
     },
     "warning": {
+        "half_back": "pending below its queue's floor since before the horizon, and never checked: perhaps RESTORE has "
+        "taken `half` back, and it had ended",
         "topic_not_read": "its table cannot be read: what is in it is not judged, and taken for what `decisions` and "
         "the others tell",
         "batch_gap": "batches between two of one checkpoint have no row; the next one",

@@ -6,12 +6,13 @@ ones they would be asked about, and published again.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from checkback.errors import StateError
+from checkback.errors import StateError, StorageError
 from checkback.storage.dataframes import frame
 from checkback.storage.horizon import horizon
 from checkback.storage.schemas import TOPIC_PREFIX
@@ -36,8 +37,11 @@ def refuse_lost(spark: SparkSession, tables: Tables, topics: Collection[str]) ->
     and, before that of the history, what has any op, or was never checked though it is older than max_age.
     """
     history = horizon(spark, tables)
-    since = {name.removeprefix(TOPIC_PREFIX): horizon(spark, tables, name) for name in topics}
-    known = {topic: at for topic, at in since.items() if at is not None}
+    known: dict[str, int] = {}
+    for name in topics:
+        with suppress(StorageError):  # a damaged topic, which is left out
+            since = horizon(spark, tables, name)
+            known |= {} if since is None else {name.removeprefix(TOPIC_PREFIX): since}
     if history is None and not known:
         return
     lost = _lost(spark, tables, history or 0, known)
