@@ -155,7 +155,7 @@ def _rebuild(
     interrupted = interrupted_batch.find(spark, tables)
     finished = finish(spark, tables, interrupted, deleted, changing)
     if deleted is not Deleted.PUBLISH_AGAIN:
-        refuse_lost(spark, tables, tables.topics(spark))
+        refuse_lost(spark, tables, tables.topics(spark), settings.transaction.timeout)
     _conclude(spark, tables, interrupted, changing)
     tell("restoring the segments from the tables")
     versions = {name: _first_unread(spark, tables, name) for name in SOURCES[NAME]}

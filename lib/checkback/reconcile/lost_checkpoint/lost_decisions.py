@@ -7,6 +7,7 @@ ones they would be asked about, and published again.
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -30,11 +31,13 @@ _KEY = ["queue_id", "queue_offset"]
 _CLOCKS_MS = 600_000
 
 
-def refuse_lost(spark: SparkSession, tables: Tables, topics: Collection[str]) -> None:
-    """Raise StateError if there are such half messages. ``topics``: the tables of topics, which have horizons, too.
+def refuse_lost(spark: SparkSession, tables: Tables, topics: Collection[str], timeout: timedelta) -> None:
+    """Raise StateError if there are such half messages.
+
+    ``topics``: the tables of topics, which have horizons, too. ``timeout``: transaction.timeout.
 
     A batch has read all that landed before a horizon. So it has ended what has a COMMIT from before that of its topic,
-    and, before that of the history, what has any op, or was never checked though it is older than max_age.
+    and, before that of the history, what has any op, or was never checked though its first check was due.
     """
     history = horizon(spark, tables)
     known: dict[str, int] = {}
@@ -44,7 +47,7 @@ def refuse_lost(spark: SparkSession, tables: Tables, topics: Collection[str]) ->
             known |= {} if since is None else {name.removeprefix(TOPIC_PREFIX): since}
     if history is None and not known:
         return
-    lost = _lost(spark, tables, history or 0, known)
+    lost = _lost(spark, tables, history or 0, known, timeout)
     number = lost.count()
     if number:
         first = lost.select("transaction_id").first()
@@ -56,7 +59,7 @@ def refuse_lost(spark: SparkSession, tables: Tables, topics: Collection[str]) ->
         raise StateError(f"{what}: retention has removed how", tables.location("decisions"), fix)
 
 
-def _lost(spark: SparkSession, tables: Tables, history: int, topics: dict[str, int]) -> DataFrame:
+def _lost(spark: SparkSession, tables: Tables, history: int, topics: dict[str, int], timeout: timedelta) -> DataFrame:
     """transaction_id of these half messages."""
     horizons = pa.table(
         {"real_topic": pa.array(topics, pa.string()), "of_topic": pa.array(topics.values(), pa.int64())}
@@ -64,7 +67,9 @@ def _lost(spark: SparkSession, tables: Tables, history: int, topics: dict[str, i
     half = read_table(spark, tables, "half").withColumn("landed", F.unix_millis("store_timestamp") + _CLOCKS_MS)
     half = half.join(F.broadcast(frame(spark, horizons)), on="real_topic", how="left")
     half = half.where((F.col("landed") < history) | (F.col("landed") < F.col("of_topic")))
-    half = half.select(*_KEY, "transaction_id", "producer_group", "landed", "of_topic", "committed")
+    immunity = F.coalesce(F.col("check_immunity_s").cast("bigint"), F.lit(timeout // timedelta(seconds=1))) * 1000
+    half = half.withColumn("due", F.col("landed") + immunity)
+    half = half.select(*_KEY, "transaction_id", "producer_group", "landed", "due", "of_topic", "committed")
     half = half.join(read_table(spark, tables, "decisions").select(*_KEY), on=_KEY, how="left_anti")
     ops = read_table(spark, tables, "op").where("state IN ('COMMIT', 'ROLLBACK')")
     ops = ops.withColumnsRenamed({"transaction_id": "its_id", "producer_group": "its_group"})
@@ -78,5 +83,5 @@ def _lost(spark: SparkSession, tables: Tables, history: int, topics: dict[str, i
     commit, any_op = (
         F.when(F.col("committed"), F.col("landed")).otherwise(F.col(name)) for name in ("commit", "any_op")
     )
-    unchecked = F.col("checked").isNull() & (F.col("landed") < history)
+    unchecked = F.col("checked").isNull() & (F.col("due") < history)
     return found.where((commit < F.col("of_topic")) | (any_op < history) | unchecked)
