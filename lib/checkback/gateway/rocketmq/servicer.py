@@ -78,11 +78,8 @@ class MessagingService:
     ) -> None:
         """``group_of``: a topic's producer group. ``max_streams``: of all clients, and as many calls.
 
-        ``max_receiving``: calls of one token whose requests are being received.
-
-        ``timeout_s``: to read a request, and a stream's Settings.
-
-        ``asked_here``: the groups whose checks come to a gateway.
+        ``max_receiving``: calls of one token whose requests are being received. ``timeout_s``: to read a request, and a
+        stream's Settings. ``asked_here``: the groups whose checks come to a gateway.
         """
         self._service, self._metrics, self._credentials = service, metrics, credentials
         self._ids, self._streams, self._bridge, self._group_of = ids, streams, bridge, group_of
