@@ -33,7 +33,7 @@ from checkback.storage.schemas import CONTENT
 from checkback.storage.tables import Tables
 from maintain.fixtures import maintained, rows_of
 from support.examples import fewer
-from support.stories import DONE, UNDER_WAY, Row, Transaction, batch, checkpoint, in_batches, ms, write
+from support.stories import DONE, UNDER_WAY, Row, Transaction, batch, checkpoint, in_batches, ms, write, written
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -187,9 +187,7 @@ def test_a_delivery_of_a_batch_under_way_is_still_owed(tmp_path: Path) -> None:
     at = t.born + timedelta(minutes=30)
     delivery = {**t.key, "real_topic": "a", "deliver_at": UNDER_WAY, "delivered_at": UNDER_WAY, "batch_id": 9}
     rows = [t.half(deliver_at=UNDER_WAY, **mine), t.op(), t.decision(decided_at=at, deliver_at=UNDER_WAY)]
-    found, done = in_batches([*rows, ("deliveries", delivery)])
-    write(None, Tables.of(settings_of(tmp_path).storage), found)
-    checkpoint(tmp_path, batch_id=done)
+    written(tmp_path, [*rows, ("deliveries", delivery)])
     assert [row["state"] for row in Erasure(Tables.of(settings_of(tmp_path).storage), SELECTIONS[0]).find().owed] == [
         "scheduled"
     ]
@@ -247,9 +245,7 @@ def test_ops_that_reconcile_has_rejected_stay_known(tmp_path: Path) -> None:
     """Their rows have no content, and a rebuild must not take such an op again; a line of a file goes."""
     t = Transaction(0, 0, DONE - timedelta(hours=9))
     rejected = t.rejected_op(Reason.WRONG_GROUP)[1] | {"raw": json.dumps(t.key)}
-    found, done = in_batches([*t.committed(), ("rejected", rejected), ("rejected", rejected | {"file": "f"})])
-    write(None, Tables.of(settings_of(tmp_path).storage), found)
-    checkpoint(tmp_path, batch_id=done)
+    written(tmp_path, [*t.committed(), ("rejected", rejected), ("rejected", rejected | {"file": "f"})])
     erased(tmp_path, Selection.of(None, "tx-0-0", None, None))
     assert {(row["file"], row["raw"] is None) for row in rows_of(tmp_path, "rejected")} == {(None, False), ("f", True)}
 
@@ -400,9 +396,7 @@ def test_topic_without_its_log_is_refused(tmp_path: Path) -> None:
 def test_keys_that_were_sent_as_a_property_are_keys(tmp_path: Path) -> None:
     t = Transaction(0, 0, DONE - timedelta(hours=9))
     sent: dict[str, Any] = {"properties": [("KEYS", f"order {SECRET}")]}
-    found, done = in_batches([t.half(**sent), t.op(), t.decision(), t.published(**sent)])
-    write(None, Tables.of(settings_of(tmp_path).storage), found)
-    checkpoint(tmp_path, batch_id=done)
+    written(tmp_path, [t.half(**sent), t.op(), t.decision(), t.published(**sent)])
     assert erased(tmp_path, SELECTIONS[0])["half"] == 1
 
 

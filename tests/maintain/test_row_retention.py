@@ -30,7 +30,7 @@ from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.tables import Tables
 from maintain.fixtures import maintained, rows_of
 from support.examples import fewer
-from support.stories import DONE, Row, Transaction, batch, checkpoint, in_batches, ms, write
+from support.stories import DONE, Row, Transaction, batch, checkpoint, in_batches, ms, write, written
 
 if TYPE_CHECKING:
     from checkback.query.audit.findings import Report
@@ -89,11 +89,7 @@ def lake(root: Path, seed: int, number: int, size: int = 4) -> dict[int, datetim
     ``size``: bytes of a body.
     """
     rows, ends = stories(seed, number, size)
-    found, done = in_batches(rows)
-    tables = Tables.of(settings_of(root).storage)
-    for first in range(0, len(found), 50):
-        write(None, tables, found[first : first + 50])
-    checkpoint(root, batch_id=done)
+    written(root, rows, size=50)
     return ends
 
 
@@ -263,12 +259,8 @@ def test_op_that_waits_for_its_half_message_stays(tmp_path: Path) -> None:
     read, waiting = (Transaction(0, offset, DONE - timedelta(days=days)) for offset, days in ((1, 55), (2, 40)))
     rows = [t.op() for t in (read, waiting)]
     rows += Transaction(0, 3, DONE).committed()
-    found, done = in_batches(rows, [DONE - timedelta(days=50)])
     settings = settings_of(tmp_path)
-    tables = Tables.of(settings.storage)
-    for row in found:
-        write(None, tables, [row])
-    checkpoint(tmp_path, batch_id=done)
+    written(tmp_path, rows, size=1, idle=[DONE - timedelta(days=50)])
     maintained(settings, ms(DONE))
     assert by_offset(tmp_path, "op").keys() == {2, 3}
 
@@ -282,11 +274,8 @@ def test_gateway_whose_clock_is_ahead_keeps_no_rows_for_ever(tmp_path: Path) -> 
         again = t.half(transaction_id="another", store_timestamp=born + ahead)
         rows += [again if offset == 3 else t.half(store_timestamp=born + ahead)]
         rows += [t.op("ROLLBACK"), t.decision("ROLLBACK", decided_at=born + timedelta(minutes=1))]
-    found, done = in_batches(rows)
     settings = settings_of(tmp_path)
-    for row in found:
-        write(None, Tables.of(settings.storage), [row])
-    checkpoint(tmp_path, batch_id=done)
+    written(tmp_path, rows, size=1)
     maintained(settings, ms(DONE))
     assert all(by_offset(tmp_path, name).keys() == {3} for name in ("half", "op", "decisions"))
     assert figures(Answers(settings).audit())["halves"] == 1
@@ -433,10 +422,8 @@ def test_offsets_below_the_floor_are_not_given_again(tmp_path: Path) -> None:
     for offset in range(4):
         t, at = Transaction(0, offset, born), born + timedelta(minutes=1)
         rows += [t.half(), t.op("ROLLBACK"), t.decision("ROLLBACK", decided_at=at)]
-    found, done = in_batches(rows)
     settings = settings_of(tmp_path)
-    write(None, Tables.of(settings.storage), found)
-    checkpoint(tmp_path, batch_id=done)
+    written(tmp_path, rows)
     maintained(settings, ms(DONE))
     assert rows_of(tmp_path, "half") == []
     log = DeltaLog("half", str(tmp_path / "half"))
@@ -472,11 +459,8 @@ def test_offset_that_was_much_too_high_does_not_close_its_queue(tmp_path: Path) 
         t = Transaction(2000, offset, DONE - timedelta(days=days))
         at = t.born + timedelta(minutes=1)
         rows += [t.half(), t.op("ROLLBACK"), t.decision("ROLLBACK", decided_at=at)]
-    found, done = in_batches(rows)
     settings = settings_of(tmp_path)
-    for row in found:
-        write(None, Tables.of(settings.storage), [row])
-    checkpoint(tmp_path, batch_id=done)
+    written(tmp_path, rows, size=1)
     maintained(settings, ms(DONE))
     assert [by_offset(tmp_path, name).keys() for name in ("half", "op", "decisions")] == [{3, 10**12}] * 3
     log = DeltaLog("half", str(tmp_path / "half"))
@@ -494,10 +478,8 @@ def test_batch_under_way_at_the_horizon_hides_none_before_it(tmp_path: Path) -> 
         at = HORIZON - timedelta(seconds=2 * offset, milliseconds=500)
         t = Transaction(0, offset, at - timedelta(seconds=5))
         rows += [t.half(), t.op(), t.published(published_at=at), t.decision(decided_at=at)]
-    found, done = in_batches(rows)
     settings = settings_of(tmp_path)
-    write(None, Tables.of(settings.storage), found)
-    checkpoint(tmp_path, batch_id=done)
+    written(tmp_path, rows)
     maintained(settings, ms(DONE))
     assert len(rows_of(tmp_path, "batches")) == 3  # a run, that one, and the last
     assert Answers(settings).topics(as_of=HORIZON)["messages"].to_pylist() == [8]
@@ -513,10 +495,8 @@ def test_rows_removed_by_hand_are_no_retention(tmp_path: Path) -> None:
         end = t.born + timedelta(minutes=30)
         rows += [t.half(), t.op(), t.published(published_at=end), t.decision(decided_at=end)]
     gone = [row for row in rows if row[0] == "half" and row[1]["queue_offset"] == 3]
-    found, done = in_batches([row for row in rows if row not in gone])
     settings = settings_of(tmp_path)
-    write(None, Tables.of(settings.storage), found)
-    checkpoint(tmp_path, batch_id=done)
+    written(tmp_path, [row for row in rows if row not in gone])
     maintained(settings, ms(DONE))
     assert len(rows_of(tmp_path, "half")) == 1
     broken = {one.finding.name for one in Answers(settings).audit().found if one.finding.level == "broken"}
@@ -535,11 +515,8 @@ def test_what_may_be_resumed_stays_and_is_resumed_once(tmp_path: Path) -> None:
     origin = {"properties": [("CHECKBACK_RESUMED_FROM", "0/0"), ("CHECKBACK_RESUMED_BY", "ada: why")]}
     rows += [new.half(**name, **origin), new.op(**name), new.published("a", published_at=at, **name, **origin)]
     rows.append(new.decision(decided_at=at, **name))
-    found, done = in_batches(rows)
     settings = settings_of(tmp_path)
-    for row in found:
-        write(None, Tables.of(settings.storage), [row])
-    checkpoint(tmp_path, batch_id=done)
+    written(tmp_path, rows, size=1)
     maintained(settings, ms(DONE))
     assert sorted(str(row["queue_offset"]) for row in rows_of(tmp_path, "half")) == ["0", "0", "1"]
     resume = ["tx", "resume", "--set", f"storage.root={tmp_path}", "--actor", "a", "--reason", "r", "--yes"]
@@ -560,11 +537,8 @@ def test_topics_and_what_was_given_up_have_their_own_retention(tmp_path: Path) -
         t = Transaction(2, offset, DONE - timedelta(days=days))
         at = t.born + timedelta(minutes=30)
         rows += [t.half(), *t.checks(), t.decision("DISCARD", decided_at=at), t.discarded(discarded_at=at)]
-    found, done = in_batches(rows)
     settings = settings_of(tmp_path, topics="5d", topic={"a": "10d"}, given_up="10d")
-    for first in range(0, len(found), 3):
-        write(None, Tables.of(settings.storage), found[first : first + 3])
-    checkpoint(tmp_path, batch_id=done)
+    written(tmp_path, rows, size=3)
     maintained(settings, ms(DONE))
     assert [row["half_queue_offset"] for row in rows_of(tmp_path, "topics/a")] == [1, 2]
     assert [row["half_queue_offset"] for row in rows_of(tmp_path, "topics/b")] == [2]
@@ -586,10 +560,8 @@ def test_damaged_topic_stops_nothing_else(tmp_path: Path, retention: dict[str, s
     waits = Transaction(0, 40, DONE - timedelta(days=39))
     rows += [waits.half(real_topic="b"), waits.op(), waits.decision(decided_at=DONE - timedelta(days=38))]
     rows.append(waits.unpublished("b", unpublished_at=DONE - timedelta(days=38), application="query"))
-    found, done = in_batches(rows)
     settings = settings_of(tmp_path, **retention)
-    write(None, Tables.of(settings.storage), found)
-    checkpoint(tmp_path, batch_id=done)
+    written(tmp_path, rows)
     newest = max((tmp_path / "topics/b/_delta_log").glob("*.json"))
     newest.write_text("{not json\n")
     removed = maintained(settings, ms(DONE))
@@ -639,11 +611,9 @@ def test_half_from_before_a_run_is_refused(tmp_path: Path) -> None:
         at = DONE - timedelta(days=40) + timedelta(minutes=number)
         t = Transaction(0, number, at - timedelta(minutes=1))
         rows += [t.half(), t.op(), t.decision(decided_at=at), t.published(published_at=at)]
-    found, done = in_batches(rows)
     settings = settings_of(tmp_path)
     tables = Tables.of(settings.storage)
-    write(None, tables, found)
-    checkpoint(tmp_path, batch_id=done)
+    written(tmp_path, rows)
     shutil.copytree(tmp_path / "half", tmp_path / "backup")
     refuse_older_half(None, tables)
     maintained(settings, ms(DONE))
@@ -666,13 +636,10 @@ def test_half_restored_beyond_a_removal_is_refused_and_found(tmp_path: Path) -> 
     after = Transaction(1, 1, DONE - timedelta(days=44))
     at = after.born + timedelta(minutes=1)
     rows += [after.half(), after.op("ROLLBACK"), after.decision("ROLLBACK", decided_at=at)]
-    found, done = in_batches(rows)
     settings = settings_of(tmp_path)
     settings = settings.model_copy(update={"maintain": settings.maintain.model_copy(update={"min_files": 100})})
     tables = Tables.of(settings.storage)
-    for row in found:
-        write(None, tables, [row])
-    checkpoint(tmp_path, batch_id=done)
+    written(tmp_path, rows, size=1)
     before = DeltaTable(f"{tmp_path}/half").version()
     maintained(settings, ms(DONE))
     removed = DeltaTable(f"{tmp_path}/half").version()
@@ -695,11 +662,9 @@ def test_second_copy_of_what_ended_before_the_horizon_is_found(tmp_path: Path) -
         t = Transaction(0, offset, DONE - timedelta(days=days))
         at = t.born + timedelta(minutes=30)
         rows += [t.half(), t.op(), t.published(published_at=at), t.decision(decided_at=at)]
-    found, done = in_batches(rows)
     settings = settings_of(tmp_path)
     tables = Tables.of(settings.storage)
-    write(None, tables, found)
-    checkpoint(tmp_path, batch_id=done)
+    done = written(tmp_path, rows)
     maintained(settings, ms(DONE))
     assert not Answers(settings).audit().broken
     t, now = Transaction(0, 0, DONE), DONE + timedelta(minutes=30)

@@ -21,7 +21,7 @@ from maintain.fixtures import maintained, rows_of
 from maintain.test_row_retention import HORIZON, settings_of
 from query.test_audit import settings_at
 from support.audit_cases import BROKEN, CLEAN, NUMBER
-from support.stories import DECIDED, DONE, Transaction, checkpoint, in_batches, ms, write
+from support.stories import DECIDED, DONE, Transaction, ms, written
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -31,12 +31,6 @@ if TYPE_CHECKING:
     from support.stories import Row
 
 _LATELY = DONE - timedelta(hours=1)
-
-
-def _written(settings: Settings, told: list[Row], root: Path) -> None:
-    rows, done = in_batches(told)
-    write(None, Tables.of(settings.storage), rows)
-    checkpoint(root, batch_id=done)
 
 
 def _found(settings: Settings, *, whole: bool = False, since: datetime | None = None) -> dict[str, int]:
@@ -50,16 +44,14 @@ def _found(settings: Settings, *, whole: bool = False, since: datetime | None = 
 def test_of_what_ended_since_a_time_nothing_else_is_found(tmp_path: Path, minutes: int) -> None:
     """Wherever a transaction is cut by that time."""
     settings = settings_at(tmp_path)
-    _written(settings, [row for name, story in CLEAN.items() for row in story(Transaction(NUMBER[name]))], tmp_path)
+    written(tmp_path, [row for name, story in CLEAN.items() for row in story(Transaction(NUMBER[name]))])
     assert _found(settings, since=DECIDED + timedelta(minutes=minutes)) == {}
 
 
 def test_what_is_broken_is_found_if_it_ended_since(tmp_path: Path) -> None:
     """And all of it since long ago."""
     settings = settings_at(tmp_path)
-    _written(
-        settings, [row for name, (_, story) in BROKEN.items() for row in story(Transaction(NUMBER[name]))], tmp_path
-    )
+    written(tmp_path, [row for name, (_, story) in BROKEN.items() for row in story(Transaction(NUMBER[name]))])
     answers = Answers(settings)
     everything, early, late = (answers.audit(since=at) for at in (None, "2020-01-01T00:00", "2026-01-03T00:00"))
     found = [{each.finding.name: each.count for each in report.found} for report in (everything, early, late)]
@@ -82,7 +74,7 @@ def test_new_copy_of_an_old_message_is_found(tmp_path: Path, whole: bool) -> Non
         of_old = {**same, "properties": [(RESUMED_FROM, "0/0")]}
         rows += [copy.half(**of_old), copy.op(**same), copy.decision(decided_at=at, **same)]
         rows.append(copy.published(published_at=at, **of_old))
-    _written(settings, rows, tmp_path)
+    written(tmp_path, rows)
     found = _found(settings, whole=whole, since=_LATELY)
     assert {name: found.get(name) for name in ("resumed_twice", "id_published_twice")} == {
         "resumed_twice": 1,
@@ -99,7 +91,7 @@ def test_retention_of_a_topic_hides_nothing_of_another(tmp_path: Path, whole: bo
         rows += [one.half(real_topic=topic), one.op(), one.published(topic, published_at=at)]
         rows.append(one.decision(decided_at=at, real_topic=topic))
     settings = settings_of(tmp_path, topic={"a": "4d"})
-    _written(settings, rows, tmp_path)
+    written(tmp_path, rows)
     assert maintained(settings, ms(DONE))["topics/a"].expired_rows
     assert _found(settings, whole=whole) == {}
     DeltaTable(str(tmp_path / "topics/b")).delete("half_queue_offset = 3")
@@ -117,7 +109,7 @@ def test_what_landed_after_the_horizon_by_another_clock_is_over(tmp_path: Path, 
         rows += [one.half(store_timestamp=landed), one.op(store_timestamp=landed), one.decision(decided_at=at)]
         rows.append(one.published(published_at=at, half_store_timestamp=landed))
     settings = settings_of(tmp_path)
-    _written(settings, rows, tmp_path)
+    written(tmp_path, rows)
     assert maintained(settings, ms(DONE))["half"].expired_rows
     assert _found(settings, whole=whole) == {}
 
@@ -150,7 +142,7 @@ def test_what_lies_across_the_horizon_is_judged_as_before(tmp_path: Path, name: 
         old = Transaction(0, 1000 + number, at - timedelta(minutes=1))
         rows += [old.half(), old.op(), old.published(published_at=at), old.decision(decided_at=at)]
     settings = settings_of(tmp_path)
-    _written(settings, rows, tmp_path)
+    written(tmp_path, rows)
     before = _found(settings, whole=whole)
     assert maintained(settings, ms(DONE))["half"].expired_rows
     assert _found(settings, whole=whole) == before
@@ -165,7 +157,7 @@ def test_erasure_under_way_breaks_no_promise(tmp_path: Path, monkeypatch: pytest
         one = Transaction(0, number)
         rows += [one.half(keys="k"), one.op(), one.published(keys="k"), one.decision()]
     settings = settings_of(tmp_path)
-    _written(settings, rows, tmp_path)
+    written(tmp_path, rows)
     found: list[dict[str, int]] = []
     remove = DeltaLog.remove
 

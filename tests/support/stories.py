@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import pyarrow as pa
 
 from checkback.reconcile.records.segment_records import REJECTION
+from checkback.settings import Settings
 from checkback.storage.schemas import arrow_schema
+from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from checkback.reconcile.records.segment_records import Reason
-    from checkback.storage.tables import Tables
 
 #: (table, row)
 Row: TypeAlias = tuple[str, dict[str, Any]]
@@ -255,3 +256,17 @@ def checkpoint(
     if rules is not None:
         (folder / "rules").mkdir()
         (folder / f"rules/{rules}").write_text("{}")
+
+
+def written(root: Path, rows: list[Row], *, size: int | None = None, idle: Iterable[datetime] = ()) -> int:
+    """Write the rows, `in_batches`, into tables in a folder, and the checkpoint. Returns the last batch's id.
+
+    ``size``: rows of a commit; None = all are in one.
+    """
+    found, done = in_batches(rows, idle)
+    tables = Tables.of(Settings.model_validate({"storage": {"root": str(root)}}).storage)
+    step = len(found) if size is None else size
+    for first in range(0, len(found), step):
+        write(None, tables, found[first : first + step])
+    checkpoint(root, batch_id=done)
+    return done
