@@ -6,11 +6,15 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING
 
-from checkback.gateway.journal.group_commit import COMMIT_ROWS, GroupCommit, drive, to_table
+from checkback.gateway.journal import commit_loop
+from checkback.gateway.journal.commit_loop import CommitSize, drive, gather, to_table
+from checkback.gateway.journal.group_commit import COMMIT_ROWS, GroupCommit
 from checkback.messages.limits import BATCH_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import pytest
 
     from checkback.gateway.journal.record import Record
 
@@ -75,3 +79,37 @@ def test_without_tokens_there_is_one_room_for_all() -> None:
         assert commits.refusal(1, 1, None) is not None
 
     asyncio.run(run())
+
+
+def test_a_commit_waits_for_as_many_requests_as_came_together_last_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run(size: CommitSize, requests: int) -> int:
+        commits, came = GroupCommit[str](_Target(), max_waiting=100), asyncio.Event()
+        commits.came = came
+
+        async def client(number: int) -> None:
+            for _ in range(number):
+                await asyncio.sleep(0)
+            commits.submit(["one"], 1, None)
+
+        clients = [asyncio.create_task(client(number)) for number in range(requests)]
+        await came.wait()
+        await gather([commits], came, size)
+        found = commits.requests
+        await asyncio.gather(*clients)
+        return found
+
+    size = CommitSize()
+    monkeypatch.setattr(commit_loop, "GATHERING_S", 60.0)
+    assert asyncio.run(run(size, 1)) == 1
+    size.found(3)
+    assert asyncio.run(run(size, 3)) == 3
+    monkeypatch.setattr(commit_loop, "GATHERING_S", 0.0)
+    assert asyncio.run(run(size, 2)) <= 2
+    assert size.wanted() <= 2
+
+
+def test_a_commit_looks_for_more_clients_now_and_then() -> None:
+    size = CommitSize()
+    wanted = [size.wanted() for _ in range(1000)]
+    assert set(wanted) == {1, COMMIT_ROWS}
+    assert 10 < wanted.count(COMMIT_ROWS) < 50

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkback.gateway.journal.group_commit import _HELD_UP_S, _LEFT_S, _SHORT_S, _SMALL, InLoop, JournalIntake
+from checkback.gateway.journal.commit_loop import _HELD_UP_S, _LEFT_S, _SHORT_S, _SMALL, InLoop, JournalIntake
 from gateway.test_journal import journal_in
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from checkback.gateway.deduplication.cache import DeduplicationCache
 from checkback.gateway.deduplication.history import DeduplicationHistory
 from checkback.gateway.half_messages import HalfMessageWriter
 from checkback.gateway.health import HealthState, steady_ms
-from checkback.gateway.journal.group_commit import InLoop, JournalIntake, drive, to_journal, to_table
+from checkback.gateway.journal.commit_loop import InLoop, JournalIntake, drive, to_journal, to_table
 from checkback.gateway.journal.journal_to_tables import JournalToTables, JournalToTablesLoop, behind_s
 from checkback.gateway.journal.recovery import open_journal, own_queues, recover, refuse_missing_tables
 from checkback.gateway.ops import OpWriter

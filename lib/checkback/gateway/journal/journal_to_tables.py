@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from checkback.errors import CheckbackError, StorageError, reason
 from checkback.gateway.health import now_ms, steady_ms
-from checkback.gateway.journal.group_commit import COMMIT_BYTES, COMMIT_ROWS, closing_thread
+from checkback.gateway.journal.commit_loop import closing_thread
+from checkback.gateway.journal.group_commit import COMMIT_BYTES, COMMIT_ROWS
 from checkback.gateway.journal.record import Kind, rows_of
 from checkback.storage.log.delta_log import ReplacedError
 
