@@ -333,6 +333,11 @@ def _stored(transaction_id: str, queue_id: int, queue_offset: int) -> Answer:
     return {"transaction_id": transaction_id, "queue_id": queue_id, "queue_offset": queue_offset}
 
 
+def is_other_content(answer: Answer) -> bool:
+    """Was the message refused because the group has sent this transaction_id with another content?"""
+    return isinstance(answer, Problem) and answer.code == "contradiction" and "queue_offset" in answer.more
+
+
 def _other_content(queue_id: int, queue_offset: int) -> Problem:
     place = {"queue_id": queue_id, "queue_offset": queue_offset}
     return Problem("contradiction", "the group has sent this transaction_id with another content", place)

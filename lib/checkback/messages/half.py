@@ -35,11 +35,13 @@ IMMUNITY_PROPERTY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 RESUMED_FROM = "CHECKBACK_RESUMED_FROM"
 RESUMED_BY = "CHECKBACK_RESUMED_BY"
 FIRST_PLACE = "CHECKBACK_FIRST_PLACE"
+#: of RocketMQ's client that has sent the message: it is asked first, and another's message under this id is another one
+CLIENT_ID = "CHECKBACK_CLIENT_ID"
 #: MessageConst.PROPERTY_SHARDING_KEY: the ordering key is kept there
 SHARDING_KEY = "__SHARDINGKEY"
 #: Properties for Checkback, or by it: columns have what they say, and they are not delivered. A consumer that forwards
 #: a message with its properties would delay it again. (ScheduleMessageService.messageTimeUp clears them, too.)
-CONSUMED = frozenset({IMMUNITY_PROPERTY, *delay.PROPERTIES, RESUMED_FROM, RESUMED_BY, FIRST_PLACE})
+CONSUMED = frozenset({IMMUNITY_PROPERTY, *delay.PROPERTIES, RESUMED_FROM, RESUMED_BY, FIRST_PLACE, CLIENT_ID})
 _PLACE = re.compile(r"([0-9]{1,10})/([0-9]{1,19})")
 #: No separate group for leading zeros: two groups that match the same digits would backtrack.
 _JAVA_LONG = re.compile(r"([+-]?)([0-9]+)")

@@ -19,7 +19,7 @@ from checkback.gateway.rocketmq import streams as streams_
 from checkback.gateway.rocketmq.codes import DOMAIN_NAME, IPV4, STATE_OF, Code, MessageType
 from checkback.gateway.rocketmq.interface import SERVICE, message, parser, serialized
 from checkback.gateway.rocketmq.shares import Shares
-from checkback.gateway.rocketmq.transaction_ids import Half, TransactionIds
+from checkback.gateway.rocketmq.transaction_ids import Half, TransactionIds, apart
 from checkback.messages.limits import BODY_MAX
 from gateway.process import PATIENCE_S, Gateway, rows, table
 from gateway.rocketmq.calls import TOKEN, TOPIC, Client, at, msg, settings, signed, with_clients
@@ -57,7 +57,7 @@ def test_messages_land_as_over_http(tmp_path: Path) -> None:
 
 
 def test_message_sent_again_is_stored_once(tmp_path: Path) -> None:
-    """Clients send thrice under one message id, half messages, too: RocketMQ stores each. Other content is refused."""
+    """Clients send thrice under one message id, half messages, too: RocketMQ stores each."""
 
     async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
         client = Client(channel)
@@ -66,10 +66,10 @@ def test_message_sent_again_is_stored_once(tmp_path: Path) -> None:
         again = [msg(message_id="B", born_timestamp=at(born)) for born in (1, 2)]
         assert [(await client.send(one)).entries[0].offset for one in again] == [1, 1]
         other = await client.send(msg(message_id="B", body=b"other"))
-        assert (other.status.code, other.entries[0].offset) == (Code.PRECONDITION_FAILED, 0)
+        assert (other.status.code, other.entries[0].offset) == (Code.OK, 2)
 
     with_clients(tmp_path, act)
-    assert [row["transaction_id"] for row in rows(tmp_path, "half")] == ["A", "B"]
+    assert [row["transaction_id"] for row in rows(tmp_path, "half")] == ["A", "B", apart("B", "client-1")]
 
 
 def test_scheduled_message_is_recalled_until_its_time(tmp_path: Path) -> None:
@@ -129,7 +129,9 @@ def test_messages_of_two_clients_with_one_id(tmp_path: Path) -> None:
             first, second, again = [await each.half(message_id="A") for each in (one, two, two)]
             assert [(half.message_id, half.offset) for half in (first, second, again)] == [("A", 0), ("A", 1), ("A", 1)]
             (_, half) = await landed(tmp_path, 2)
-            reply = asyncio.create_task(server.bridge.reply(check((0, 1), half["transaction_id"]), {}))
+            reply = asyncio.create_task(
+                server.bridge.reply(check((0, 1), half["transaction_id"], properties=dict(half["properties"])), {})
+            )
             command = await stream.check()
             assert command.message.system_properties.message_id == "A"
             assert (await two.end(command.transaction_id, ROLLBACK)).code == Code.OK
@@ -140,18 +142,22 @@ def test_messages_of_two_clients_with_one_id(tmp_path: Path) -> None:
     assert [row["state"] for row in rows(tmp_path, "op")] == ["COMMIT", "ROLLBACK"]
 
 
-def test_messages_that_are_refused_push_out_no_sender(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams_, "SENDERS_MAX", 3)
+def test_messages_of_two_clients_with_one_id_and_the_gateways_restart_between_them(tmp_path: Path) -> None:
+    """Also with the same content."""
 
-    async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
-        one, two = Client(channel, "one"), Client(channel, "two")
-        await one.half(message_id="A")
-        for _ in range(5):
-            far = msg(kind=MessageType.DELAY, delivery_timestamp=at(now_ms() + 10**12))
-            assert (await two.send(far)).status.code == Code.ILLEGAL_DELIVERY_TIME
-        assert (await two.half(message_id="A")).offset == 1
+    async def sent(client_id: str) -> int:
+        offsets: list[int] = []
 
-    with_clients(tmp_path, act)
+        async def act(_: RocketMQServer, channel: Any, __: GatewayService) -> None:
+            offsets.append((await Client(channel, client_id).half(message_id="A")).offset)
+
+        await asyncio.to_thread(with_clients, tmp_path, act)
+        return offsets[0]
+
+    async def run() -> list[int]:
+        return [await sent(client_id) for client_id in ("one", "two", "one", "two")]
+
+    assert asyncio.run(run()) == [0, 1, 0, 1]
 
 
 def test_call_that_is_given_up_leaves_the_same_message_to_others(

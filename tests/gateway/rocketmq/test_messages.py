@@ -13,8 +13,8 @@ import pytest
 
 from checkback.gateway.rocketmq.codes import GZIP, Code, MessageType
 from checkback.gateway.rocketmq.interface import message
-from checkback.gateway.rocketmq.messages import RefusedError, halves_of, topic_groups
-from checkback.messages.half import Half
+from checkback.gateway.rocketmq.messages import MESSAGE_ID_MAX, RefusedError, halves_of, topic_groups
+from checkback.messages.half import CLIENT_ID, Half
 from gateway.rocketmq.calls import at, msg
 
 NOW = 1_800_000_000_000
@@ -22,7 +22,7 @@ MIB4 = 4 << 20
 
 
 def sent(*messages: Any) -> list[Half]:
-    return halves_of(messages, topic_groups({"payments": "accounts"}), NOW)
+    return halves_of(messages, "one", topic_groups({"payments": "accounts"}), NOW)
 
 
 def test_all_that_a_transactional_message_says() -> None:
@@ -49,7 +49,7 @@ def test_all_that_a_transactional_message_says() -> None:
         real_queue_id=half.real_queue_id,
         tags="paid",
         keys="k1 k 2",
-        properties={"ключ": "🙂", "empty": "", "__SHARDINGKEY": "account-1"},
+        properties={"ключ": "🙂", "empty": "", "__SHARDINGKEY": "account-1", CLIENT_ID: "one"},
         body=b"\0\xff",
         born_timestamp=NOW - 5,
         check_immunity_s=15,
@@ -60,7 +60,8 @@ def test_all_that_a_transactional_message_says() -> None:
 def test_message_without_a_transaction() -> None:
     """Its group is its topic's name, and it is born now if it does not say."""
     (half,) = sent(msg("orders"))
-    assert (half.producer_group, half.committed, half.born_timestamp, half.properties) == ("orders", True, NOW, {})
+    assert (half.producer_group, half.committed, half.born_timestamp) == ("orders", True, NOW)
+    assert half.properties == {CLIENT_ID: "one"}
 
 
 @pytest.mark.parametrize("kind", [MessageType.DELAY, MessageType.NORMAL, MessageType.UNSPECIFIED])
@@ -91,7 +92,7 @@ REFUSED: dict[str, tuple[Any, Code]] = {
     "gzip cut off": ((msg(body=gzip.compress(b"hello")[:-9], body_encoding=GZIP),), Code.MESSAGE_CORRUPTED),
     "no gzip": ((msg(body=b"hello", body_encoding=GZIP),), Code.MESSAGE_CORRUPTED),
     "no message id": ((msg(message_id=""),), Code.ILLEGAL_MESSAGE_ID),
-    "long message id": ((msg(message_id="x" * 1025),), Code.ILLEGAL_MESSAGE_ID),
+    "long message id": ((msg(message_id="x" * (MESSAGE_ID_MAX + 1)),), Code.ILLEGAL_MESSAGE_ID),
     "FIFO without group": ((msg(kind=MessageType.FIFO),), Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
     "DELAY without time": ((msg(kind=MessageType.DELAY),), Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
     "LITE": ((msg(kind=5),), Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
@@ -129,5 +130,5 @@ def test_refused_as_a_rocketmq_server_does(messages: Any, code: Code) -> None:
 
 def test_limits_are_inclusive() -> None:
     assert len(sent(msg(body=b"z" * MIB4))[0].body) == MIB4
-    assert len(sent(msg(properties={str(n): "" for n in range(128)}))[0].properties) == 128
-    assert sent(msg(kind=MessageType.FIFO, message_group="g" * 63, message_id="x" * 1024))
+    assert len(sent(msg(properties={str(n): "" for n in range(128)}))[0].properties) == 129
+    assert sent(msg(kind=MessageType.FIFO, message_group="g" * 63, message_id="x" * MESSAGE_ID_MAX))

@@ -27,9 +27,9 @@ def stream(client_id: str, groups: frozenset[str] | None = None) -> Stream:
     return Stream(Caller(client_id, groups, "", ""), no_send, "", 0)
 
 
-def asked(streams: Streams, topic: str = "orders", group: str = "shop") -> list[str]:
+def asked(streams: Streams, sender: str | None = None, topic: str = "orders", group: str = "shop") -> list[str]:
     """The clients, in their order; the first is asked."""
-    found = streams.to_ask(group, topic, ID)
+    found = streams.to_ask(group, topic, sender)
     if found:
         streams.turn(found[0])
     return [one.caller.client_id for one in found]
@@ -47,8 +47,7 @@ def test_others_of_the_group_are_asked_only_if_there_is_no_client_of_the_topic()
     streams = of(refunds="refunds", orders="orders", stock="stock")
     assert asked(streams) == ["orders"]
     assert asked(of(refunds="refunds", stock="stock")) == ["refunds"]
-    streams.sent("stock", "shop", ID)
-    assert asked(streams) == ["stock", "orders"]
+    assert asked(streams, "stock") == ["stock", "orders"]
 
 
 def test_equals_take_turns() -> None:
@@ -58,15 +57,13 @@ def test_equals_take_turns() -> None:
 
 def test_sender_is_first_each_time() -> None:
     streams = of(a="orders", b="orders")
-    streams.sent("b", "shop", ID)
-    assert [asked(streams) for _ in range(2)] == [["b", "a"], ["b", "a"]]
+    assert [asked(streams, "b") for _ in range(2)] == [["b", "a"], ["b", "a"]]
 
 
 def test_sender_is_asked_whose_settings_never_named_the_topic() -> None:
     """A RocketMQ server asks nobody."""
     streams = of(a="stock")
-    streams.sent("a", "shop", ID)
-    assert asked(streams) == ["a"]
+    assert asked(streams, "a") == ["a"]
 
 
 def test_topic_that_a_client_sends_to() -> None:
@@ -80,8 +77,7 @@ def test_client_without_the_groups_credentials_is_not_asked() -> None:
     """It would see the message: neither by its Settings, nor under the sender's id."""
     streams = Streams(group_of)
     streams.add(stream("a", frozenset({"stock"})), ["orders"])
-    streams.sent(stream("a", frozenset({"stock"})).who, "shop", ID)
-    assert asked(streams) == []
+    assert asked(streams, "a") == []
     streams.add(stream("a", frozenset({"shop"})), ["refunds"])
     for _ in range(STREAMS_MAX):
         streams.add(stream("a", frozenset({"stock"})), [])
@@ -93,9 +89,9 @@ def test_last_stream_of_a_client_is_used() -> None:
     streams, old, new = Streams(group_of), stream("a"), stream("a")
     streams.add(old, ["orders"])
     streams.add(new, [])
-    assert streams.to_ask("shop", "orders", ID) == [new]
+    assert streams.to_ask("shop", "orders", None) == [new]
     streams.remove(new)
-    assert streams.to_ask("shop", "orders", ID) == [old]
+    assert streams.to_ask("shop", "orders", None) == [old]
     streams.remove(old)
     assert len(streams) == 0
     assert asked(streams) == []
@@ -117,8 +113,8 @@ def test_memory_of_a_client_is_limited() -> None:
     assert [streams.add(stream("a"), []) for _ in range(STREAMS_MAX + 1)] == [True] * STREAMS_MAX + [False]
     for number in range(TOPICS_MAX + 1):
         streams.uses("a", str(number))
-    assert asked(streams, str(TOPICS_MAX - 1), str(TOPICS_MAX - 1)) == ["a"]
-    assert asked(streams, str(TOPICS_MAX), str(TOPICS_MAX)) == []
+    assert asked(streams, None, str(TOPICS_MAX - 1), str(TOPICS_MAX - 1)) == ["a"]
+    assert asked(streams, None, str(TOPICS_MAX), str(TOPICS_MAX)) == []
 
 
 def test_client_that_is_not_connected_takes_no_memory() -> None:
@@ -139,15 +135,6 @@ def test_listed_are_those_of_the_tokens_groups() -> None:
     assert listed(None) == ["a", "b", "c"]
     assert listed(frozenset({"shop"})) == ["a", "c"]
     assert listed(frozenset({"more"})) == ["b", "c"]
-
-
-def test_sender_of_an_id_is_the_first() -> None:
-    streams = Streams(group_of)
-    first = ("a", True), ("a", False), ("a", False)
-    assert tuple(streams.sent(client_id, "shop", ID) for client_id in ("a", "a", "b")) == first
-    assert streams.sent("b", "stock", ID) == ("b", True)
-    streams.refused("stock", ID)
-    assert streams.sent("c", "stock", ID) == ("c", True)
 
 
 def test_client_that_is_slow_to_read_is_connected() -> None:

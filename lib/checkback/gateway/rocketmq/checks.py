@@ -15,7 +15,7 @@ from checkback.gateway.problems import Problem
 from checkback.gateway.rocketmq.codes import IDENTITY, MD5, MessageType
 from checkback.gateway.rocketmq.interface import message
 from checkback.gateway.rocketmq.transaction_ids import Half, sent_as
-from checkback.messages.half import SHARDING_KEY
+from checkback.messages.half import CLIENT_ID, SHARDING_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -125,7 +125,7 @@ class CheckBridge:
         """The state that a client answers. Two clients are asked at most: a dead one's stream may look alive."""
         sent, clock = False, asyncio.get_running_loop().time
         end = clock() + self._timeout_s * _WHOLE
-        streams = self._streams.to_ask(check.producer_group, check.real_topic, check.transaction_id)
+        streams = self._streams.to_ask(check.producer_group, check.real_topic, (check.properties or {}).get(CLIENT_ID))
         command = message(
             "TelemetryCommand", recover_orphaned_transaction_command=command_of(check, self._ids) if streams else None
         )
@@ -163,6 +163,7 @@ def command_of(check: Check, ids: TransactionIds) -> Any:
     """RecoverOrphanedTransactionCommand of a check, with what a RocketMQ server states in it."""
     properties = dict(check.properties or {})
     group = properties.pop(SHARDING_KEY, "")
+    properties.pop(CLIENT_ID, None)
     properties["__transactionId__"] = sent_as(check.transaction_id)
     properties["TRANSACTION_CHECK_TIMES"] = str(check.check_times)
     body = check.body or b""

@@ -6,10 +6,9 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from checkback.gateway.rocketmq.codes import GZIP, Code, MessageType, Refusal, unfit_field
-from checkback.messages.delay import PROPERTIES as DELAY_PROPERTIES
 from checkback.messages.fields import NAME, MessageRejectedError, message_of
-from checkback.messages.half import FIRST_PLACE, RESUMED_BY, RESUMED_FROM, SHARDING_KEY, HalfMessage, half_of
-from checkback.messages.limits import BATCH_MAX, BODY_MAX, TOPIC_MAX
+from checkback.messages.half import CLIENT_ID, CONSUMED, SHARDING_KEY, HalfMessage, half_of
+from checkback.messages.limits import BATCH_MAX, BODY_MAX, TOPIC_MAX, TRANSACTION_ID_MAX
 from checkback.messages.names import reserved
 
 if TYPE_CHECKING:
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
 
 #: user properties of a message, and bytes of them with tag and keys (ProxyConfig)
 PROPERTIES_MAX, PROPERTIES_SIZE_MAX = 128, 16 << 10
+#: characters of a message id: `apart` adds some
+MESSAGE_ID_MAX = TRANSACTION_ID_MAX - 17
 #: bytes of a message group (ProxyConfig.maxMessageGroupSize)
 GROUP_MAX = 64
 #: seconds (ProxyConfig.maxTransactionRecoverySecond)
@@ -31,7 +32,7 @@ REPLY_TO_CLIENT TTL ARRIVE_TIME PUSH_REPLY_TIME CLUSTER MSG_TYPE INNER_MULTI_QUE
 TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_OUT_MS TIMER_DEL_UNIQKEY TIMER_DELAY_LEVEL __BORNHOST BORN_TIMESTAMP
 """
 #: MessageConst.STRING_HASH_SET, and what Checkback itself goes by
-_RESERVED = {*_SYSTEM_NAMES.split(), *DELAY_PROPERTIES, SHARDING_KEY, RESUMED_FROM, RESUMED_BY, FIRST_PLACE}
+_RESERVED = {*_SYSTEM_NAMES.split(), *CONSUMED, SHARDING_KEY}
 _TYPES = frozenset(MessageType)
 
 
@@ -43,8 +44,10 @@ class RefusedError(Exception):
         self.refusal = Refusal(code, message)
 
 
-def halves_of(messages: Sequence[Any], group_of: Callable[[str], str], now: int) -> list[Half]:
+def halves_of(messages: Sequence[Any], client_id: str, group_of: Callable[[str], str], now: int) -> list[Half]:
     """The messages of one request. ``group_of``: a topic's producer group; ``now`` (ms): the default born_timestamp.
+
+    The client's id is kept with each: a gateway that starts anew tells them from another client's under the same id.
 
     Raises RefusedError for the request as a whole if one of them is not fit, as a RocketMQ server does.
     """
@@ -56,7 +59,8 @@ def halves_of(messages: Sequence[Any], group_of: Callable[[str], str], now: int)
     refuse_topic(topic)
     if any(message.topic.name != topic for message in messages):
         raise RefusedError(Code.MESSAGE_CORRUPTED, "topic in message is not same")
-    return [_half(message, group_of(topic), now) for message in messages]
+    halves = (_half(message, group_of(topic), now) for message in messages)
+    return [half._replace(properties={**half.properties, CLIENT_ID: client_id}) for half in halves]
 
 
 def refuse_topic(name: str) -> None:
@@ -83,6 +87,8 @@ def _half(message: Any, group: str, now: int) -> Half:
     }
     if not system.message_id:
         raise RefusedError(Code.ILLEGAL_MESSAGE_ID, "message id cannot be empty")
+    if len(system.message_id) > MESSAGE_ID_MAX:
+        raise RefusedError(Code.ILLEGAL_MESSAGE_ID, f"a message id has at most {MESSAGE_ID_MAX} characters")
     if system.tag:
         fields["tags"] = _tag(system.tag)
     keys = [key for key in system.keys if key]

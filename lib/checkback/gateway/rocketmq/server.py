@@ -28,15 +28,16 @@ if TYPE_CHECKING:
 
 #: A message besides its body: properties, names.
 _ENVELOPE = 256 << 10
-#: Java pings every 300 s, which is gRPC's lower limit; a dead client is noticed after half a minute.
+#: Java pings every 300 s, which is gRPC's lower limit; a dead client is noticed after half a minute. A client's stream
+#: keeps its connection from being idle.
 _OPTIONS = [
     ("grpc.max_receive_message_length", BODY_MAX + _ENVELOPE),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.server_handshake_timeout_ms", 5_000),
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.max_connection_idle_ms", 300_000),
+    ("grpc.max_connection_idle_ms", 60_000),
     ("grpc.max_concurrent_streams", 1000),
     ("grpc.so_reuseport", 0),
 ]

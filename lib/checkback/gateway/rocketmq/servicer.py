@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from google.protobuf.message import DecodeError
 
+from checkback.gateway.half_messages import is_other_content
 from checkback.gateway.health import now_ms
 from checkback.gateway.problems import Problem
 from checkback.gateway.rocketmq.checks import PATH
@@ -200,27 +201,20 @@ class MessagingService:
         yield message("AnyResponse", status=status_of(_NOT_SERVED))
 
     async def _send(self, request: Any, caller: Caller) -> Any:
-        own = [self._own(half, caller) for half in halves_of(request.messages, self._group_of, now_ms())]
-        halves = [half for half, _ in own]
+        halves = halves_of(request.messages, caller.client_id, self._group_of, now_ms())
         answers = await self._service.halves.take(halves, caller.groups)
-        for (half, first), answer in zip(own, answers, strict=True):
-            if first and isinstance(answer, Problem):
-                self._streams.refused(half.producer_group, half.transaction_id)
+        others = [number for number, answer in enumerate(answers) if is_other_content(answer)]
+        if others:
+            for number in others:
+                message_id = halves[number].transaction_id
+                halves[number] = halves[number]._replace(transaction_id=apart(message_id, caller.client_id))
+            again = await self._service.halves.take([halves[number] for number in others], caller.groups)
+            for number, answer in zip(others, again, strict=True):
+                answers[number] = answer
         entries = [self._entry(half, answer, caller) for half, answer in zip(halves, answers, strict=True)]
         codes = {entry.status.code for entry in entries}
         status = entries[0].status if len(codes) == 1 else status_of(Refusal(Code.MULTIPLE_RESULTS, "see each"))
         return message("SendMessageResponse", status=status, entries=entries)
-
-    def _own(self, half: StoredHalf, caller: Caller) -> tuple[StoredHalf, bool]:
-        """The message, apart from one that another client has sent under its id; and whether it is the first one."""
-        if self._service.tokens.refused(half.producer_group, caller.groups) is not None:
-            return half, False  # it will be refused
-        sender, first = self._streams.sent(caller.who, half.producer_group, half.transaction_id)
-        if sender == caller.who:
-            return half, first
-        renamed = half._replace(transaction_id=apart(half.transaction_id, caller.who))
-        _, first = self._streams.sent(caller.who, renamed.producer_group, renamed.transaction_id)
-        return renamed, first
 
     def _entry(self, half: StoredHalf, answer: Answer, caller: Caller) -> Any:
         if isinstance(answer, Problem):

@@ -5,7 +5,6 @@ Belongs to one event loop. No gRPC: a stream is a function that sends.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -18,8 +17,8 @@ if TYPE_CHECKING:
 
 #: the route of `Streams.connected`
 CLIENTS = "/v1/rocketmq/clients"
-#: topics of a client; streams of one; messages whose senders are known
-TOPICS_MAX, STREAMS_MAX, SENDERS_MAX = 1000, 8, 100_000
+#: topics of a client; streams of one
+TOPICS_MAX, STREAMS_MAX = 1000, 8
 
 
 @dataclass(eq=False)
@@ -50,6 +49,7 @@ class _Client:
     ``topics``: those that its Settings name, and those that it sends to.
     """
 
+    client_id: str
     streams: list[Stream] = field(default_factory=list)
     topics: dict[str, None] = field(default_factory=dict)
 
@@ -63,8 +63,6 @@ class Streams:
         self._clients: dict[str, _Client] = {}
         #: by group, the ids of its clients, and with how many topics
         self._of_group: dict[str, dict[str, int]] = {}
-        #: by group and transaction id
-        self._senders: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._turns = count(1)
 
     def __len__(self) -> int:
@@ -75,7 +73,7 @@ class Streams:
 
     def add(self, stream: Stream, topics: Iterable[str]) -> bool:
         """A client has sent its Settings over this stream, maybe again. False: it has too many streams."""
-        client = self._clients.setdefault(stream.who, _Client())
+        client = self._clients.setdefault(stream.who, _Client(stream.caller.client_id))
         if stream not in client.streams:
             if len(client.streams) >= STREAMS_MAX:
                 return False
@@ -104,7 +102,8 @@ class Streams:
 
     def leave(self, caller: Caller) -> None:
         """The client says that it ends: it is asked no more."""
-        for stream in list(self._clients.get(caller.who, _Client()).streams):
+        client = self._clients.get(caller.who)
+        for stream in list(client.streams if client else ()):
             self.remove(stream)
 
     def uses(self, who: str, topic: str) -> None:
@@ -116,35 +115,19 @@ class Streams:
         members = self._of_group.setdefault(self._group_of(topic), {})
         members[who] = members.get(who, 0) + 1
 
-    def sent(self, who: str, group: str, transaction_id: str) -> tuple[str, bool]:
-        """The client sends a message under this id. Returns who sent one under it first, and whether that is now.
+    def to_ask(self, group: str, topic: str, sender: str | None) -> list[Stream]:
+        """The streams to ask about a half message, best first, one of each client. ``sender``: its client's id.
 
-        Ids state the second: two clients that make the same one send it at about the same time.
-        """
-        known = (group, transaction_id) in self._senders
-        sender = self._senders.setdefault((group, transaction_id), who)
-        if len(self._senders) > SENDERS_MAX:
-            self._senders.popitem(last=False)
-        return sender, not known
-
-    def refused(self, group: str, transaction_id: str) -> None:
-        """The first message under this id is not taken: who floods the gateway does not push out the senders."""
-        self._senders.pop((group, transaction_id), None)
-
-    def to_ask(self, group: str, topic: str, transaction_id: str) -> list[Stream]:
-        """The streams to ask about a half message, best first, one of each client.
-
-        First that of the client that sent it, then those of the topic; others of the group only if there are none of
+        First that of the sender, then those of the topic; others of the group only if there are none of
         these: what they would say of another topic's message may be wrong. Of equals the one that was asked longest
         ago.
         """
-        sender = self._senders.get((group, transaction_id))
-        ids = dict.fromkeys(() if sender is None or sender not in self else (sender,))
-        ids |= dict.fromkeys(self._of_group.get(group, ()))
+        ids = dict.fromkeys(self._of_group.get(group, ()))
+        ids |= dict.fromkeys(who for who, one in self._clients.items() if one.client_id == sender)
         clients = {who: self._clients[who] for who in ids}
         found = [client.streams[-1] for client in clients.values() if client.streams[-1].may_answer(group)]
-        near = [one for one in found if one.who == sender or topic in clients[one.who].topics]
-        return sorted(near or found, key=lambda stream: (stream.who != sender, stream.asked))
+        near = [one for one in found if sender == one.caller.client_id or topic in clients[one.who].topics]
+        return sorted(near or found, key=lambda stream: (stream.caller.client_id != sender, stream.asked))
 
     def turn(self, stream: Stream) -> None:
         """It is asked now: others come first next time."""
