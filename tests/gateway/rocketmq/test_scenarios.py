@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from checkback.gateway.rocketmq.certificate import self_made
+from checkback.messages.half import CLIENT_ID
 from gateway.process import PATIENCE_S, TO_TABLE, Gateway, rows
 from gateway.rocketmq.recorded import CHECK_MAX, JAVA, NO_ROUTE, NODE, ORDER, PYTHON, Recorded
 from gateway.rocketmq.test_python_client import PLAIN, rocketmq_port
@@ -40,7 +41,8 @@ def described(name: str, root: Path) -> dict[str, Any]:
     bodies = [row["body"].decode() for row in found if len(row["body"]) < 1000]
     if name == "fields":
         (row,) = found
-        about = {"tag": row["tags"], "keys": sorted(row["keys"].split()), "properties": dict(row["properties"])}
+        properties = {name: text for name, text in row["properties"] if name != CLIENT_ID}
+        about = {"tag": row["tags"], "keys": sorted(row["keys"].split()), "properties": properties}
         return {"delivered": bodies, **about}
     if name == "fifo":  # in the order of each group
         return {"delivered": sorted(bodies, key=lambda body: body[:2])}
