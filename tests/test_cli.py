@@ -211,13 +211,25 @@ def test_help_and_settings_need_no_java_and_no_spark() -> None:
 
 #: what scripts and operators type: a change here breaks them
 COMMANDS = {
-    *("gateway", "land", "reconcile", "rebuild", "maintain", "status", "outages", "audit", "what-if", "dashboard"),
+    *(
+        "gateway",
+        "land",
+        "reconcile",
+        "push",
+        "rebuild",
+        "maintain",
+        "status",
+        "outages",
+        "audit",
+        "what-if",
+        "dashboard",
+    ),
     *(f"tx {verb}" for verb in ("list", "describe", "decisions", "resolve", "cancel", "resume")),
     *("clients", "topic list", "topic consume", "config show", "erase"),
     *(f"group {verb}" for verb in ("list", "describe", "reset", "reconsume", "remove-topic", "remove")),
 }
 #: those that run until they are ended, or print what they do
-_SERVICES = {"gateway", "land", "reconcile", "rebuild", "dashboard"}
+_SERVICES = {"gateway", "land", "reconcile", "push", "rebuild", "dashboard"}
 _CHANGES = {name for name in COMMANDS if name.split()[-1] in ("resolve", "cancel", "resume", "reset", "reconsume")}
 _CHANGES |= {"group remove-topic", "group remove", "erase"}
 

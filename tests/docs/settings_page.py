@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError, create_model
 
 from checkback.messages.limits import INT_MAX
 from checkback.settings import Producer, Settings
+from checkback.settings.model import Push
 from checkback.settings.values import format_size
 from docs.markdown import prose, table
 
@@ -21,6 +22,9 @@ _BASE = Path(__file__).parents[2] / "conf" / "base.yml"
 _SECTION = re.compile(r"(\w+):.*")
 _KEY = re.compile(r"  (\w+): *(.*?)(?:\s+#\s*(.*))?")
 _SUBSECTION = re.compile(r"  (\w+):\s+#.*")
+_GROUP = re.compile(r"#   (\w+):")
+#: sections by the group of their example
+_EXAMPLES = {"orders": "producers", "credits": "push"}
 _FIXED = "fixed once a checkpoint exists"
 _DURATIONS = {"0s": " ≥ 0s", "1ms": ""}
 _TRIED = ("0s", "1ms", "1s", "1m", "1h", "1d")
@@ -59,6 +63,14 @@ need none. To create them:
 ```sh
 export ORDERS_SECRET="whsec_$(openssl rand -base64 32)" ORDERS_TOKEN="$(openssl rand -hex 32)"
 ```"""
+_PUSH = """Each key of `push` is a consumer group of [`checkback push`](webhooks.md) with these settings; `topic` and
+`url` have no default. A `secret` or `token` is accepted from the environment only, as above; other commands than `push`
+and `config show` do not need it.
+
+```yaml
+push:
+  credits: {topic: payments, url: "https://credits.example.com/events", secret: "env:CREDITS_SECRET"}
+```"""
 _SPARK = """Spark's configuration properties, e.g. `spark.executor.memory: 4g`. `config show` masks values that may be
 secrets."""
 
@@ -77,6 +89,10 @@ def page() -> str:
     values = {key: json.dumps(value) for key, value in Producer().model_dump(mode="json").items()}
     groups = {f"producers.{key}": (value, said[f"producers.{key}"][1]) for key, value in values.items()}
     parts += ["## producers\n", _PRODUCERS, "", _table("producers", Producer, groups), ""]
+    example = Push.model_validate({"topic": "payments", "url": "https://credits.example.com/events"})
+    values = {key: json.dumps(value) for key, value in example.model_dump(mode="json").items()}
+    groups = {f"push.{key}": (value, said[f"push.{key}"][1]) for key, value in values.items()}
+    parts += ["## push\n", _PUSH, "", _table("push", Push, groups), ""]
     return "\n".join([*parts, "## spark\n", _SPARK, ""])
 
 
@@ -88,21 +104,24 @@ def names(model: type[BaseModel]) -> Mapping[str, str]:
 def read_lines(base: str) -> dict[str, tuple[str, str]]:
     """``section.key`` -> its value in conf/base.yml, as text, and its comment.
 
-    A key without a comment belongs to the one above. The example of producers is a comment, with keys one level deeper.
+    A key without a comment belongs to the one above. The examples of producers and push are comments, with keys one
+    level deeper.
     A key without a value is a section of a section.
     """
     found: dict[str, tuple[str, str]] = {}
     section, above = "", ""
     for line in base.splitlines():
-        if line.startswith("#   orders:"):
-            section = "producers"
+        if (group := _GROUP.fullmatch(line)) is not None:
+            section = _EXAMPLES[group[1]]
         elif (match := _SECTION.fullmatch(line)) is not None:
             section = match[1]
         elif (match := _SUBSECTION.fullmatch(line)) is not None:
             section = f"{section}.{match[1]}"
         elif (match := _KEY.fullmatch(line.removeprefix("  "))) is not None and "." in section:
             found[f"{section}.{match[1]}"] = (match[2], match[3] or "")
-        elif (match := _KEY.fullmatch(line.removeprefix("#   ") if section == "producers" else line)) is not None:
+        elif (
+            match := _KEY.fullmatch(line.removeprefix("#   ") if section in _EXAMPLES.values() else line)
+        ) is not None:
             key, value, comment = match.groups()
             found[f"{section}.{key}"] = (value, (comment or f"goes with {above}").strip())
             above = key

@@ -76,6 +76,7 @@ RUN = {
     "checkback erase": "maintain/test_erasure.py::test_command_shows_then_erases_and_records_without_the_data",
     "checkback gateway": "docs/test_run.py::test_curl",
     "checkback land": "landing/test_file_query.py::test_trace_lands_once_and_fits_the_tables",
+    "checkback push": "push/test_push_command.py::test_group_topic_url",
     "checkback rebuild": "application/test_rebuild.py::test_rebuilt_after_a_batch_that_broke_off",
     "checkback reconcile": "spark/test_signals.py::test_signal_to_the_group_leaves_spark_to_the_command",
     "checkback topic consume": "docs/test_run.py::test_consumer_commands",

@@ -215,6 +215,12 @@ def _state(response: Response, request: CheckRequest) -> tuple[str, str | None]:
 def _connections(timeout_s: float, ca_file: str | None) -> Connections[ActiveCheck]:
     try:
         return Connections(timeout_s, ca_file)
-    except OSError as error:  # ssl.SSLError is one: not PEM
-        reason = os.strerror(error.errno) if isinstance(error, FileNotFoundError) and error.errno else "not PEM"
-        raise SettingsError(f"{ca_file}: {reason}", "check.ca_file", "name a file of PEM certificates") from error
+    except OSError as error:
+        raise unreadable(ca_file, error) from error
+
+
+def unreadable(ca_file: str | None, error: OSError) -> SettingsError:
+    """The error for a ``ca_file`` that cannot be read."""
+    # ssl.SSLError is an OSError: not PEM
+    reason = os.strerror(error.errno) if isinstance(error, FileNotFoundError) and error.errno else "not PEM"
+    return SettingsError(f"{ca_file}: {reason}", "check.ca_file", "name a file of PEM certificates")

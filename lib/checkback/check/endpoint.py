@@ -70,7 +70,11 @@ class Endpoint:
     def post(self, body: str, headers: Mapping[str, str]) -> Post:
         """The POST to the endpoint. ``body``: ASCII; ``headers``: besides those common to all checks."""
         lines = [*_HEADERS, *(f"{name}: {value}" for name, value in headers.items())] if headers else _HEADERS
-        return Post(self._sent_to, lines, body.encode("ascii"))
+        return self.request(lines, body.encode("ascii"))
+
+    def request(self, lines: list[str], body: bytes) -> Post:
+        """A POST with these headers only, as whole lines."""
+        return Post(self._sent_to, lines, body)
 
     def enter(self, now: float) -> int | State:
         """Allow a try: returns its turn, to be passed back with its result; or the breaker's state, if not allowed."""

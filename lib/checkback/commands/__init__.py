@@ -20,6 +20,7 @@ MODULES = {
     "gateway": ("gateway",),
     "land": ("land",),
     "reconcile": ("reconcile",),
+    "push": ("push",),
     "rebuild": ("reconcile",),
     "maintain": ("maintain",),
     "status": ("status",),

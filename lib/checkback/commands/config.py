@@ -12,7 +12,7 @@ from checkback.settings import flatten
 @command(config)
 def show(options: Answer) -> None:
     """Show every setting, its value and where it comes from; secrets are masked."""
-    loaded = options.load()
+    loaded = options.load(unneeded=())
     values = {key: {"value": value, "origin": loaded.origin(key)} for key, value in flatten(loaded.settings).items()}
     if options.output is Output.JSON:
         print(json.dumps(values, indent=2))

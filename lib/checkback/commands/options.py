@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from checkback.settings import Settings
 
 _Command = TypeVar("_Command", bound=Callable[..., None])
-Given = Mapping[str, "str | int | None"]
+Given = Mapping[str, "str | float | None"]
 
 app = typer.Typer(
     pretty_exceptions_enable=False,
@@ -68,7 +68,7 @@ class Common:
     overrides: Set = None
     debug: Annotated[bool, typer.Option("--debug", help="Log more, and show the traceback of an error.")] = False
 
-    def load(self, unneeded: Collection[str] = (), given: Given = MappingProxyType({})) -> Loaded:
+    def load(self, unneeded: Collection[str] = ("push",), given: Given = MappingProxyType({})) -> Loaded:
         """Load the settings and set up logging. Raises SettingsError.
 
         ``unneeded``: as `load`; ``given``: what options of their own set, by key; None = they do not.

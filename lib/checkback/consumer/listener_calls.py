@@ -37,6 +37,14 @@ class ListenerGoneError(BaseException):
     """The listener can be called no more: its message was not consumed, nor has it failed."""
 
 
+class NotNowError(ListenerGoneError):
+    """The listener cannot take the message now, and has paused the consumer: it is called again after `resume`."""
+
+
+class NotConsumedError(Exception):
+    """RECONSUME_LATER, with a reason to keep, which must quote no message."""
+
+
 def one_listener(listener: Callable[..., Any] | None, listener_batch: Callable[..., Any] | None) -> Callable[..., Any]:
     """The one of the two that is given. Raises TypeError for none and for both."""
     found = listener if listener_batch is None else listener_batch
@@ -81,11 +89,15 @@ class Consuming(Protocol):
 
 
 class Listening:
-    """A listener, called with one message (``batch`` None) or with lists of up to ``batch``."""
+    """A listener, called with one message (``batch`` None) or with lists of up to ``batch``.
 
-    def __init__(self, listener: Callable[..., Any], batch: int | None) -> None:
+    ``retries_alone``: what has failed comes alone in its list, so that no message shares the failures of another.
+    """
+
+    def __init__(self, listener: Callable[..., Any], batch: int | None, retries_alone: bool = False) -> None:
         self._listener = listener
         self._batch = batch
+        self._retries_alone = retries_alone
         self._pace = 0.0
 
     def slice_size(self) -> int:
@@ -97,6 +109,8 @@ class Listening:
         """Call the listener with its messages, while they may be consumed."""
         messages, began = taken.messages(), time.perf_counter()
         step, calls, first = self._batch or 1, 0, taken.done
+        if self._retries_alone and taken.retries is not None:
+            step = 1
         while taken.done < len(taken) and consuming.goes_on(taken):
             at = taken.done - first
             count = taken.call_size(step)
@@ -123,7 +137,7 @@ def outcome_of(listener: Callable[..., Any], *arguments: Any) -> str | None:
     except BaseException as error:  # noqa: BLE001 - any says RECONSUME_LATER; none may end the thread
         if os.getpid() != own:
             _exit_child(error)
-        reason = error_summary(error)
+        reason = str(error) if isinstance(error, NotConsumedError) else error_summary(error)
         warn("the listener failed on %r: %s", _first_of(arguments[0]), reason)
         return reason
     if os.getpid() != own:

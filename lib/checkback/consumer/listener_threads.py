@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from checkback.consumer.listener_calls import NotNowError
 from checkback.consumer.process_queues import now_ms
 from checkback.consumer.reader_thread import PAUSE_S
 from checkback.consumer.retry_or_dead_letter import DeadLetter, after_failure
@@ -39,6 +40,8 @@ class ListenerThreads:
             done, failed, ends = taken.done, taken.failed, False
             try:
                 self._listening.consume(taken, self)
+            except NotNowError:
+                pass  # what is left of the slice is put back below
             except BaseException as error:  # noqa: BLE001 - the thread must go on; a panic of delta-rs is no Exception
                 self._hand.note(error)
                 ends = self._hand.stopping.wait(PAUSE_S)  # what it cannot consume it would take again at once

@@ -111,6 +111,8 @@ class PushConsumer:
         #: the name in the group, from `start` on
         self.member = ""
         self._named = member
+        #: set before `start`: what has failed comes alone in the list of ``listener_batch``
+        self.retries_alone = False
         #: messages of a call; None = one, not in a list
         self._batch = max_batch_size if listener is None else None
         self._start_from = start_from
@@ -156,7 +158,7 @@ class PushConsumer:
         for topic in self._selectors:
             if not has_topic(self._tables, topic):
                 warn("group %s: %s", self.group, no_topic(self._tables, topic))
-        listening: Listening | TransactionalListening = Listening(self._listener, self._batch)
+        listening: Listening | TransactionalListening = Listening(self._listener, self._batch, self.retries_alone)
         if self._positions is not None:
             self._positions.create_table()
             most = self._positions.most_connections

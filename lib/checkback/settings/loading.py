@@ -96,6 +96,8 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(rf"(?:{_FLOA
 ENV_PREFIX = "CHECKBACK__"
 OVERRIDE = "--set"
 _GROUPS = ("kafka", "groups")
+#: sections with a group's settings below its name
+_BY_GROUP = ("producers", "push")
 _EXAMPLES = {"secret": "whsec_...", "token": "..."}
 
 S = TypeVar("S", bound=BaseModel)
@@ -123,8 +125,10 @@ def read_layers(
     layers = [_file(Path(BASE_FILE))] if Path(BASE_FILE).exists() else []
     if config is not None:
         layers.append(_file(config))
-    groups = {leaf.path[1] for layer in layers for leaf in layer if leaf.path[0] == "producers" and leaf.path[1:]}
-    layers += [_environment(environ, groups), _overrides(overrides)]
+    given = _overrides(overrides)
+    named = [leaf.path for layer in (*layers, given) for leaf in layer]
+    groups = {path[:2] for path in named if path[0] in _BY_GROUP and path[1:]}
+    layers += [_environment(environ, groups), given]
     last = {leaf.path: leaf for layer in layers for leaf in layer}
     last = {path: leaf for path, leaf in last.items() if path[0] not in unneeded or not _is_unset(leaf, environ)}
     layers = [[leaf for leaf in layer if leaf.path in last] for layer in layers]
@@ -165,7 +169,7 @@ def _leaves(path: KeyPath, value: Any, origin: str) -> Iterator[Leaf]:
                 named = "a key" if path else f"the key {key!r}"  # below a section it may be a misplaced secret
                 raise SettingsError(f"{named} is not text", where_of(path, origin), "put it in quotes")
             yield from _leaves((*path, key), below, origin)
-    elif value is None and (len(path) == 1 or (len(path) == 2 and path[0] == "producers")):
+    elif value is None and (len(path) == 1 or (len(path) == 2 and path[0] in _BY_GROUP)):
         # `orders:` with nothing below it is an empty section or group.
         yield Leaf(path, {}, origin)
     elif path:
@@ -189,7 +193,7 @@ def _file(path: Path) -> list[Leaf]:
     raise SettingsError(what, name, fix)
 
 
-def _environment(environ: Mapping[str, str], groups: set[str]) -> list[Leaf]:
+def _environment(environ: Mapping[str, str], groups: set[KeyPath]) -> list[Leaf]:
     leaves: list[Leaf] = []
     for name in sorted(environ):
         if name.startswith(ENV_PREFIX):
@@ -198,17 +202,21 @@ def _environment(environ: Mapping[str, str], groups: set[str]) -> list[Leaf]:
     return leaves
 
 
-def _path_of_variable(name: str, groups: set[str]) -> KeyPath:
-    """The path of a variable. Keys are case-insensitive; groups are spelt as in the files, else as given."""
+def _path_of_variable(name: str, known: set[KeyPath]) -> KeyPath:
+    """The path of a variable. Keys are case-insensitive; groups are spelt as elsewhere, else as given.
+
+    ``known``: section and name of the groups in files and ``--set``.
+    """
     first, *rest = name[len(ENV_PREFIX) :].split("__")
     section = first.lower()
     if section == "spark":
         return (section, "__".join(rest)) if rest else (section,)
-    if section == "producers" and rest:
+    if section in _BY_GROUP and rest:
+        groups = {path[1] for path in known if path[0] == section}
         # A group's name may contain __, so the field is the last part.
         has_field = len(rest) > 2 or (len(rest) == 2 and "__".join(rest).lower() not in {g.lower() for g in groups})
         group = "__".join(rest[:-1] if has_field else rest)
-        same = [known for known in groups if known.lower() == group.lower()]
+        same = [each for each in groups if each.lower() == group.lower()]
         if len(same) > 1 and group not in same:
             raise SettingsError(f"may mean {' or '.join(sorted(same))}", name, "write the group's name in its case")
         group = group if group in same or not same else same[0]
@@ -308,7 +316,7 @@ class Loaded:
 
 
 #: sections whose secrets are not needed to look at tables, or to work on them
-SECRETS_OF_OTHERS = frozenset({"producers", "kafka", "dashboard"})
+SECRETS_OF_OTHERS = frozenset({"producers", "push", "kafka", "dashboard"})
 
 
 def load(

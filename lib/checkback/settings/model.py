@@ -15,12 +15,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
 from typing_extensions import Self
 
-from checkback.messages.limits import INT_MAX
+from checkback.messages.limits import BATCH_MAX, INT_MAX
 from checkback.settings.spark_values import shown_value
 from checkback.settings.values import (
     SECRETS,
     ConfKey,
     ConfValue,
+    ConsumerGroupName,
     Count,
     DurationFromZero,
     Endpoint,
@@ -35,9 +36,10 @@ from checkback.settings.values import (
     Size,
     Text,
     Token,
+    TopicName,
     refuse,
 )
-from checkback.urls import MASK, masked_each
+from checkback.urls import MASK, masked, masked_each
 
 BASE_FILE = "conf/base.yml"
 #: a catalog's schema, with the catalog
@@ -269,6 +271,36 @@ class Producer(_Section):
     checks_burst: Count = 1
 
 
+class Push(_Section):
+    """A consumer group of `checkback push`: a topic whose messages are posted to a URL.
+
+    ``requests_per_second``: rate limit, with bursts of up to ``requests_burst``; null = no limit.
+    """
+
+    topic: TopicName
+    url: Endpoint
+    mode: Literal["binary", "structured"] = "binary"
+    batch: Annotated[StrictInt, Field(ge=1, le=BATCH_MAX)] | None = None
+    content_type: Text = "application/octet-stream"
+    secret: Secret = None
+    token: Token = None
+    tag: Text | None = None
+    sql: Text | None = None
+    start_from: Text = "first"
+    orderly: StrictBool = False
+    concurrency: Annotated[StrictInt, Field(ge=1, le=1000)] = 32
+    requests_per_second: Annotated[float, Field(ge=0.001, le=1_000_000, allow_inf_nan=False, strict=True)] | None = None
+    requests_burst: Count = 1
+    timeout: PositiveDuration = timedelta(seconds=5)
+    max_retries: Annotated[StrictInt, Field(ge=0, le=INT_MAX)] | None = None
+
+    @model_validator(mode="after")
+    def _selected_once(self) -> Self:
+        if self.tag is not None and self.sql is not None:
+            refuse("tag and sql exclude each other", "give one of them")
+        return self
+
+
 class Dashboard(_Section):
     """The pages of `checkback dashboard`."""
 
@@ -303,6 +335,7 @@ class Settings(_Section):
     retention: Retention = Retention()
     dashboard: Dashboard = Dashboard()
     producers: dict[GroupName, Producer] = {}
+    push: dict[ConsumerGroupName, Push] = {}
     spark: dict[ConfKey, ConfValue] = {}
 
     def history(self) -> timedelta | None:
@@ -348,11 +381,10 @@ def flatten(settings: Settings) -> dict[str, Any]:
             flat |= {f"gateway.{key}": value for key, value in fields.items()}
         elif section == "producers":
             for group, values in fields.items():
-                values["endpoints"] = masked_each(values["endpoints"])
-                flat |= {f"producers.{group}.{key}": value for key, value in values.items()}
-                for key in SECRETS:
-                    if values[key] is not None:
-                        flat[f"producers.{group}.{key}"] = MASK
+                flat |= _of_group(f"producers.{group}", values | {"endpoints": masked_each(values["endpoints"])})
+        elif section == "push":
+            for group, values in fields.items():
+                flat |= _of_group(f"push.{group}", values | {"url": masked(values["url"])})
         elif section == "storage":
             options = fields.pop("options")
             flat |= {f"storage.{key}": value for key, value in fields.items()}
@@ -362,6 +394,12 @@ def flatten(settings: Settings) -> dict[str, Any]:
         else:
             flat |= {f"{section}.{key}": value for key, value in fields.items()}
     return flat
+
+
+def _of_group(name: str, values: dict[str, Any]) -> dict[str, Any]:
+    """Dotted key -> value of a group's settings, without its secrets."""
+    masks = {key: MASK for key in SECRETS if values[key] is not None}
+    return {f"{name}.{key}": value for key, value in (values | masks).items()}
 
 
 def _with_groups(section: str, fields: dict[str, Any]) -> dict[str, Any]:

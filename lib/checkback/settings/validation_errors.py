@@ -11,7 +11,7 @@ from pydantic import BaseModel, SecretStr
 
 from checkback.errors import SettingsError
 from checkback.messages.fields import nearest
-from checkback.settings.model import Producer
+from checkback.settings.model import Producer, Push
 from checkback.settings.values import format_size
 
 if TYPE_CHECKING:
@@ -91,13 +91,14 @@ def _explained(
     elif kind in ("model_type", "model_attributes_type", "dict_type"):
         what, fix = "is not a mapping", "write it as KEY: VALUE lines"
     else:
-        what, fix = error["msg"].replace("Input should be", "must be"), _FIX.get(kind, "correct it")
+        what = error["msg"].replace("Input should be", "must be").replace("Field required", "is missing")
+        fix = _FIX.get(kind, "correct it")
         for long, short in (("greater than or equal to", "at least"), ("less than or equal to", "at most")):
             what = what.replace(long, short)
         if isinstance(value, str) and (limit := context.get("ge", context.get("le"))) is not None:  # of a size
             what = what.replace(str(limit), format_size(limit))
         # An endpoint, and any of Spark's, may hold a secret, too.
-        hidden = path[0] in ("producers", "spark") or is_secret(model, path)
+        hidden = path[0] in ("producers", "push", "spark") or is_secret(model, path)
         if value is None:  # `--set KEY=`, an empty variable
             what, fix = f"is empty, {what}", _FIX["string_too_short"]
         elif isinstance(value, bool | int | float | str) and not hidden:
@@ -107,6 +108,7 @@ def _explained(
 
 _FIX = {
     "list_type": "write it as [first, second]",
+    "missing": "add it",
     "int_type": "write a whole number",
     "bool_type": "write true or false",
     "string_type": "put it in quotes",
@@ -144,6 +146,7 @@ def _nearest(model: type[BaseModel], path: Sequence[str]) -> str:
     """The valid dotted key most similar to the path as a whole, and with a part similar to its last; or several."""
     group = path[1] if len(path) > 2 else "GROUP"
     keys: list[KeyPath] = [("producers", group, name) for name in _names(Producer)]
+    keys += [("push", group, name) for name in _names(Push)]
     for section, field in model.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             keys += [(section, name) for name in _names(field.annotation)]

@@ -16,12 +16,12 @@ from pydantic_core import PydanticCustomError
 
 from checkback.messages.durations import LONGEST, format_duration, parse_duration
 from checkback.messages.limits import INT_MAX
-from checkback.messages.names import is_group
+from checkback.messages.names import is_consumer_group, is_group, is_topic
 
 T = TypeVar("T")
 
 ENV_REFERENCE = "env:"
-#: Keys of a producer group that are only allowed in the environment.
+#: Keys of a producer group, and of one in `push`, that are only allowed in the environment.
 SECRETS = ("secret", "token")
 #: Options (of Kafka, of an object store) whose values are only allowed in the environment.
 SECRET_OPTION = re.compile(r"(?i)password|secret|token|jaas|[._]key$|access_key")
@@ -103,6 +103,18 @@ def _retention(duration: timedelta) -> timedelta:
 def _group(name: str) -> str:
     if not is_group(name):
         refuse("is not a group's name", "use letters, digits, _ and - only, at most 120 of them")
+    return name
+
+
+def _consumer_group(name: str) -> str:
+    if not is_consumer_group(name):
+        refuse("is not a consumer group's name", "use letters, digits, _ and - only, at most 120 of them")
+    return name
+
+
+def _topic(name: str) -> str:
+    if not is_topic(name):
+        refuse("is not a topic's name", "see docs/landing.md for what a name may be")
     return name
 
 
@@ -203,6 +215,8 @@ Text = Annotated[str, Field(min_length=1)]
 Folder = Annotated[str, AfterValidator(_location)]
 Location = Annotated[Folder, Field(min_length=1)]
 GroupName = Annotated[str, AfterValidator(_group)]
+ConsumerGroupName = Annotated[str, AfterValidator(_consumer_group)]
+TopicName = Annotated[str, AfterValidator(_topic)]
 Endpoint = Annotated[str, AfterValidator(_endpoint)]
 Secret = Annotated[SecretStr | None, BeforeValidator(_secret)]
 Token = Annotated[SecretStr | None, BeforeValidator(_token)]

@@ -1,0 +1,1 @@
+"""Webhooks: consumer groups that post their messages as signed CloudEvents (docs/webhooks.md)."""

@@ -1,0 +1,92 @@
+"""A consumer group whose listener posts its messages."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from checkback.consumer.consume_from_where import parse_start
+from checkback.consumer.listener_calls import NotNowError
+from checkback.consumer.message import ConsumeResult
+from checkback.consumer.push_consumer import PushConsumer
+from checkback.filter import MessageSelector
+from checkback.push.cloud_event import batched, event_of, structured
+from checkback.push.webhook import WaitError, Webhook
+
+if TYPE_CHECKING:
+    from checkback.consumer.message import MessageExt
+    from checkback.settings import Settings
+    from checkback.settings.model import Push
+
+#: beyond a request's own timeout, for `close`
+_CLOSE = timedelta(seconds=10)
+
+
+class PushedGroup:
+    """A consumer group by its settings: `push.GROUP`. Call `resume` every moment: nothing else ends a pause.
+
+    Raises SettingsError.
+    """
+
+    def __init__(self, group: str, settings: Settings) -> None:
+        push = settings.push[group]
+        self._push = push
+        self.webhook = Webhook(group, push, settings.check)
+        self.consumer = PushConsumer(
+            group,
+            settings,
+            self._one if push.batch is None else None,
+            listener_batch=None if push.batch is None else self._several,
+            max_batch_size=push.batch or 1,
+            threads=push.concurrency,
+            orderly=push.orderly,
+            # None is "first", without a warning that the group is somewhere else by now.
+            start_from=None if push.start_from == "first" else parse_start(push.start_from, f"push.{group}.start_from"),
+            max_reconsume_times=push.max_retries,
+        )
+        self.consumer.retries_alone = True
+        self.consumer.subscribe(push.topic, _selector(push))
+
+    def start(self) -> None:
+        """Join the group and begin to post. Raises SettingsError, StorageError."""
+        self.consumer.start()
+
+    def resume(self) -> None:
+        """Go on if the URL may be tried again."""
+        if self.webhook.ready:
+            self.consumer.resume()
+
+    def close(self) -> None:
+        """Finish the requests in flight, keep the positions, leave the group."""
+        self.webhook.close()
+        self.consumer.close(self._push.timeout + _CLOSE)
+
+    def _one(self, message: MessageExt) -> ConsumeResult:
+        event = event_of(message, self._push.content_type)
+        lines, body = structured(event) if self._push.mode == "structured" else (event.lines(), event.data)
+        return self._post(lines, body, f"msg_{mark(message)}")
+
+    def _several(self, messages: list[MessageExt]) -> ConsumeResult:
+        lines, body = batched([event_of(message, self._push.content_type) for message in messages])
+        # A receiver may take the id for the content's: another batch that begins alike has another.
+        digest = hashlib.sha256(" ".join(map(mark, messages)).encode())
+        return self._post(lines, body, f"batch_{digest.hexdigest()[:32]}")
+
+    def _post(self, lines: list[str], body: bytes, message_id: str) -> ConsumeResult:
+        try:
+            self.webhook.post(lines, body, message_id)
+        except WaitError:
+            self.consumer.pause()
+            raise NotNowError from None
+        return ConsumeResult.SUCCESS
+
+
+def mark(message: MessageExt) -> str:
+    """What tells a message from all others, also of another lake, or before a restore."""
+    return f"{message.half_queue_id}_{message.half_queue_offset}_{message.born_timestamp}"
+
+
+def _selector(push: Push) -> MessageSelector:
+    """Raises SelectorError."""
+    return MessageSelector.by_tag(push.tag) if push.sql is None else MessageSelector.by_sql(push.sql)

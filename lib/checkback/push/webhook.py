@@ -1,0 +1,136 @@
+"""Posts requests to one URL by the check client's rules: signature, breaker, rate, timeout, TLS (docs/checks.md)."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pycurl
+
+from checkback.check.circuit_breaker import CircuitBreaker, Limits, State
+from checkback.check.client import unreadable
+from checkback.check.connections import Handle, options
+from checkback.check.endpoint import Endpoint
+from checkback.check.endpoint_health import Rate, RateState
+from checkback.check.signature import Signer
+from checkback.check.wire import MAX_ANSWER, StatusError, read_retry_after
+from checkback.consumer.listener_calls import NotConsumedError
+from checkback.urls import masked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from checkback.check.connections import Response
+    from checkback.settings.model import Check, Push
+
+_SUCCESS = range(200, 300)
+_HEADERS = ["Accept: */*", "Accept-Encoding: identity", "User-Agent: checkback"]
+_log = logging.getLogger("checkback.push")
+
+
+class WaitError(Exception):
+    """The request was not sent, or was answered with Retry-After: it is to be sent again when `Webhook.ready`."""
+
+
+class Webhook:
+    """One URL, for the threads of a consumer group: each has a connection of its own.
+
+    ``clock``: seconds since the epoch. Raises SettingsError for an invalid URL, secret or check.ca_file.
+    """
+
+    def __init__(self, group: str, push: Push, check: Check, clock: Callable[[], float] = time.time) -> None:
+        where, timeout_s = f"push.{group}", push.timeout.total_seconds()
+        self.group, self.shown = group, masked(push.url)
+        limits = Limits(
+            failures=check.breaker_failures,
+            pause_s=check.breaker_pause.total_seconds(),
+            trial_s=timeout_s + 1,
+            longest_s=check.retry_after_max.total_seconds(),
+        )
+        self._limits, self._clock, self._timeout_s = limits, clock, timeout_s
+        self._endpoint = Endpoint(push.url, self.shown, f"{where}.url", limits, CircuitBreaker())
+        self._signer = None if push.secret is None else Signer(push.secret.get_secret_value(), f"{where}.secret")
+        self._lines = list(_HEADERS)
+        if push.token is not None:
+            self._lines.append(f"Authorization: Bearer {push.token.get_secret_value()}")
+        try:
+            self._options = options(check.ca_file, MAX_ANSWER) | {pycurl.TIMEOUT_MS: max(1, round(timeout_s * 1000))}
+        except OSError as error:
+            raise unreadable(check.ca_file, error) from error
+        per_second = push.requests_per_second
+        self._rate = None if per_second is None else Rate(per_second, push.requests_burst)
+        self._used = RateState()
+        self._lock = threading.Lock()
+        self._threads = threading.local()
+        self._closed = threading.Event()
+
+    def close(self) -> None:
+        """Send nothing more: threads that wait for the rate raise WaitError."""
+        self._closed.set()
+
+    @property
+    def ready(self) -> bool:
+        """True if a request may be sent now, as far as the breaker is concerned."""
+        with self._lock:
+            state = self._endpoint.breaker.state(self._clock(), self._limits)
+        return state in (State.CLOSED, State.HALF_OPEN)
+
+    def post(self, lines: list[str], body: bytes, message_id: str) -> None:
+        """Send a request; returns once it was answered with 2xx. ``lines``: its own headers.
+
+        Raises WaitError, NotConsumedError: why it failed, without what the server said.
+        """
+        self._wait_for_rate(message_id)
+        now = self._clock()
+        with self._lock:
+            turn = self._endpoint.enter(now)
+        if isinstance(turn, State):
+            raise WaitError
+        lines = [*lines, *self._lines]
+        if self._signer is not None:
+            lines += (f"{name}: {value}" for name, value in self._signer.headers(message_id, now, body).items())
+        handle = self._handle()
+        handle.prepare(self._endpoint.request(lines, body))
+        self._heard(handle.perform(self._timeout_s), turn)
+
+    def _heard(self, response: Response, turn: int) -> None:
+        now, retry_after_s = self._clock(), None
+        error = response.error
+        broken = error is not None
+        if response.status and response.status not in _SUCCESS:
+            refused = StatusError(response.status, response.header("Retry-After"))
+            error, broken = str(refused), refused.broken
+            retry_after_s = read_retry_after(refused.retry_after, now)
+        with self._lock:
+            before = self._endpoint.breaker
+            if broken:
+                self._endpoint.broken(now, turn, retry_after_s)
+            else:
+                self._endpoint.answered(now, turn)
+            after = self._endpoint.breaker
+        if after.until and after.until != before.until:
+            wait_s = after.until - now
+            _log.warning("group %s: %s: %s; it is left alone for %.0f s", self.group, self.shown, error, wait_s)
+        if retry_after_s is not None and retry_after_s > 0:
+            raise WaitError
+        if error is not None:
+            raise NotConsumedError(error)
+
+    def _wait_for_rate(self, salt: str) -> None:
+        while self._rate is not None:
+            now = self._clock()
+            with self._lock:
+                wait_s = self._used.wait(now, self._rate)
+                if not wait_s:
+                    self._used = self._used.sent(now, self._rate, salt)
+                    return
+            if self._closed.wait(wait_s):
+                raise WaitError
+
+    def _handle(self) -> Handle:
+        found: Handle | None = getattr(self._threads, "handle", None)
+        if found is None:
+            found = self._threads.handle = Handle(self._options)
+        return found

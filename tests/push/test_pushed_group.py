@@ -1,0 +1,205 @@
+"""A consumer group that posts its messages to a real server: what it sends, and what it makes of the answers."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cloudevents.core.bindings.http import HTTPMessage, from_binary_event, from_http, from_structured_event
+from cloudevents.core.formats.json import JSONFormat
+from cloudevents.core.v1.event import CloudEvent
+from deltalake import DeltaTable
+from standardwebhooks import Webhook as Verifier
+
+from check.servers import Received, Server, Wire, always, reply
+from consumer.heard import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from check.servers import Handler
+    from consumer.published import Published
+    from push.conftest import Push
+
+SECRET = "whsec_" + base64.b64encode(b"a key of the test, 24 bytes+").decode()
+OK = reply(b"", "204 No Content")
+
+
+def events(received: list[Received]) -> list[Any]:
+    """What CloudEvents' own SDK reads of the requests."""
+    return [from_http(HTTPMessage(each.headers, each.body), JSONFormat()) for each in received]
+
+
+def test_a_message_is_an_event_whose_headers_the_sdk_reads(lake: Published, pushing: Push) -> None:
+    lake.publish({"payments": [lake.messages(1, tags="paid", body=b'{"amount": 42}')]})
+    with Server(always(OK)) as server:
+        pushing(server.url, content_type="application/json")
+        until(lambda: server.received)
+        (event,) = events(server.received)
+    assert server.received[0].headers["content-type"] == "application/json"
+    assert (event.get_id(), event.get_source(), event.get_type()) == ("tx-0", "/producers/orders", "paid")
+    assert (event.get_subject(), event.get_data()) == ("key-0", {"amount": 42})
+    assert event.get_time().timestamp() * 1000 == lake.time - 100
+    assert event.get_extension("number") == "0"
+
+
+@pytest.mark.parametrize("mode", ["binary", "structured", "batch"])
+def test_requests_are_signed_by_standard_webhooks(lake: Published, pushing: Push, mode: str) -> None:
+    lake.publish({"payments": [lake.messages(3, body=b"{}")]})
+    with Server(always(OK)) as server:
+        pushing(server.url, secret=SECRET, **({"batch": 2} if mode == "batch" else {"mode": mode}))
+        until(lambda: len(server.received) == (2 if mode == "batch" else 3))
+    for each in server.received:
+        Verifier(SECRET).verify(each.body, each.headers)
+    assert len({each.headers["webhook-id"] for each in server.received}) == len(server.received)
+
+
+def test_a_body_that_is_no_text_is_signed_and_arrives(lake: Published, pushing: Push) -> None:
+    lake.publish({"payments": [lake.messages(1, body=b"\x00\xff\xfe")]})
+    with Server(always(OK)) as server:
+        pushing(server.url, secret=SECRET)
+        until(lambda: server.received)
+    (each,) = server.received
+    assert each.body == b"\x00\xff\xfe"
+    assert each.headers["webhook-signature"].startswith("v1,")
+
+
+def test_batches_are_arrays_of_events(lake: Published, pushing: Push) -> None:
+    lake.publish({"payments": [lake.messages(5)]})
+    with Server(always(OK)) as server:
+        pushing(server.url, batch=3)
+        until(lambda: sum(len(json.loads(each.body)) for each in server.received) == 5)
+    assert {each.headers["content-type"] for each in server.received} == {"application/cloudevents-batch+json"}
+    found = [each for request in server.received for each in json.loads(request.body)]
+    read = [from_structured_event(HTTPMessage({}, json.dumps(each).encode())) for each in found]
+    assert sorted(str(event.get_data()) for event in read) == [str(f"body-{n}".encode()) for n in range(5)]
+
+
+def handling(answers: Callable[[Received], bytes]) -> Handler:
+    """A server that answers by the request."""
+
+    def handle(received: Received, wire: Wire) -> bool:
+        wire.send(answers(received))
+        return True
+
+    return handle
+
+
+def test_what_is_refused_is_retried_and_becomes_a_dead_letter(lake: Published, pushing: Push) -> None:
+    lake.publish({"payments": [lake.messages(3)]})
+
+    def answers(received: Received) -> bytes:
+        return reply(b"", "400 Bad Request") if received.headers["ce-id"] == "tx-1" else OK
+
+    with Server(handling(answers)) as server:
+        group = pushing(server.url, max_retries=0)
+        until(lambda: group.consumer.dead)
+        until(lambda: len(server.received) == 3)
+        group.close()
+    (letter,) = DeltaTable(lake.tables.location("dead_letters")).to_pyarrow_table().to_pylist()
+    assert (letter["transaction_id"], letter["reason"]) == ("tx-1", "status 400")
+
+
+def test_a_batch_that_is_refused_is_retried_message_by_message(
+    lake: Published, pushing: Push, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("checkback.consumer.options.RETRY_LEVELS", (1, 1))
+    lake.publish({"payments": [lake.messages(4)]})
+
+    def answers(received: Received) -> bytes:
+        bad = any(each["id"] == "tx-2" for each in json.loads(received.body))
+        return reply(b"", "422 Unprocessable Content") if bad else OK
+
+    with Server(handling(answers)) as server:
+        group = pushing(server.url, batch=4, max_retries=1)
+        until(lambda: group.consumer.dead == 1 and group.consumer.consumed == 4 - 1)
+    assert sorted(len(json.loads(each.body)) for each in server.received) == [1, 1, 1, 1, 4]
+
+
+@pytest.mark.parametrize("status", ["429 Too Many Requests", "503 Service Unavailable"])
+def test_retry_after_is_waited_for_and_is_no_failure(lake: Published, pushing: Push, status: str) -> None:
+    lake.publish({"payments": [lake.messages(4)]})
+    left = [1]
+
+    def answers(received: Received) -> bytes:
+        if left[0]:
+            left[0] -= 1
+            return reply(b"", status, Retry_After="1")
+        return OK
+
+    with Server(handling(answers)) as server:
+        group = pushing(server.url, concurrency=1)
+        until(lambda: len(server.received) == 1)
+        until(lambda: group.webhook.ready)
+        group.resume()
+        until(lambda: group.consumer.consumed == 4)
+    assert Counter(each.headers["ce-id"] for each in server.received) == {"tx-0": 2, "tx-1": 1, "tx-2": 1, "tx-3": 1}
+    assert (group.consumer.failed, group.consumer.dead) == (0, 0)
+
+
+def test_an_open_breaker_keeps_messages_from_being_tried_in_vain(lake: Published, pushing: Push) -> None:
+    lake.publish({"payments": [lake.messages(50)]})
+    with Server(always(reply(b"", "500 Internal Server Error"))) as server:
+        group = pushing(server.url, {"breaker_failures": 3, "breaker_pause": "1h"}, concurrency=1)
+        until(lambda: group.consumer.failed == 3)
+        until(lambda: not group.webhook.ready)
+        group.resume()
+        group.close()
+    assert len(server.received) == 3
+    assert (group.consumer.failed, group.consumer.consumed) == (3, 0)
+
+
+def test_in_order_a_message_that_fails_holds_up_its_queue(lake: Published, pushing: Push) -> None:
+    lake.publish({"payments": [lake.messages(6, (0, 1))]})
+    fails = [1]
+    lock = threading.Lock()
+
+    def answers(received: Received) -> bytes:
+        with lock:
+            if received.headers["ce-id"] == "tx-2" and fails[0]:
+                fails[0] -= 1
+                return reply(b"", "404 Not Found")
+        return OK
+
+    with Server(handling(answers)) as server:
+        group = pushing(server.url, orderly=True)
+        until(lambda: group.consumer.consumed == 6)
+    ids = [each.headers["ce-id"] for each in server.received]
+    assert [each for each in ids if each in ("tx-0", "tx-2", "tx-4")] == ["tx-0", "tx-2", "tx-2", "tx-4"]
+    assert [each for each in ids if each in ("tx-1", "tx-3", "tx-5")] == ["tx-1", "tx-3", "tx-5"]
+
+
+def test_redirects_are_refused(lake: Published, pushing: Push) -> None:
+    lake.publish({"payments": [lake.messages(1)]})
+    with Server(always(OK)) as other:
+        with Server(always(reply(b"", "307 Temporary Redirect", Location=other.url))) as server:
+            group = pushing(server.url)
+            until(lambda: group.consumer.failed)
+        assert not other.received
+    assert group.consumer.last_error == "redirect 307"
+
+
+def test_token_rate_and_selector(lake: Published, pushing: Push) -> None:
+    first = lake.messages(3, tags="paid")
+    lake.publish({"payments": [first + lake.messages(3, tags="created")]})
+    with Server(always(OK)) as server:
+        group = pushing(server.url, tag="paid", token="a-token-of-the-test", requests_per_second=0.001)
+        until(lambda: server.received)
+        group.close()  # does not wait for the rate
+    (each,) = server.received
+    assert each.headers["authorization"] == "Bearer a-token-of-the-test"
+    assert from_binary_event(HTTPMessage(each.headers, each.body)).get_type() == "paid"
+
+
+def test_event_of_the_sdk_is_of_version_1(lake: Published, pushing: Push) -> None:
+    lake.publish({"payments": [lake.messages(1)]})
+    with Server(always(OK)) as server:
+        pushing(server.url, mode="structured")
+        until(lambda: server.received)
+        (event,) = events(server.received)
+    assert isinstance(event, CloudEvent)
+    assert event.get_data() == b"body-0"
