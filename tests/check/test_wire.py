@@ -129,6 +129,21 @@ def test_body_only_for_groups_that_want_it() -> None:
     assert {name: gone[name] for name in extra} == dict.fromkeys(extra)
 
 
+def test_trace_context_of_the_message_is_the_requests() -> None:
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    given = Message(properties={"traceparent": parent, "tracestate": "a=b\r\nX-Injected: 1"})
+    with (
+        Server(always(reply(says("COMMIT")))) as server,
+        CheckClient({"orders": CheckedGroup((server.url,), SECRET, include_body=True)}, 5) as client,
+    ):
+        client.ask(request(message=given))
+        client.ask(request())
+    first, second = ({name.lower(): value for name, value in one.headers.items()} for one in server.received)
+    assert first["traceparent"] == parent
+    assert not {"tracestate", "x-injected"} & first.keys()
+    assert "traceparent" not in second
+
+
 def test_signature_verifies_and_is_of_the_body() -> None:
     """The producer's side is the library's own verification; each try is signed, a check keeps its id."""
     with (

@@ -60,7 +60,7 @@ async def answered(service: GatewayService, requests: list[tuple[str, list[dict[
     waiting = []
     for path, messages in requests:
         body = orjson.dumps({"messages" if path == "halves" else "ops": messages})
-        waiting.append(routes[f"/v1/{path}"](body, None))
+        waiting.append(routes[f"/v1/{path}"](body, None, []))
     replies = await asyncio.gather(*waiting)
     assert [status for status, *_ in replies] == [200] * len(requests)
     return [orjson.loads(body)["results"] for _, body, *_ in replies]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from checkback.spark.jvm import java_check
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -105,6 +105,9 @@ def _await_port(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
     raise AssertionError(f"the broker did not start: {log.read_text()[-2000:]}")
 
 
+_NO_HEADERS: Mapping[str, str] = {}
+
+
 class Kafka:
     """A client of a broker: makes topics, sends records, forgets them."""
 
@@ -150,9 +153,11 @@ class Kafka:
         self._producer.close()
         self._producer = self._new_producer()
 
-    def send(self, topic: str, value: str | bytes | None, partition: int = 0, timestamp_ms: int = 1) -> Place:
+    def send(
+        self, topic: str, value: str | bytes | None, partition: int = 0, timestamp_ms: int = 1, **headers: str
+    ) -> Place:
         """Send a record; its place once the broker has it."""
-        return self._send(self._producer, topic, value, partition, timestamp_ms)
+        return self._send(self._producer, topic, value, partition, timestamp_ms, headers)
 
     def send_all(self, topic: str, values: Sequence[str]) -> None:
         """Send many records to partition 0, in their order, by Spark's writer; return when the broker has them."""
@@ -202,8 +207,19 @@ class Kafka:
         long = self._jvm.java.lang.Long.valueOf(timestamp_ms)
         return self._jvm.org.apache.kafka.clients.producer.ProducerRecord(topic, partition, long, None, raw)
 
-    def _send(self, producer: Any, topic: str, value: str | bytes | None, partition: int, timestamp_ms: int) -> Place:
-        sent = producer.send(self._record(topic, value, partition, timestamp_ms)).get()
+    def _send(
+        self,
+        producer: Any,
+        topic: str,
+        value: str | bytes | None,
+        partition: int,
+        timestamp_ms: int,
+        headers: Mapping[str, str] = _NO_HEADERS,
+    ) -> Place:
+        record = self._record(topic, value, partition, timestamp_ms)
+        for name, text in headers.items():
+            record.headers().add(name, text.encode())
+        sent = producer.send(record).get()
         return Place(sent.partition(), sent.offset())
 
 

@@ -170,6 +170,18 @@ def test_json_behind_a_schema_registry_header_lands(lake: Lakehouse, kafka: Kafk
     assert lake.rows("rejected", "reason") == [("not JSON: Expecting value at character 19",), (f"not JSON: {told}",)]
 
 
+def test_trace_context_of_kafkas_headers(lake: Lakehouse, kafka: Kafka, topics: tuple[str, str]) -> None:
+    """A record's own properties come first; what is no context is left out."""
+    halves, ops = topics
+    parent, other = (f"00-{trace:032x}-00f067aa0ba902b7-01" for trace in (1, 2))
+    kafka.send(halves, unplaced(0), traceparent=parent, tracestate="a=b", other="x")
+    kafka.send(halves, unplaced(1, properties={"traceparent": other}), traceparent=parent)
+    kafka.send(halves, unplaced(2), traceparent="nonsense")
+    assert take(lake, kafka, halves, ops) == Landed(half=3, op=0, rejected=0)
+    found = [dict(properties or {}) for _, properties in lake.rows("half", "queue_offset", "properties")]
+    assert found == [{"traceparent": parent, "tracestate": "a=b"}, {"traceparent": other}, {}]
+
+
 def test_aborted_transactions_of_kafka_do_not_land(lake: Lakehouse, kafka: Kafka, topics: tuple[str, str]) -> None:
     kafka.send_in_transaction(topics[0], [unplaced(0), unplaced(1)], commit=False)
     (place,) = kafka.send_in_transaction(topics[0], [unplaced(2)], commit=True)

@@ -26,6 +26,7 @@ from checkback.check.wire import (
     read_retry_after,
 )
 from checkback.errors import SettingsError
+from checkback.messages.trace_context import trace_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
@@ -125,31 +126,43 @@ class CheckClient:
         service = self._services.get(request.producer_group)
         if service is None or not service.endpoints:
             return self._answer(started, [(None, _Try(NO_ANSWER, nobody_of(request.producer_group), sent=False))])
-        body = request.to_json(service.include_body)
+        message = request.whole_message if service.include_body else None
+        body, trace = request.to_json(message), trace_of((message and message.properties) or {})
         endpoints = service.in_turn(request.check_times)
-        tries = yield from self._round(endpoints, service.signer, request, body)
+        tries = yield from self._round(endpoints, service.signer, request, body, trace)
         on_trial = [endpoint for endpoint, one in tries if one.refused is State.ON_TRIAL]
         if on_trial and all(one.refused for _, one in tries):
             # The probe's outcome is known soon, and applies to this check, too: "not tried" now would waste it.
             breaker = on_trial[0].breaker
             yield Trial(on_trial[0], breaker.turn, self._timer() + breaker.trial_until - self._clock())
-            tries = yield from self._round(endpoints, service.signer, request, body)
+            tries = yield from self._round(endpoints, service.signer, request, body, trace)
         return self._answer(started, tries)
 
     def _round(
-        self, endpoints: Sequence[Endpoint], signer: Signer | None, request: CheckRequest, body: str
+        self,
+        endpoints: Sequence[Endpoint],
+        signer: Signer | None,
+        request: CheckRequest,
+        body: str,
+        trace: Mapping[str, str],
     ) -> Generator[Post | Trial, Response | None, list[tuple[Endpoint, _Try]]]:
         """The tries at these endpoints, up to the first that answers."""
         tries = []
         for number, endpoint in enumerate(endpoints):
-            one = yield from self._try(endpoint, signer, request, body, number)
+            one = yield from self._try(endpoint, signer, request, body, trace, number)
             tries.append((endpoint, one))
             if one.outcome != NO_ANSWER:
                 break
         return tries
 
     def _try(
-        self, endpoint: Endpoint, signer: Signer | None, request: CheckRequest, body: str, number: int
+        self,
+        endpoint: Endpoint,
+        signer: Signer | None,
+        request: CheckRequest,
+        body: str,
+        trace: Mapping[str, str],
+        number: int,
     ) -> Generator[Post | Trial, Response | None, _Try]:
         """Try one endpoint, if its breaker allows it now.
 
@@ -161,7 +174,7 @@ class CheckClient:
         if isinstance(turn, State):
             return _Try(NO_ANSWER, endpoint.why_not(), sent=False, refused=turn)
         headers = {} if signer is None else signer.headers(request.webhook_id, now + number, body)
-        response = yield endpoint.post(body, headers)
+        response = yield endpoint.post(body, {**headers, **trace})
         if response is None:
             raise TypeError("a Post is answered with a Response")
         now = self._clock()

@@ -84,7 +84,12 @@ class CheckRequest:
         """The id of this check, the same for every retry: an idempotency key."""
         return webhook_id(self.queue_id, self.queue_offset, self.check_times)
 
-    def to_json(self, include_body: bool = False) -> str:
+    @property
+    def whole_message(self) -> Message:
+        """The half message, loaded if it has to be."""
+        return self.message() if callable(self.message) else self.message or Message()
+
+    def to_json(self, message: Message | None = None) -> str:
         """The body of the POST, in ASCII: exactly the signed text is sent."""
         queue_id, queue_offset = self.place
         fields: dict[str, Any] = {
@@ -96,8 +101,7 @@ class CheckRequest:
             "check_times": self.check_times,
             "born_timestamp": self.born_timestamp,
         }
-        if include_body:
-            message = self.message() if callable(self.message) else self.message or Message()
+        if message is not None:
             fields |= {
                 "body": None if message.body is None else base64.b64encode(message.body).decode("ascii"),
                 "tags": message.tags,

@@ -15,6 +15,7 @@ from checkback.dashboard.pages import ROWS, given, link, mended, page_of
 from checkback.errors import CheckbackError, SettingsError
 from checkback.messages.half import parse_place
 from checkback.messages.limits import INT_MAX, LONG_MAX
+from checkback.messages.trace_context import trace_id_of
 from checkback.operate.operator_tables import FileStore
 from checkback.query.answers import records
 
@@ -92,6 +93,7 @@ def transaction(pages: Pages, request: Request) -> Response:
         unpublished = []
         if half["taken"] and half["state"] and "UNPUBLISHED" in of:
             unpublished = records(answers.unpublished(then, group=half["producer_group"], place=place))
+    trace_url = pages.settings.dashboard.trace_url
     dead = dead_letters_of(answers.tables, half) if "DEAD_LETTER" in of else []
     events = events[:EVENTS]
     at = positions([event["at"] for event in events])
@@ -106,6 +108,8 @@ def transaction(pages: Pages, request: Request) -> Response:
             "dead_letters": dead,
             "half": {name: value for name, value in half.items() if name not in ("body", "taken")},
             "body": half["body"][:BODY] if bodies and half.get("body") is not None else None,
+            "trace": (trace := trace_id_of(dict(half["properties"] or ()))),
+            "trace_url": trace_url.replace("{trace_id}", trace) if trace and trace_url else None,
             "may_body": pages.settings.dashboard.bodies,
             "no_body": bodies and half.get("body") is None,
             "events": [event | {"x": x, "own": _own(event, place)} for event, x in zip(events, at, strict=True)],

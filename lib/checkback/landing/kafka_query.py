@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from checkback.errors import CheckbackError, SettingsError
 from checkback.landing.kafka_metadata import check_noted, connected, note, recreated_error
-from checkback.landing.kafka_records import REGISTRY_HEADER, readers
+from checkback.landing.kafka_records import HEADERS, REGISTRY_HEADER, readers
 from checkback.landing.landing_queries import Landed, LandingStream, has_begun, made_with, run
 from checkback.messages.limits import LINE_MAX
 from checkback.spark.connect import classic_only
@@ -25,7 +25,7 @@ from checkback.storage.tables import Tables
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from checkback.landing.kafka_metadata import Brokers, Topic
     from checkback.landing.parser import Kind
@@ -166,7 +166,8 @@ def records(spark: SparkSession, settings: Settings, topic: str, options: Mappin
     """The stream of a topic's records. Raises SettingsError for an option that Spark sets itself.
 
     line BINARY (the value, without a Schema Registry header before JSON), file (``kafka:topic/partition/offset``),
-    file_time, file_block, store_timestamp (time of the batch), partition INT, offset BIGINT, timestamp_ms BIGINT.
+    file_time, file_block, store_timestamp (time of the batch), partition INT, offset BIGINT, timestamp_ms BIGINT,
+    traceparent STRING and tracestate STRING (headers).
     """
     reader = spark.readStream.format("kafka").options(**{f"kafka.{name}": text for name, text in options.items()})
     reader = reader.options(
@@ -175,6 +176,7 @@ def records(spark: SparkSession, settings: Settings, topic: str, options: Mappin
         # Records deleted before they were read are lost messages: fail instead.
         failOnDataLoss="true",
         maxOffsetsPerTrigger=str(settings.kafka.max_records),
+        includeHeaders="true",
     )
     try:
         rows = reader.load()
@@ -198,7 +200,14 @@ def records(spark: SparkSession, settings: Settings, topic: str, options: Mappin
         "partition",
         "offset",
         F.unix_millis("timestamp").alias("timestamp_ms"),
+        *(_header(name) for name in HEADERS),
     )
+
+
+def _header(name: str) -> Column:
+    """The last header of this name, as text, or null."""
+    values = F.filter("headers", lambda header: header["key"] == name)
+    return F.try_element_at(values, F.lit(-1))["value"].cast("string").alias(name)
 
 
 def _options(settings: Settings, brokers: str) -> dict[str, str]:

@@ -9,11 +9,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from checkback.landing.parser import Kind, Reader
-from checkback.messages import half, op
+from checkback.messages import half as halves
+from checkback.messages import op
 from checkback.messages.fields import MessageRejectedError, fields_of, message_of, refuse_unknown
 from checkback.messages.half import Half, HalfLine, half_of_line
 from checkback.messages.limits import INT_MAX
 from checkback.messages.op import Op, named, ops_of
+from checkback.messages.trace_context import TRACEPARENT, TRACESTATE, trace_of, traced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,8 +24,9 @@ if TYPE_CHECKING:
 #: JSON follows.
 REGISTRY_HEADER = 5
 _OP_FIELDS = op.FIELDS | {"partition", "offset"}
-#: Columns of a record: its value, partition, offset, and timestamp in ms.
+#: Columns of a record: its value, partition, offset, and timestamp in ms; and the headers of a half message's.
 COLUMNS = ("line", "partition", "offset", "timestamp_ms")
+HEADERS = (TRACEPARENT, TRACESTATE)
 
 
 def readers(queue_base: int, groups: Collection[str] | None = None) -> Mapping[Kind, Reader]:
@@ -32,7 +35,7 @@ def readers(queue_base: int, groups: Collection[str] | None = None) -> Mapping[K
     ``groups``: those that may write to the topic; None = any.
     """
     return {
-        "half": Reader(COLUMNS, partial(_of_groups, groups, partial(read_half, queue_base))),
+        "half": Reader((*COLUMNS, *HEADERS), partial(_of_groups, groups, partial(read_half, queue_base))),
         "op": Reader(COLUMNS, partial(_of_groups, groups, partial(read_ops, queue_base))),
     }
 
@@ -53,18 +56,31 @@ def _of_groups(
     return messages
 
 
-def read_half(queue_base: int, value: bytes | None, partition: int, offset: int, timestamp_ms: int) -> Sequence[Half]:
+def read_half(
+    queue_base: int,
+    value: bytes | None,
+    partition: int,
+    offset: int,
+    timestamp_ms: int,
+    traceparent: str | None = None,
+    tracestate: str | None = None,
+) -> Sequence[Half]:
     """The half message of a record: a line's JSON, where queue_id and queue_offset may be left out.
 
-    If stated, they must be the record's own. born_timestamp defaults to the record's timestamp.
+    If stated, they must be the record's own. born_timestamp defaults to the record's timestamp, the trace context to
+    that of its headers.
     Raises MessageRejectedError, also for a record without a value (a tombstone).
     """
     fields = _fields(value, timestamp_ms)
-    refuse_unknown(fields, half.FIELDS)
+    refuse_unknown(fields, halves.FIELDS)
     queue_id = _queue_id(queue_base, partition)
     for name, own in (("queue_id", queue_id), ("queue_offset", offset)):
         _agree(fields, name, own, "the record's")
-    return (half_of_line(message_of(fields | {"queue_id": queue_id, "queue_offset": offset}, HalfLine)),)
+    half = half_of_line(message_of(fields | {"queue_id": queue_id, "queue_offset": offset}, HalfLine))
+    if traceparent is None:
+        return (half,)
+    context = trace_of({TRACEPARENT: traceparent, TRACESTATE: tracestate or ""})
+    return (half._replace(properties=traced(half.properties, context)),)
 
 
 def read_ops(queue_base: int, value: bytes | None, _partition: int, _offset: int, timestamp_ms: int) -> Sequence[Op]:

@@ -300,6 +300,8 @@ _HALF_DETAIL = f"""concat_ws('', 'for ', real_topic, ', born ' || {_time("born_t
     ', immunity ' || CAST(check_immunity_s AS STRING) || ' s',
     coalesce(', to be delivered at ' || {_time("deliver_at")}, ', delay ' || CAST(delay_ms / 1e3 AS STRING) || ' s'),
     CASE WHEN committed THEN ', without a transaction' END,
+    CASE WHEN length(properties['traceparent']) >= 55
+        THEN ', trace ' || substring(properties['traceparent'], 4, 32) END,
     CASE WHEN resumed THEN concat_ws('', ', resumed from ' || properties['CHECKBACK_RESUMED_FROM'],
         ' by ' || properties['CHECKBACK_RESUMED_BY']) END)"""
 

@@ -309,6 +309,7 @@ class Dashboard(_Section):
     token: Token = None
     actions: StrictBool = False
     bodies: StrictBool = False
+    trace_url: Annotated[str, Field(pattern=r"^https?://[^\s]*\{trace_id\}[^\s]*$")] | None = None
 
 
 class Delay(_Section):

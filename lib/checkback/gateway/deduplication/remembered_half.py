@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkback.messages.op import STATES
+from checkback.messages.trace_context import PROPERTIES as TRACE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -30,12 +31,15 @@ _OTHERS = ("real_topic", "real_queue_id", "tags", "check_immunity_s", "delay_ms"
 
 
 def fingerprint(half: Half) -> int:
-    """A 64-bit hash of the content, without the time, which may be the gateway's and then differs in a retry.
+    """A 64-bit hash of the content, without the time and the trace's context, which may differ in a retry.
 
     Python's own hash, keyed for each process: it is the cheapest, and never leaves the process.
     """
     # A sum, because their order is not content.
-    properties = sum(map(_hash_of, half.properties, half.properties.values())) & _64_BITS if half.properties else 0
+    properties = half.properties
+    if not TRACE.isdisjoint(properties):
+        properties = {name: text for name, text in properties.items() if name not in TRACE}
+    total = sum(map(_hash_of, properties, properties.values())) & _64_BITS if properties else 0
     return hash(
         (
             half.body,
@@ -49,7 +53,7 @@ def fingerprint(half: Half) -> int:
                     half.delay_ms,
                     half.deliver_at,
                     half.committed,
-                    properties,
+                    total,
                 )
             ),
         )
@@ -87,6 +91,7 @@ def _property_sums(rows: pa.Table) -> list[int]:
     first, last = int(offsets[0]), int(offsets[-1])
     pairs = map(_hash_of, maps.keys[first:last].to_pylist(), maps.items[first:last].to_pylist())
     hashes = np.fromiter(pairs, np.int64, last - first).view(np.uint64)
+    hashes[np.asarray(pc.is_in(maps.keys[first:last], pa.array(sorted(TRACE))))] = 0
     total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashes)])
     found: list[int] = (total[offsets[1:] - first] - total[offsets[:-1] - first]).tolist()
     return found

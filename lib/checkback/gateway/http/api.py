@@ -17,19 +17,21 @@ from checkback.gateway.http.openapi import Question, document
 from checkback.gateway.journal.journal_to_tables import behind_s
 from checkback.gateway.problems import Problem
 from checkback.messages.fields import MessageRejectedError, message_of
+from checkback.messages.half import Half
 from checkback.messages.names import refuse_group
+from checkback.messages.trace_context import trace_of_headers, traced
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from checkback.gateway.authentication import Groups
-    from checkback.gateway.http.middleware import Direct, Reply, Scope, Signed
+    from checkback.gateway.http.middleware import Direct, Headers, Reply, Scope, Signed
     from checkback.gateway.metrics import Metrics
     from checkback.gateway.problems import Answer
     from checkback.gateway.service import GatewayService
     from checkback.settings import Gateway
 
-    Read = Callable[[bytes, int], Any]
+    Read = Callable[[bytes, int, Headers], Any]
     Take = Callable[[Sequence[Any], Groups], Awaitable[list[Answer]]]
 
 
@@ -37,26 +39,42 @@ def message_routes(service: GatewayService) -> dict[str, Direct]:
     """The handlers of POST requests, by path."""
     halves, ops = service.halves.take, service.ops.take
     return {
-        "/v1/half": _one(decoder.half_of_body, halves),
-        "/v1/halves": _many(decoder.halves_of_body, halves),
-        "/v1/message": _one(partial(decoder.half_of_body, committed=True), halves),
-        "/v1/messages": _many(partial(decoder.halves_of_body, committed=True), halves),
-        "/v1/op": _one(decoder.op_of_body, ops),
-        "/v1/ops": _many(decoder.ops_of_body, ops),
+        "/v1/half": _one(_traced(decoder.half_of_body), halves),
+        "/v1/halves": _many(_traced(decoder.halves_of_body), halves),
+        "/v1/message": _one(_traced(partial(decoder.half_of_body, committed=True)), halves),
+        "/v1/messages": _many(_traced(partial(decoder.halves_of_body, committed=True)), halves),
+        "/v1/op": _one(lambda body, now, _: decoder.op_of_body(body, now), ops),
+        "/v1/ops": _many(lambda body, now, _: decoder.ops_of_body(body, now), ops),
     }
 
 
+def _traced(read: Callable[[bytes, int], Any]) -> Read:
+    """Messages have the request's trace context, unless they state their own."""
+
+    def read_traced(body: bytes, now: int, headers: Headers) -> Any:
+        messages, context = read(body, now), trace_of_headers(headers)
+        if not context or isinstance(messages, Problem):
+            return messages
+        return _with(context, messages) if isinstance(messages, Half) else [_with(context, one) for one in messages]
+
+    return read_traced
+
+
+def _with(context: Mapping[str, str], half: Half | Problem) -> Half | Problem:
+    return half if isinstance(half, Problem) else half._replace(properties=traced(half.properties, context))
+
+
 def _one(read: Read, take: Take) -> Direct:
-    def handle(body: bytes, groups: Groups) -> Awaitable[Reply]:
-        message = read(body, now_ms())
+    def handle(body: bytes, groups: Groups, headers: Headers) -> Awaitable[Reply]:
+        message = read(body, now_ms(), headers)
         return _at_once(message) if isinstance(message, Problem) else _first(take([message], groups))
 
     return handle
 
 
 def _many(read: Read, take: Take) -> Direct:
-    def handle(body: bytes, groups: Groups) -> Awaitable[Reply]:
-        messages = read(body, now_ms())
+    def handle(body: bytes, groups: Groups, headers: Headers) -> Awaitable[Reply]:
+        messages = read(body, now_ms(), headers)
         return _at_once(messages) if isinstance(messages, Problem) else _each(take(messages, groups))
 
     return handle

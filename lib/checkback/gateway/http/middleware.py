@@ -15,7 +15,7 @@ from checkback.gateway.problems import Problem
 from checkback.urls import LOOPBACK, host_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+    from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 
     from checkback.gateway.authentication import BearerTokens, Groups
     from checkback.gateway.metrics import Metrics
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     Receive = Callable[[], Awaitable[Message]]
     Send = Callable[[Message], Awaitable[None]]
     Reply = tuple[int, bytes, bytes, Mapping[str, str] | None]
-    Direct = Callable[[bytes, Groups], Awaitable[Reply]]
+    Headers = Sequence[tuple[bytes, bytes]]
+    Direct = Callable[[bytes, Groups, Headers], Awaitable[Reply]]
     Signed = Callable[[bytes, Mapping[str, str]], Awaitable[Reply]]
     Other = Callable[[Scope], Awaitable[tuple[str, Reply]]]
 
@@ -189,8 +190,8 @@ class RequestMiddleware:
         signed = self._signed.get(scope["path"])
         if signed is None:
             return self._direct.get(scope["path"])
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        return lambda body, _: signed(body, headers)
+        decoded = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        return lambda body, _, __: signed(body, decoded)
 
     async def _directly(self, direct: Direct, scope: Scope, incoming: RequestStream, sent: _Sent) -> Problem | None:
         """Answer, or return the problem; checks that need only the headers come before the body is read."""
@@ -206,7 +207,7 @@ class RequestMiddleware:
             if isinstance(body, Problem):
                 return body
             if body is not None:  # else the client has disconnected
-                reply = direct(body, groups)
+                reply = direct(body, groups, scope["headers"])
                 del body
                 await sent.answer(*await reply)
             return None

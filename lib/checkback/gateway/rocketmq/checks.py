@@ -16,6 +16,7 @@ from checkback.gateway.rocketmq.codes import IDENTITY, MD5, MessageType
 from checkback.gateway.rocketmq.interface import message
 from checkback.gateway.rocketmq.transaction_ids import Half, sent_as
 from checkback.messages.half import CLIENT_ID, SHARDING_KEY
+from checkback.messages.trace_context import TRACEPARENT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -169,6 +170,7 @@ def command_of(check: Check, ids: TransactionIds) -> Any:
     body = check.body or b""
     born = check.born_timestamp or 0
     digest = hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
+    context = {"trace_context": properties[TRACEPARENT]} if TRACEPARENT in properties else {}
     asked = message(
         "Message",
         topic=message("Resource", name=check.real_topic),
@@ -187,6 +189,7 @@ def command_of(check: Check, ids: TransactionIds) -> Any:
             queue_offset=check.queue_offset,
             message_group=group,
             delivery_attempt=1,
+            **context,
         ),
     )
     transaction_id = ids.of(check.half, check.real_topic)

@@ -29,7 +29,7 @@ Digest { int32 type = 1; string checksum = 2 }
 SystemProperties { string tag = 1; repeated string keys = 2; string message_id = 3; Digest body_digest = 4;
   int32 body_encoding = 5; int32 message_type = 6; Time born_timestamp = 7; string born_host = 8;
   Time store_timestamp = 9; string store_host = 10; Time delivery_timestamp = 11; int32 queue_id = 13;
-  int64 queue_offset = 14; int32 delivery_attempt = 16; string message_group = 17;
+  int64 queue_offset = 14; int32 delivery_attempt = 16; string message_group = 17; string trace_context = 18;
   Time orphaned_transaction_recovery_duration = 19 }
 Property { string key = 1; string value = 2 }
 Message { Resource topic = 1; repeated Property user_properties = 2; SystemProperties system_properties = 3;

@@ -10,6 +10,7 @@ from checkback.messages.fields import NAME, MessageRejectedError, message_of
 from checkback.messages.half import CLIENT_ID, CONSUMED, SHARDING_KEY, HalfMessage, half_of
 from checkback.messages.limits import BATCH_MAX, BODY_MAX, TOPIC_MAX, TRANSACTION_ID_MAX
 from checkback.messages.names import reserved
+from checkback.messages.trace_context import TRACEPARENT, trace_of, traced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -59,8 +60,12 @@ def halves_of(messages: Sequence[Any], client_id: str, group_of: Callable[[str],
     refuse_topic(topic)
     if any(message.topic.name != topic for message in messages):
         raise RefusedError(Code.MESSAGE_CORRUPTED, "topic in message is not same")
-    halves = (_half(message, group_of(topic), now) for message in messages)
-    return [half._replace(properties={**half.properties, CLIENT_ID: client_id}) for half in halves]
+    halves = [_half(message, group_of(topic), now) for message in messages]
+    contexts = [{TRACEPARENT: message.system_properties.trace_context} for message in messages]
+    return [
+        half._replace(properties={**traced(half.properties, trace_of(context)), CLIENT_ID: client_id})
+        for half, context in zip(halves, contexts, strict=True)
+    ]
 
 
 def refuse_topic(name: str) -> None:

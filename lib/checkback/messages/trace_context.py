@@ -1,0 +1,47 @@
+"""Trace context (W3C Trace Context): two properties of a message that are carried and never interpreted. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
+#: They are no content: who sends a message again may do so in another span.
+PROPERTIES = frozenset({TRACEPARENT, TRACESTATE})
+#: the header of version 00, and of later ones, which begin alike
+_TRACEPARENT = re.compile(
+    r"(?!ff)[0-9a-f]{2}-(?!0{32})(?P<trace_id>[0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-[!-~]*)?"
+)
+_TRACESTATE = re.compile(r"[ -~\t]{1,512}")
+_HEADERS = {name.encode(): name for name in (TRACEPARENT, TRACESTATE)}
+
+
+def trace_of(stated: Mapping[str, str]) -> dict[str, str]:
+    """The context that properties or headers state; empty without a valid traceparent, as the standard has it."""
+    traceparent = stated.get(TRACEPARENT)
+    if traceparent is None or not _TRACEPARENT.fullmatch(traceparent):
+        return {}
+    tracestate = stated.get(TRACESTATE)
+    if tracestate is None or not _TRACESTATE.fullmatch(tracestate):
+        return {TRACEPARENT: traceparent}
+    return {TRACEPARENT: traceparent, TRACESTATE: tracestate}
+
+
+def trace_of_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """The context of a request's headers, whose names are in lower case."""
+    stated = {_HEADERS[name]: value.decode("latin-1") for name, value in headers if name in _HEADERS}
+    return trace_of(stated) if stated else stated
+
+
+def traced(properties: dict[str, str], context: Mapping[str, str]) -> dict[str, str]:
+    """The properties with this context, unless they have their own."""
+    return properties if not context or TRACEPARENT in properties else {**properties, **context}
+
+
+def trace_id_of(properties: Mapping[str, str]) -> str | None:
+    """The trace's id, in 32 hexadecimal digits."""
+    found = _TRACEPARENT.fullmatch(properties.get(TRACEPARENT, ""))
+    return found and found["trace_id"]
