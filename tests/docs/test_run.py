@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import threading
 from datetime import datetime, time, timedelta, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
@@ -26,10 +27,12 @@ from checkback.consumer.group.group_state import GroupState, MessageQueue, Queue
 from checkback.consumer.group.group_table import GroupTable
 from checkback.consumer.position import QUEUES, Position
 from checkback.producer import LocalTransactionState, Message, MessageApply, TransactionProducer, check_app, idempotent
+from checkback.push.pushed_group import PushedGroup
 from checkback.settings import Settings, Storage
 from checkback.storage.tables import Tables
 from checkback.storage.timestamps import time_of
 from checkback.what_if.records import RECORDED
+from consumer.heard import until
 from consumer.published import START, Published
 from docs.blocks import ROOT, Block, blocks
 from docs.shell import SECRET, Call, check_checkback
@@ -48,7 +51,7 @@ pytestmark = pytest.mark.slow
 
 PRINTED = "http://127.0.0.1:8900"
 #: pages whose curl lines speak of half messages that were there before
-_BEFORE = {"README.md": 1, "docs/gateway.md": 12}
+_BEFORE = {"README.md": 1, "docs/gateway.md": 12, "docs/webhooks.md": 12}
 
 
 def _calls(program: str, *pages: str) -> list[tuple[Block, Call]]:
@@ -68,9 +71,13 @@ def _commands(*names: str) -> list[Call]:
 
 def _gateway(page: str, root: Path) -> Gateway:
     """The gateway as the page starts it."""
-    calls = [call for _, call in _calls("checkback", page) if call.arguments[0] == "gateway"]
-    _, parameters = check_checkback(calls[0])
-    return Gateway(root, *(parameters["overrides"] or ()))
+    overrides = [
+        each
+        for _, call in _calls("checkback", page)
+        if call.arguments[0] == "gateway"
+        for each in check_checkback(call)[1]["overrides"] or ()
+    ]
+    return Gateway(root, *overrides)
 
 
 @pytest.mark.processes
@@ -98,7 +105,8 @@ def test_curl(page: str, tmp_path: Path) -> None:
     printed = [line[2:] for block in blocks("sh") if block.page == page for line in block.text.splitlines()]
     told = [json.loads(line) for line in printed if line.startswith("{")]
     assert said[: len(told)] == told
-    assert [row["state"] for row in rows(tmp_path, "op")] == ["COMMIT"]
+    ended = any("/v1/op" in word for _, call in _calls("curl", page) for word in call.arguments)
+    assert [row["state"] for row in rows(tmp_path, "op")] == ["COMMIT"] * ended
 
 
 def _python(page: str, heading: str) -> Block:
@@ -245,6 +253,36 @@ def test_consumer_applies_a_message_once() -> None:
         assert connection.execute(sa.text("SELECT sum FROM credits")).scalar() == 42
 
 
+def test_receiver_of_webhooks(tmp_path: Path) -> None:
+    """The page's server verifies what a group posts; what it fails on comes again."""
+    applied: list[str] = []
+    failed = threading.Event()
+
+    def apply(name: str, body: bytes) -> None:
+        if name == "tx-1" and not failed.is_set():
+            failed.set()
+            raise ValueError
+        applied.append(f"{name}: {body.decode()}")
+
+    _credits(tmp_path)
+    names = {"secret": SECRET, "apply": apply}
+    made = _run(_python("docs/webhooks.md", "A receiver"), names, **{"server.serve_forever()": "", "8903": "0"})
+    server = made["server"]
+    made["Receiver"].log_message = lambda *_: None
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    about = {"topic": "payments", "url": f"http://127.0.0.1:{server.server_port}/", "secret": SECRET, "orderly": True}
+    group = PushedGroup("mail", Settings.model_validate({"storage": {"root": str(tmp_path)}, "push": {"mail": about}}))
+    group.start()
+    try:
+        until(lambda: len(applied) == 3)
+    finally:
+        group.close()
+        server.shutdown()
+        server.server_close()
+    assert applied == [f"tx-{number}: body-{number}" for number in range(3)]
+    assert failed.is_set()
+
+
 def test_filter() -> None:
     names = _run(_python("docs/consumer.md", "Filters"), {})
     assert names["selector"].columns == ("properties",)
@@ -302,6 +340,7 @@ def test_every_python_block_is_run() -> None:
         ("README.md", "The demonstration"),
         ("docs/rocketmq.md", "Moving a producer"),
         ("docs/consumer.md", "Filters"),
+        ("docs/webhooks.md", "A receiver"),
     }
     here |= {("docs/producer.md", heading) for heading in ("The check endpoint", "The consumer")}
     here.add(("docs/producer.md", "Several gateways"))

@@ -195,6 +195,16 @@ def test_token_rate_and_selector(lake: Published, pushing: Push) -> None:
     assert from_binary_event(HTTPMessage(each.headers, each.body)).get_type() == "paid"
 
 
+def test_trace_context_is_a_header_as_well_as_an_extension(lake: Published, pushing: Push) -> None:
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    lake.publish({"payments": [lake.messages(1, properties=[("traceparent", trace)])]})
+    with Server(always(OK)) as server:
+        pushing(server.url)
+        until(lambda: server.received)
+    (each,) = server.received
+    assert (each.headers["traceparent"], each.headers["ce-traceparent"]) == (trace, trace)
+
+
 def test_event_of_the_sdk_is_of_version_1(lake: Published, pushing: Push) -> None:
     lake.publish({"payments": [lake.messages(1)]})
     with Server(always(OK)) as server:

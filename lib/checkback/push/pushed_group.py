@@ -11,6 +11,7 @@ from checkback.consumer.listener_calls import NotNowError
 from checkback.consumer.message import ConsumeResult
 from checkback.consumer.push_consumer import PushConsumer
 from checkback.filter import MessageSelector
+from checkback.messages.trace_context import trace_of
 from checkback.push.cloud_event import batched, event_of, structured
 from checkback.push.webhook import WaitError, Webhook
 
@@ -65,7 +66,8 @@ class PushedGroup:
     def _one(self, message: MessageExt) -> ConsumeResult:
         event = event_of(message, self._push.content_type)
         lines, body = structured(event) if self._push.mode == "structured" else (event.lines(), event.data)
-        return self._post(lines, body, f"msg_{mark(message)}")
+        trace = [f"{name}: {value}" for name, value in trace_of(message.properties).items()]
+        return self._post([*lines, *trace], body, f"msg_{mark(message)}")
 
     def _several(self, messages: list[MessageExt]) -> ConsumeResult:
         lines, body = batched([event_of(message, self._push.content_type) for message in messages])

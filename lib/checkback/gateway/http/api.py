@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl
@@ -11,6 +12,7 @@ import orjson
 
 from checkback.gateway.health import now_ms
 from checkback.gateway.http import decoder
+from checkback.gateway.http.cloud_events import halves_of_events
 from checkback.gateway.http.decoder import unfit
 from checkback.gateway.http.middleware import JSON, RequestMiddleware, reply_of
 from checkback.gateway.http.openapi import Question, document
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from checkback.gateway.authentication import Groups
-    from checkback.gateway.http.middleware import Direct, Headers, Reply, Scope, Signed
+    from checkback.gateway.http.cloud_events import EventHead
+    from checkback.gateway.http.middleware import Direct, Event, Headers, Reply, Scope, Signed
     from checkback.gateway.metrics import Metrics
     from checkback.gateway.problems import Answer
     from checkback.gateway.service import GatewayService
@@ -64,6 +67,23 @@ def _with(context: Mapping[str, str], half: Half | Problem) -> Half | Problem:
     return half if isinstance(half, Problem) else half._replace(properties=traced(half.properties, context))
 
 
+def event_routes(service: GatewayService) -> dict[str, Event]:
+    """The handlers of POST requests that are CloudEvents, by path."""
+    take = service.halves.take
+    return {"/v1/half": _events(take, None), "/v1/message": _events(take, True)}
+
+
+def _events(take: Take, committed: bool | None) -> Event:
+    def handle(head: EventHead, body: bytes, groups: Groups, headers: Headers) -> Awaitable[Reply]:
+        read = _traced(lambda body, now: halves_of_events(head, body, groups, now, committed))
+        found = read(body, now_ms(), headers)
+        if isinstance(found, Problem):
+            return _at_once(found)
+        return _all(take(found, groups)) if isinstance(found, list) else _first(take([found], groups))
+
+    return handle
+
+
 def _one(read: Read, take: Take) -> Direct:
     def handle(body: bytes, groups: Groups, headers: Headers) -> Awaitable[Reply]:
         message = read(body, now_ms(), headers)
@@ -89,8 +109,19 @@ async def _first(answers: Awaitable[list[Answer]]) -> Reply:
 
 
 async def _each(answers: Awaitable[list[Answer]]) -> Reply:
-    results = [one.members() if isinstance(one, Problem) else {"status": 200, **one} for one in await answers]
-    return reply_of({"results": results})
+    return reply_of({"results": _results(await answers)})
+
+
+async def _all(answers: Awaitable[list[Answer]]) -> Reply:
+    """As `_each`, but 200 only if all were taken: a client of CloudEvents looks at nothing else."""
+    found = await answers
+    results = {"results": _results(found)}
+    refused = next((one for one in found if isinstance(one, Problem)), None)
+    return reply_of(results if refused is None else replace(refused, more={**refused.more, **results}))
+
+
+def _results(answers: Sequence[Answer]) -> list[dict[str, Any]]:
+    return [one.members() if isinstance(one, Problem) else {"status": 200, **one} for one in answers]
 
 
 _TRANSACTIONS = "/v1/transactions/"
@@ -114,7 +145,7 @@ def create_app(
     """The ASGI application of an open service."""
     posts, more = message_routes(service), more or MoreRoutes({}, {})
     other = Questions(service, metrics, posts, more).reply
-    return RequestMiddleware(other, posts, service.tokens, metrics, settings, more.signed)
+    return RequestMiddleware(other, posts, service.tokens, metrics, settings, more.signed, event_routes(service))
 
 
 def place_of(question: Question) -> tuple[int, int] | None:

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=msgspec.Struct)
 #: bytes of a body that may have any number of values; and values of a larger one
 _SMALL, VALUES_MAX = 256 << 10, 50_000
-_TOO_MANY = Problem("unfit", f"over {VALUES_MAX:,} values in one body: divide it")
+#: the problem of a larger one that has more
+TOO_MANY = Problem("unfit", f"over {VALUES_MAX:,} values in one body: divide it")
 
 
 class Halves(msgspec.Struct, gc=False, forbid_unknown_fields=True):
@@ -102,10 +103,10 @@ def _op(sent: Op | Problem, now: int) -> RemarkedOp | Problem:
 
 def _decoded(body: bytes, decoder: msgspec.json.Decoder[S]) -> S | Problem | None:
     """The body; a problem if it would take too long; None if it is not as it should be."""
-    if _too_many_values(body):
-        return _TOO_MANY
+    if too_many_values(body):
+        return TOO_MANY
     try:
-        return decoder.decode(body) if _is_utf8(body) else None
+        return decoder.decode(body) if is_utf8(body) else None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
@@ -154,7 +155,7 @@ def _items(body: bytes, name: str) -> list[Any] | Problem:
     return items
 
 
-def _too_many_values(body: bytes) -> bool:
+def too_many_values(body: bytes) -> bool:
     """Would the body hold the event loop for long, because each value becomes an object?
 
     Commas and brackets are counted, in texts, too.
@@ -165,7 +166,7 @@ def _too_many_values(body: bytes) -> bool:
     return sum(int(np.count_nonzero(content == mark)) for mark in b",[{") > VALUES_MAX
 
 
-def _is_utf8(body: bytes) -> bool:
+def is_utf8(body: bytes) -> bool:
     """Is all of the body UTF-8? msgspec does not validate unknown fields, which it skips."""
     if body.isascii():
         return True

@@ -7,10 +7,12 @@ import logging
 import time
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from checkback.gateway.http.cloud_events import event_head
 from checkback.gateway.problems import Problem
 from checkback.urls import LOOPBACK, host_of
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 
     from checkback.gateway.authentication import BearerTokens, Groups
+    from checkback.gateway.http.cloud_events import EventHead
     from checkback.gateway.metrics import Metrics
     from checkback.gateway.problems import Answer
     from checkback.settings import Gateway
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     Reply = tuple[int, bytes, bytes, Mapping[str, str] | None]
     Headers = Sequence[tuple[bytes, bytes]]
     Direct = Callable[[bytes, Groups, Headers], Awaitable[Reply]]
+    Event = Callable[[EventHead, bytes, Groups, Headers], Awaitable[Reply]]
     Signed = Callable[[bytes, Mapping[str, str]], Awaitable[Reply]]
     Other = Callable[[Scope], Awaitable[tuple[str, Reply]]]
 
@@ -137,8 +141,9 @@ class RequestMiddleware:
     """The ASGI application: limits of requests, the token, the media type, the host; a problem for every failure.
 
     ``direct``: handlers of POSTs to these paths; ``signed``: of those that verify a signature instead of a token;
-    ``other`` answers all other requests. Without tokens, only requests whose Host is this machine are accepted: this
-    stops DNS rebinding, and a browser's forms are not JSON.
+    ``events``: of those that are CloudEvents, of any media type; ``other`` answers all other requests. Without tokens,
+    only requests whose Host is this machine are accepted: this stops DNS rebinding, and a browser's forms are neither
+    JSON nor events.
     """
 
     def __init__(
@@ -149,10 +154,12 @@ class RequestMiddleware:
         metrics: Metrics,
         settings: Gateway,
         signed: Mapping[str, Signed] | None = None,
+        events: Mapping[str, Event] | None = None,
     ) -> None:
         self._other = other
         self._direct = direct
         self._signed = signed or {}
+        self._events = events or {}
         self._tokens = tokens
         self._metrics = metrics
         self._max_body = settings.max_body
@@ -167,10 +174,10 @@ class RequestMiddleware:
         if scope["type"] != "http":
             return
         sent, incoming = _Sent(send, scope), RequestStream(receive)
-        route = self._route(scope) if scope["method"] == "POST" else None
+        route, is_event = self._route(scope) if scope["method"] == "POST" else (None, False)
         name = scope["path"] if route is not None else "other"
         try:
-            problem = self._unfit_head(scope, route is not None)
+            problem = self._unfit_head(scope, route is not None, is_event)
             if problem is None and route is not None:
                 problem = await self._directly(route, scope, incoming, sent)
             elif problem is None:
@@ -186,12 +193,17 @@ class RequestMiddleware:
         finally:
             self._metrics.answered(name, sent.status, sent.seconds())
 
-    def _route(self, scope: Scope) -> Direct | None:
-        signed = self._signed.get(scope["path"])
+    def _route(self, scope: Scope) -> tuple[Direct | None, bool]:
+        """The handler of a POST, and whether it is of events."""
+        signed, event = self._signed.get(scope["path"]), self._events.get(scope["path"])
+        if event is not None:
+            head = event_head(scope["headers"], scope.get("query_string") or b"")
+            if head is not None:
+                return partial(event, head), True
         if signed is None:
-            return self._direct.get(scope["path"])
+            return self._direct.get(scope["path"]), False
         decoded = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        return lambda body, _, __: signed(body, decoded)
+        return (lambda body, _, __: signed(body, decoded)), False
 
     async def _directly(self, direct: Direct, scope: Scope, incoming: RequestStream, sent: _Sent) -> Problem | None:
         """Answer, or return the problem; checks that need only the headers come before the body is read."""
@@ -214,8 +226,8 @@ class RequestMiddleware:
         finally:
             self._in_flight -= 1
 
-    def _unfit_head(self, scope: Scope, takes_body: bool) -> Problem | None:
-        """The problem of the headers; None = they fit. ``takes_body``: a route that takes JSON."""
+    def _unfit_head(self, scope: Scope, takes_body: bool, is_event: bool) -> Problem | None:
+        """The problem of the headers; None = they fit. ``takes_body``: JSON, or if ``is_event`` any media type."""
         headers: list[tuple[bytes, bytes]] = scope["headers"]
         size = len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"")
         kind = encoding = b""
@@ -235,7 +247,7 @@ class RequestMiddleware:
             return Problem("headers_too_large", limits)
         if not self._tokens.needed and (len(hosts) != 1 or hosts[0] not in LOOPBACK):
             return Problem("wrong_host", "without tokens only requests for localhost are taken")
-        return _unfit_kind(kind, encoding) if takes_body else None
+        return _unfit_kind(JSON if is_event else kind, encoding) if takes_body else None
 
 
 def _unfit_kind(kind: bytes, encoding: bytes) -> Problem | None:

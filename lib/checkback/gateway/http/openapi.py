@@ -38,6 +38,7 @@ _TRANSACTION |= {"check_times": 0, "born_timestamp": 1795227064579, "decided_at"
 _TRANSACTION |= {"deliver_at": None, "delivered_at": None}
 #: statuses of every route that is not /healthz or /metrics
 _ALWAYS = (400, 401, 408, 413, 415, 421, 431, 500, 503)
+_EVENTS = "CloudEvents are taken, too, with real_topic and producer_group in the query."
 _SCHEMAS = "#/components/schemas/"
 
 
@@ -203,7 +204,7 @@ def _paths() -> dict[str, dict[str, dict[str, Any]]]:
     return {
         "/v1/half": _post(
             "sendHalf",
-            "Send a half message. Idempotent: a retry gets the same offset, and the message is stored once.",
+            "Send a half message. Idempotent: a retry gets the same offset, and the message is stored once. " + _EVENTS,
             half,
             _responses(*stored, *one),
         ),
@@ -215,7 +216,8 @@ def _paths() -> dict[str, dict[str, dict[str, Any]]]:
         ),
         "/v1/message": _post(
             "sendMessage",
-            "Send a message without a transaction: it is committed as it is stored. Idempotent, as a half message is.",
+            "Send a message without a transaction: it is committed as it is stored. Idempotent, as a half message is. "
+            + _EVENTS,
             half,
             _responses(*stored, *one),
         ),
