@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import pytest
 
+from checkback import tracing
 from support import azure_server
 from support.jvm import SHARED
 from support.npm import NotFetchedError
@@ -131,6 +132,14 @@ def logging_as_before() -> Iterator[None]:
     root.handlers[:] = handlers
     root.setLevel(levels[0])
     own.setLevel(levels[1])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def without_spans() -> Iterator[None]:
+    """As without OpenTelemetry, which test_tracing.py and Apache's client load for the whole process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tracing, "loaded", lambda: False)
+        yield
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+from checkback import tracing
 from checkback.check.circuit_breaker import CircuitBreaker, Limits, State
 from checkback.check.connections import Connections, Response
 from checkback.check.endpoint import CheckedGroup, Endpoint, Service, Trial
@@ -128,6 +129,18 @@ class CheckClient:
             return self._answer(started, [(None, _Try(NO_ANSWER, nobody_of(request.producer_group), sent=False))])
         message = request.whole_message if service.include_body else None
         body, trace = request.to_json(message), trace_of((message and message.properties) or {})
+        if not tracing.loaded():
+            return self._answer(started, (yield from self._tries(service, request, body, trace)))
+        about = request.producer_group, request.real_topic, request.transaction_id
+        with tracing.asking(*about, trace) as (span, trace):
+            answer = self._answer(started, (yield from self._tries(service, request, body, trace)))
+            span.set_attribute("checkback.outcome", answer.outcome)
+        return answer
+
+    def _tries(
+        self, service: Service, request: CheckRequest, body: str, trace: Mapping[str, str]
+    ) -> Generator[Post | Trial, Response | None, list[tuple[Endpoint, _Try]]]:
+        """Those of a check."""
         endpoints = service.in_turn(request.check_times)
         tries = yield from self._round(endpoints, service.signer, request, body, trace)
         on_trial = [endpoint for endpoint, one in tries if one.refused is State.ON_TRIAL]
@@ -136,7 +149,7 @@ class CheckClient:
             breaker = on_trial[0].breaker
             yield Trial(on_trial[0], breaker.turn, self._timer() + breaker.trial_until - self._clock())
             tries = yield from self._round(endpoints, service.signer, request, body, trace)
-        return self._answer(started, tries)
+        return tries
 
     def _round(
         self,

@@ -14,6 +14,7 @@ import uuid
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
+from checkback import tracing
 from checkback.consumer.batch_log import BatchLog
 from checkback.consumer.browse import has_topic
 from checkback.consumer.consume_from_where import StartFrom, check_start, start_positions
@@ -89,6 +90,8 @@ class PushConsumer:
     ) -> None:
         self._listener = one_listener(listener, listener_batch)
         refuse_unfit(self._listener, group, awaited=False)
+        if tracing.loaded():
+            self._listener = tracing.processed(self._listener, group)
         self._tables, settings = consumer_tables(storage, options)
         if not is_consumer_group(group):
             what, fix = "is not a group's name", "use letters, digits, _ and - only, at most 120 of them"

@@ -9,7 +9,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from checkback.producer.base_producer import RETRY_POLICY, BaseProducer, one
+from checkback import tracing
+from checkback.producer.base_producer import RETRY_POLICY, BaseProducer, one, with_context
 from checkback.producer.calls import HALVES, MESSAGES, Call, Route, send_results
 from checkback.producer.daemon_threads import DaemonThreads, Deadlines, Outcome, ReservedThread, resolve
 from checkback.producer.listener import (
@@ -111,12 +112,25 @@ class AsyncTransactionProducer(BaseProducer):
 
     async def send(self, message: Message) -> SendResult:
         """See TransactionProducer.send."""
+        if tracing.loaded():
+            with tracing.sending([message]) as context:
+                return await self._send(with_context([message], context)[0])
+        return await self._send(message)
+
+    async def _send(self, message: Message) -> SendResult:
         call = self._call(message)
         await self._post(MESSAGES, call)
         return send_results(call)[0]
 
     async def send_batch(self, messages: Iterable[Message]) -> list[SendResult]:
         """See TransactionProducer.send_batch."""
+        if not tracing.loaded():
+            return await self._send_batch(messages)
+        given = list(messages)
+        with tracing.sending(given) as context:
+            return await self._send_batch(with_context(given, context))
+
+    async def _send_batch(self, messages: Iterable[Message]) -> list[SendResult]:
         results: list[SendResult] = []
         for call in self._requests(messages, results):
             await self._post(MESSAGES, call)
@@ -124,6 +138,12 @@ class AsyncTransactionProducer(BaseProducer):
 
     async def send_in_transaction(self, message: Message, arg: Any = None) -> TransactionSendResult:
         """See TransactionProducer.send_in_transaction; the steps are the same."""
+        if tracing.loaded():
+            with tracing.sending([message]) as context:
+                return await self._send_in_transaction(with_context([message], context)[0], arg)
+        return await self._send_in_transaction(message, arg)
+
+    async def _send_in_transaction(self, message: Message, arg: Any) -> TransactionSendResult:
         listener = self._listener
         if listener is None:
             raise no_listener()

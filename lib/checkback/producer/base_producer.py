@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from checkback.errors import SettingsError
 from checkback.messages.durations import seconds_of
+from checkback.messages.trace_context import traced
 from checkback.producer.calls import OPS, Call, Op, Route, batches, send_results, unsent
 from checkback.producer.connection import curl_options
 from checkback.producer.gateway_address import addresses
@@ -17,7 +19,7 @@ from checkback.producer.retry import MOST_S, Attempts, RetryPolicy
 from checkback.producer.senders import LATE_S, Senders
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import timedelta
 
     from checkback.producer.senders import OnOpError
@@ -130,6 +132,16 @@ class BaseProducer:
         else:
             what, refused = f"timed out after {total_s:g} s", False
         call.give_up(GatewayError(what, route.path, "check that the gateway runs", refused=refused))
+
+
+def with_context(messages: Iterable[Message], context: Mapping[str, str]) -> list[Message]:
+    """The messages with the trace context as properties, unless they have one; invalid ones as they are."""
+    return [
+        replace(message, properties=traced(dict(message.properties), context))
+        if isinstance(message, Message) and isinstance(message.properties, dict)
+        else message
+        for message in messages
+    ]
 
 
 def one(call: Call) -> Place | GatewayError:

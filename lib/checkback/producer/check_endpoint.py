@@ -11,9 +11,11 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+from checkback import tracing
 from checkback.check.wire import CheckRequest, Message
 from checkback.errors import CheckbackError
 from checkback.messages.durations import seconds_of
+from checkback.messages.trace_context import trace_of
 from checkback.producer.daemon_threads import DaemonThreads, Outcome
 from checkback.producer.listener import (
     AsyncTransactionListener,
@@ -169,10 +171,12 @@ class CheckApp:
         # Step 4
         self._verifier.take(headers, body, group)
         # Step 5
-        state, error = await self._ask(group, check)
+        state, error = await self._ask(group, check, trace_of(headers))
         return answer_json(check, state.value, error)
 
-    async def _ask(self, group: str, check: CheckRequest) -> tuple[LocalTransactionState, str | None]:
+    async def _ask(
+        self, group: str, check: CheckRequest, context: Mapping[str, str]
+    ) -> tuple[LocalTransactionState, str | None]:
         """What the group's listener says; as in RocketMQ, any error is UNKNOWN, and the next check asks again.
 
         Also the type of that error, for `check_answers.error`.
@@ -180,7 +184,7 @@ class CheckApp:
         A timeout is a 503, so that the check fails over to another endpoint, which may know.
         """
         # A task of its own: a CancelledError that the listener raises is not a cancellation of this one.
-        asked = asyncio.create_task(self._said(group, check))
+        asked = asyncio.create_task(self._said(group, check, context))
         try:
             ended, _ = await asyncio.wait([asked], timeout=self._timeout_s)
         finally:
@@ -198,12 +202,20 @@ class CheckApp:
         unfit = returned is not None and not isinstance(returned, LocalTransactionState)
         return state, f"listener returned {type(returned).__name__}" if unfit else None
 
-    async def _said(self, group: str, check: CheckRequest) -> Outcome[LocalTransactionState | None]:
+    async def _said(
+        self, group: str, check: CheckRequest, context: Mapping[str, str]
+    ) -> Outcome[LocalTransactionState | None]:
         listener = self._listeners[group]
         if not isinstance(listener, AsyncTransactionListener):
-            return await self._threads[group].run(partial(listener.check_local_transaction, check))
+            look = listener.check_local_transaction
+            if tracing.loaded():
+                look = tracing.answering(look, group, context)
+            return await self._threads[group].run(partial(look, check))
         try:
-            return Outcome(await listener.check_local_transaction(check), None)
+            awaited = listener.check_local_transaction
+            if tracing.loaded():
+                awaited = tracing.answering(awaited, group, context)
+            return Outcome(await awaited(check), None)
         except asyncio.CancelledError:
             raise
         except BaseException as error:

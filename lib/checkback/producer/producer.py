@@ -7,9 +7,10 @@ from itertools import pairwise
 from threading import Lock, current_thread, main_thread
 from typing import TYPE_CHECKING, Any
 
+from checkback import tracing
 from checkback.errors import CheckbackError
 from checkback.producer.accumulator import LOOK_S
-from checkback.producer.base_producer import RETRY_POLICY, BaseProducer, one
+from checkback.producer.base_producer import RETRY_POLICY, BaseProducer, one, with_context
 from checkback.producer.calls import HALVES, MESSAGES, Call, Route, send_results
 from checkback.producer.listener import AsyncTransactionListener, failed, no_listener, refuse_unfit, state_of
 from checkback.producer.responses import GatewayError
@@ -115,6 +116,12 @@ class TransactionProducer(BaseProducer):
 
         Idempotent by its transaction id. Raises MessageRejectedError for an invalid message, before anything is sent.
         """
+        if tracing.loaded():
+            with tracing.sending([message]) as context:
+                return self._send(with_context([message], context)[0])
+        return self._send(message)
+
+    def _send(self, message: Message) -> SendResult:
         call = self._call(message)
         self._post(MESSAGES, call)
         return send_results(call)[0]
@@ -126,6 +133,13 @@ class TransactionProducer(BaseProducer):
         After a request without an answer the rest is not sent. Raises MessageRejectedError for an invalid message,
         before anything is sent.
         """
+        if not tracing.loaded():
+            return self._send_batch(messages)
+        given = list(messages)
+        with tracing.sending(given) as context:
+            return self._send_batch(with_context(given, context))
+
+    def _send_batch(self, messages: Iterable[Message]) -> list[SendResult]:
         results: list[SendResult] = []
         for call in self._requests(messages, results):
             self._post(MESSAGES, call)
@@ -144,6 +158,12 @@ class TransactionProducer(BaseProducer):
         Raises MessageRejectedError for an invalid message, before anything is sent, and CheckbackError without a
         listener.
         """
+        if tracing.loaded():
+            with tracing.sending([message]) as context:
+                return self._send_in_transaction(with_context([message], context)[0], arg)
+        return self._send_in_transaction(message, arg)
+
+    def _send_in_transaction(self, message: Message, arg: Any) -> TransactionSendResult:
         listener = self._listener
         if listener is None:
             raise no_listener()

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from checkback import tracing
 from checkback.gateway.http.cloud_events import event_head
 from checkback.gateway.problems import Problem
+from checkback.messages.trace_context import trace_of_headers
 from checkback.urls import LOOPBACK, host_of
 
 if TYPE_CHECKING:
@@ -178,7 +180,11 @@ class RequestMiddleware:
         name = scope["path"] if route is not None else "other"
         try:
             problem = self._unfit_head(scope, route is not None, is_event)
-            if problem is None and route is not None:
+            if problem is None and route is not None and tracing.loaded():
+                with tracing.receiving(scope["path"], trace_of_headers(scope["headers"])) as span:
+                    problem = await self._directly(route, scope, incoming, sent)
+                    span.set_attribute("http.response.status_code", sent.status or (problem.status if problem else 499))
+            elif problem is None and route is not None:
                 problem = await self._directly(route, scope, incoming, sent)
             elif problem is None:
                 name, reply = await self._other(scope)

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Protocol
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from checkback import tracing
 from checkback.errors import StorageError
 from checkback.reconcile.checkpoint_owner import NAME, claim
 from checkback.reconcile.publish import rejected, unpublished
@@ -102,6 +104,10 @@ class Publisher:
 
         The actions are collected once: a second pass would run the stateful operator again.
         """
+        with tracing.reconciling(batch_id) if tracing.loaded() else nullcontext():
+            self._publish_batch(batch, batch_id)
+
+    def _publish_batch(self, batch: DataFrame, batch_id: int) -> None:
         self._tables.guard()
         spark, app = batch.sparkSession, query_id(batch, NAME)
         if not is_connect(batch):  # with Connect the session is shared
