@@ -1,4 +1,4 @@
-"""`checkback land`: lands half and op messages from files or Kafka."""
+"""`checkback land`: lands half and op messages from files, Kafka or Delta tables."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 def land(
     options: Common,
     half: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Half messages: a JSON lines file or folder.")
+        str | None, typer.Option(metavar="PATH", help="Half messages: a JSON lines file or folder; or a table.")
     ] = None,
-    op: Annotated[str | None, typer.Option(metavar="PATH", help="Op messages: a JSON lines file or folder.")] = None,
+    op: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Op messages: a JSON lines file or folder; or a table.")
+    ] = None,
     kafka: Annotated[
         str | None, typer.Option(metavar="BROKERS", help="Land from Kafka: bootstrap servers, as host:9092,host:9092.")
     ] = None,
@@ -36,18 +38,55 @@ def land(
     queue_base: Annotated[
         int | None, typer.Option(metavar="N", help="Half queue of the half topic's partition 0: kafka.queue_base.")
     ] = None,
+    table: Annotated[
+        bool, typer.Option("--table", help="Land from Delta tables: paths, URIs or catalog.schema.table.")
+    ] = False,
+    outbox: Annotated[
+        str | None, typer.Option(metavar="TABLE", help="With --table: an outbox, whose rows are committed messages.")
+    ] = None,
+    mapping: Annotated[
+        list[str] | None,
+        typer.Option("--map", metavar="FIELD=SQL", help="With --table: a field's column or expression; repeatable."),
+    ] = None,
+    starting_version: Annotated[
+        str | None, typer.Option(metavar="N", help="With --table: first version read, the first time.")
+    ] = None,
+    starting_timestamp: Annotated[
+        str | None, typer.Option(metavar="TIME", help="With --table: read what was committed since, the first time.")
+    ] = None,
+    changes: Annotated[
+        bool | None,
+        typer.Option(
+            "--changes/--no-changes", help="With --table: read the change data feed. Default: if there is one."
+        ),
+    ] = None,
     available_now: AvailableNow = False,
 ) -> None:
-    """Land half and op messages from files or from Kafka."""
+    """Land half and op messages from files, from Kafka or from Delta tables."""
     loaded = options.load(given={"kafka.queue_base": queue_base})
-    if kafka is None:
+    if table:
+        _check_tables(kafka, half, op, half_topic, op_topic, outbox, starting_version, starting_timestamp)
+    elif outbox or mapping or starting_version or starting_timestamp or changes is not None:
+        what = "--outbox, --map, --starting-version, --starting-timestamp and --changes are of tables"
+        raise SettingsError(what, fix="give --table")
+    elif kafka is None:
         _check_paths(half, op, half_topic, op_topic)
     else:
         _check_kafka(kafka, half, op, half_topic, op_topic)
     storage_check(loaded.settings, loaded.origins)
     Tables.of(loaded.settings.storage)  # refuses a root before Spark starts
+    fields = {}
+    if table:
+        from checkback.landing.table_columns import mapping_of
+
+        fields = mapping_of(mapping or ())
     with running_session(loaded.settings, "checkback-land", kafka=kafka is not None) as spark:
-        if kafka is None:
+        if table:
+            from checkback.landing import table_query
+
+            told = table_query.TableOptions(outbox, half, op, fields, starting_version, starting_timestamp, changes)
+            landed = table_query.land(spark, loaded.settings, told, available_now)
+        elif kafka is None:
             from checkback.landing import file_query
 
             landed = file_query.land(spark, loaded.settings, half, op, available_now)
@@ -55,7 +94,30 @@ def land(
             from checkback.landing import kafka_query as topics
 
             landed = topics.land(spark, loaded.settings, kafka, half_topic, op_topic, available_now)
-    print(f"half {landed.half}, op {landed.op}, rejected {landed.rejected}")
+    ignored = f", ignored {landed.ignored}" if table else ""
+    print(f"half {landed.half}, op {landed.op}, rejected {landed.rejected}{ignored}")
+
+
+def _check_tables(
+    kafka: str | None,
+    half: str | None,
+    op: str | None,
+    half_topic: str | None,
+    op_topic: str | None,
+    outbox: str | None,
+    version: str | None,
+    time: str | None,
+) -> None:
+    if kafka is not None or half_topic is not None or op_topic is not None:
+        raise SettingsError("tables and Kafka land in commands of their own", "--table", "leave out --kafka")
+    if outbox is None and half is None and op is None:
+        raise SettingsError("nothing to land", "--table", "give --outbox TABLE, or --half TABLE, --op TABLE or both")
+    if outbox is not None and (half is not None or op is not None):
+        raise SettingsError("an outbox and half messages land in commands of their own", "--outbox", "give one of them")
+    if version is not None and time is not None:
+        raise SettingsError("two starts", "--starting-version, --starting-timestamp", "give one of them")
+    if version is not None and version != "latest" and not version.isdecimal():
+        raise SettingsError(f"{version!r} is no version", "--starting-version", "give a number from 0 on, or latest")
 
 
 def _check_paths(half: str | None, op: str | None, half_topic: str | None, op_topic: str | None) -> None:

@@ -1,1 +1,1 @@
-"""Lands half messages and ops from files and Kafka in `half` and `op`."""
+"""Lands half messages and ops from files, Kafka and Delta tables in `half` and `op`."""

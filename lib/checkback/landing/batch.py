@@ -8,7 +8,7 @@ that parses differently: `rejected` is committed first, and what it has of the b
 from __future__ import annotations
 
 import logging
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,17 @@ from pyspark.sql import functions as F
 
 from checkback.errors import FencedError, StateError
 from checkback.landing.chunked_reader import FAULT
-from checkback.landing.duplicates import COPIES_MAX, SURPLUS, find_repeats, split_copies, summarize, summarize_ops
+from checkback.landing.duplicates import (
+    COPIES_MAX,
+    SURPLUS,
+    find_repeated_ids,
+    find_repeats,
+    numbered,
+    split_copies,
+    summarize,
+    summarize_ids,
+    summarize_ops,
+)
 from checkback.landing.parser import DIGEST, DIGEST_OF, SCHEMAS, Kind, Reader, parser
 from checkback.messages.limits import RAW_MAX
 from checkback.storage.checkpoints.checkpoint import plan_versions
@@ -28,7 +38,7 @@ from checkback.storage.log.optimistic_transaction import fenced
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from checkback.landing.duplicates import BatchSummary
     from checkback.storage.checkpoints.seen_commits import SeenCommits
@@ -66,11 +76,16 @@ class Landing:
         seen: SeenCommits,
         flush: QueryFlush | None = None,
         max_delay: timedelta = timedelta(days=40),
+        outbox: int | None = None,
     ) -> None:
         """``flush``: of the query's checkpoint. ``seen``: the commits of the target table noted in the checkpoint.
 
-        ``max_delay``: delay.max.
+        ``max_delay``: delay.max. ``outbox``: the half queue in which inputs get the next offsets, each transaction id
+        once; None = inputs state their places.
         """
+        self._outbox = outbox
+        #: the next offset of that queue; None = not looked up yet
+        self._next: int | None = None
         self._flush = flush
         self._max_delay = max_delay // timedelta(milliseconds=1)
         self._seen = seen
@@ -106,7 +121,7 @@ class Landing:
                 except FencedError:  # noqa: PERF203 - a batch has few attempts
                     if not left or not self.queues.changed():
                         raise
-                    self.rejected, self._again = before, True
+                    self.rejected, self._again, self._next = before, True, None
                 else:
                     self._again = False
                     if self.rejected > before:
@@ -115,7 +130,7 @@ class Landing:
 
     def _take(self, lines: DataFrame, parsed: DataFrame, app: str, batch_id: int) -> None:
         """One attempt: what earlier attempts committed stands, the rest is decided by the current state."""
-        take = self._half if self.kind == "half" else self._op
+        take = self._op if self.kind == "op" else self._half if self._outbox is None else self._assigned
         self._more = self._again and self._has(parsed, "rejected", app, batch_id)
         if not self._more:
             if self._again and self._has(parsed, self.kind, app, batch_id):
@@ -156,11 +171,7 @@ class Landing:
         if foreign is not None:
             ours = parsed.join(F.broadcast(foreign.select("row")), on="row", how="left_anti")
             kept = summarize(ours)
-        half = self.tables.read(parsed.sparkSession, "half")
-        if not self.tables.readable:
-            # Whether the table has the batch is not always known (`_has`): rows of its time are its own. Those of
-            # another `land` may have the same time.
-            half = half.where(F.unix_millis("store_timestamp") != self._time)
+        half = self._earlier(parsed)
         repeats = find_repeats(ours, kept, half)
         if repeats is not None:
             which = F.format_string("repeated (queue_id, queue_offset) %d/%d", "queue_id", "queue_offset")
@@ -179,6 +190,51 @@ class Landing:
             good = _good(parsed).join(F.broadcast(refused.select("row")), on="row", how="left_anti")
             bad = _bad(parsed).unionByName(self._told(lines, refused))
             self._write(good, census.good - number, bad, census.rejected + number, app, batch_id)
+
+    def _assigned(self, lines: DataFrame, parsed: DataFrame, app: str, batch_id: int) -> None:
+        """Rows of an outbox table get the next offsets of its queue; one whose transaction id has landed is refused."""
+        queue = self._outbox or 0
+        summary = summarize_ids(parsed)
+        self.confirm()
+        foreign = self._foreign(parsed, {queue})
+        half = self._earlier(parsed).where(F.col("queue_id") == queue)
+        refused = foreign if foreign is not None else find_repeated_ids(parsed, summary, half)
+        if foreign is None and refused is not None:
+            which = F.format_string("repeated transaction_id %s", "transaction_id")
+            refused = refused.select("row", "file", "digest", which.alias("reason"))
+        good, bad, taken, rejected = _good(parsed), _bad(parsed), summary.good, summary.rejected
+        if self._next is None:
+            self._next = self._next_offset(parsed.sparkSession, half, queue)
+        with _kept(refused) if refused is not None else nullcontext() as refused:
+            if refused is not None:
+                number = refused.count()
+                good = good.join(F.broadcast(refused.select("row")), on="row", how="left_anti")
+                bad = bad.unionByName(self._told(lines, refused))
+                taken, rejected = taken - number, rejected + number
+            self._write(numbered(good, self._next, taken), taken, bad, rejected, app, batch_id)
+        self._next += taken
+
+    def _next_offset(self, spark: SparkSession, half: DataFrame, queue: int) -> int:
+        """The first offset of the queue beyond those in `half` and `decisions`, and beyond what retention removed.
+
+        `half` may have been restored from a backup: decisions at the lost offsets stand.
+        """
+        places = half.select("queue_offset")
+        if self.tables.exists(spark, "decisions"):
+            decided = self.tables.read(spark, "decisions").where(F.col("queue_id") == queue)
+            places = places.unionAll(decided.select("queue_offset"))
+        last = places.agg(F.max("queue_offset")).first()
+        floor = floors(spark, self.tables, [queue]).get(queue, 0)
+        return max(-1 if last is None or last[0] is None else int(last[0]), floor - 1) + 1
+
+    def _earlier(self, parsed: DataFrame) -> DataFrame:
+        """`half` without the rows of the batch itself."""
+        half = self.tables.read(parsed.sparkSession, "half")
+        if not self.tables.readable:
+            # Whether the table has the batch is not always known (`_has`): rows of its time are its own. Those of
+            # another `land` may have the same time.
+            half = half.where(F.unix_millis("store_timestamp") != self._time)
+        return half
 
     def _op(self, lines: DataFrame, parsed: DataFrame, app: str, batch_id: int) -> None:
         summary = summarize_ops(parsed)

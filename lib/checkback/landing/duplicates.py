@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 _KEY = ("queue_id", "queue_offset")
 #: The first duplicate wins: the older file, then by path, then by position.
 _ORDER = ("file_time", "file", "file_block", "row")
+#: the order of an outbox table's rows in a batch: that of the mapping, of commits, of the rows in them
+PLACED = ("file_block", "file_time", "file", "row")
+#: Offsets that are sent to every task; more are joined by a shuffle.
+_BROADCAST_MAX = 4_000_000
 _OP_KEY = ("queue_id", "queue_offset", "transaction_id", "producer_group", "state")
 #: Copies of an op that one batch lands. Producers retry an op without an answer; a compressed file of a few KB can have
 #: millions, and `reconcile` reads all available ops into its next batch.
@@ -73,6 +77,60 @@ def summarize(parsed: DataFrame) -> BatchSummary:
         queues=frozenset(queue for group in ranges for queue in group["queues"]),
         ranges=[Box(*(group[name] for name in Box._fields)) for group in ranges],
     )
+
+
+class IdSummary(NamedTuple):
+    """Counts of a parsed batch: good rows, distinct transaction ids among them, and rejected rows; the span of the ids.
+
+    ``first`` and ``last`` are None without good rows.
+    """
+
+    good: int
+    ids: int
+    rejected: int
+    first: str | None
+    last: str | None
+
+
+def summarize_ids(parsed: DataFrame) -> IdSummary:
+    """Count a batch of rows of an outbox table in one pass."""
+    ids = parsed.groupBy("transaction_id").agg(F.count("*").alias("rows"), F.count("reason").alias("rejected"))
+    good = F.col("rows") - F.col("rejected")
+    named = F.min("transaction_id"), F.max("transaction_id")
+    found = ids.agg(F.sum(good), F.count("transaction_id"), F.sum("rejected"), *named).first()
+    rows, distinct, rejected, first, last = found or (0, 0, 0, None, None)
+    return IdSummary(rows or 0, distinct, rejected or 0, first, last)
+
+
+def find_repeated_ids(parsed: DataFrame, summary: IdSummary, half: DataFrame) -> DataFrame | None:
+    """The good rows of a batch whose transaction id an earlier row or ``half`` has: row, transaction_id, file, digest.
+
+    ``half``: the half messages of the outbox table's queue, without rows of the batch. None if there are none.
+    """
+    if summary.first is None or summary.last is None:
+        return None
+    # The span prunes row groups where ids ascend.
+    stored = half.where(F.col("transaction_id").between(summary.first, summary.last)).select("transaction_id")
+    narrow = parsed.where(F.col("reason").isNull()).select("transaction_id", *PLACED, "digest")
+    if summary.good == summary.ids and narrow.join(stored, on="transaction_id", how="left_semi").isEmpty():
+        return None
+    known = stored.distinct().withColumn("known", F.lit(True))
+    turn = F.row_number().over(Window.partitionBy("transaction_id").orderBy(*PLACED))
+    return (
+        narrow.withColumn("turn", turn)
+        .join(known, on="transaction_id", how="left")
+        .where(F.col("known") | (F.col("turn") > 1))
+        .select("row", "transaction_id", "file", "digest")
+    )
+
+
+def numbered(good: DataFrame, first: int, number: int) -> DataFrame:
+    """The rows with ascending queue_offsets from ``first`` on, in the order of PLACED. ``number``: of the rows."""
+    # One task sorts narrow rows; the bodies stay where they are.
+    turn = F.row_number().over(Window.orderBy(*PLACED))
+    places = good.select(*PLACED).select("row", (turn + F.lit(first - 1)).cast("bigint").alias("queue_offset"))
+    places = F.broadcast(places) if number <= _BROADCAST_MAX else places
+    return good.drop("queue_offset").join(places, on="row", how="inner")
 
 
 def find_repeats(parsed: DataFrame, census: BatchSummary, half: DataFrame) -> DataFrame | None:

@@ -6,7 +6,6 @@ offsets, its first records would be skipped silently. The topic id can (KIP-516)
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import re
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from py4j.protocol import Py4JJavaError
 from checkback.errors import CheckbackError, SettingsError
 from checkback.settings import MASK
 from checkback.storage.files import filesystem
-from checkback.storage.queue_owners import ANY_TOPIC
+from checkback.storage.queue_owners import ANY_TOPIC, mark_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -49,9 +48,7 @@ class Topic(NamedTuple):
     @property
     def mark(self) -> int:
         """A positive number derived from the id; ANY_TOPIC = no id."""
-        if self.id is None:
-            return ANY_TOPIC
-        return 2 + int.from_bytes(hashlib.sha256(self.id.encode()).digest()[:7], "big")
+        return ANY_TOPIC if self.id is None else mark_of(self.id)
 
 
 class Brokers:

@@ -71,11 +71,15 @@ def planned_inside(spark: SparkSession, checkpoint: str, inside: str) -> str | N
 
 @dataclass(frozen=True)
 class Landed:
-    """The number of rows that a run wrote to `half` and `op`, and of inputs to `rejected`."""
+    """The number of rows that a run wrote to `half` and `op`, and of inputs to `rejected`.
+
+    ``ignored``: of updates and deletes in a source table.
+    """
 
     half: int = 0
     op: int = 0
     rejected: int = 0
+    ignored: int = 0
 
 
 def _as_it_is(batch: DataFrame) -> DataFrame:
@@ -88,7 +92,7 @@ class LandingStream:
 
     ``lines`` turns a batch of ``rows`` into line BINARY, file, file_time, file_block, store_timestamp, and the other
     columns of ``reader``; None: the batch has none. ``query`` names the query and its checkpoint. ``confirm`` is
-    called in each batch before anything is written; an exception ends the query.
+    called in each batch before anything is written; an exception ends the query. ``outbox``: see `Landing`.
     """
 
     rows: DataFrame
@@ -96,6 +100,7 @@ class LandingStream:
     reader: Reader
     lines: Callable[[DataFrame], DataFrame | None] = _as_it_is
     confirm: Callable[[], object] = bool
+    outbox: int | None = None
 
 
 def run(
@@ -109,7 +114,7 @@ def run(
 ) -> Landed:
     """Land each stream into the table of its kind, in the order given.
 
-    ``mark``: the version that records Kafka's ownership of a topic's queues, see `storage.queue_owners`.
+    ``mark``: the version that records whose the queues are, a topic's or an outbox table's: see `queue_owners`.
 
     With ``available_now`` the available input is landed, one stream after the other; else the streams run concurrently
     until SIGINT or SIGTERM, which let the running batch finish, and ``meanwhile`` is called once a second.
@@ -158,7 +163,7 @@ def _refuse_misfit(spark: SparkSession, tables: Tables, kind: Kind, query: str) 
 
 def _landing(tables: Tables, kind: Kind, inlet: LandingStream, queues: OwnedQueues, max_delay: timedelta) -> Landing:
     flush, seen = tables.flush_of(inlet.query, "half"), SeenCommits(tables, inlet.query, ANEW)
-    return Landing(tables, kind, inlet.reader, queues, inlet.lines, inlet.confirm, seen, flush, max_delay)
+    return Landing(tables, kind, inlet.reader, queues, inlet.lines, inlet.confirm, seen, flush, max_delay, inlet.outbox)
 
 
 def _writer(inlet: LandingStream, tables: Tables) -> DataStreamWriter:

@@ -2,11 +2,13 @@
 
 A second writer could reuse the offset of an acknowledged message, and `reconcile` keeps the first one that landed.
 Ownership is recorded in `half` itself: each owner commits under a Delta transaction identifier for the queue,
-``gateway/<queue>`` (`gateway.appender`), ``operator/<queue>`` (`operate.resume`) or ``kafka/<queue>`` (`landing`).
+``gateway/<queue>`` (`gateway.appender`), ``operator/<queue>`` (`operate.resume`), ``kafka/<queue>`` or
+``table/<queue>`` (`landing`).
 """
 
 from __future__ import annotations
 
+import hashlib
 from enum import Enum
 from typing import TYPE_CHECKING, Literal
 
@@ -25,12 +27,18 @@ _EPOCH = 32
 ANY_TOPIC = 1
 
 
+def mark_of(source: str) -> int:
+    """A positive number that identifies a Kafka topic or a source table by its id; never ANY_TOPIC."""
+    return 2 + int.from_bytes(hashlib.sha256(source.encode()).digest()[:7], "big")
+
+
 class QueueOwner(Enum):
     """An ingestion path that writes half messages. Its value is the prefix of its application ids."""
 
     GATEWAY = "gateway"
     OPERATOR = "operator"
     KAFKA = "kafka"
+    TABLE = "table"
     FILES = "files"
 
     @property
@@ -40,13 +48,14 @@ class QueueOwner(Enum):
             QueueOwner.GATEWAY: "the gateway's",
             QueueOwner.OPERATOR: "the operator's",
             QueueOwner.KAFKA: "of a topic of Kafka",
+            QueueOwner.TABLE: "of an outbox table",
         }[self]
 
 
 class OwnedQueues:
     """The queues an owner lands in, checked before each write. ``operator``: the queue of operator.queue.
 
-    ``mark``: the version that identifies a Kafka topic as the owner of its queues.
+    ``mark``: the version that identifies a Kafka topic, or an outbox table, as the owner of its queues.
     ``kind``: half messages, or ops: ops for a Kafka topic's queues may also come from files, and vice versa.
     """
 
@@ -72,23 +81,24 @@ class OwnedQueues:
             owners[self._operator] = QueueOwner.OPERATOR
         mine = {self._owner} if self._kind == "half" else {self._owner, QueueOwner.KAFKA}
         whose = {queue: owner.whose for queue, owner in owners.items() if owner not in mine}
-        if self._kind == "half" and self._owner is QueueOwner.KAFKA:  # a partition was added, or both begin
+        if self._kind == "half" and self._owner in _MARKED:  # a partition was added, or both begin
             others = (queue for queue, owner in owners.items() if owner is self._owner and self._is_of_another(queue))
-            whose |= dict.fromkeys(others, "of another topic of Kafka")
+            whose |= dict.fromkeys(others, _OF_ANOTHER[self._owner])
         return {
             queue: f"queue_id: {queue} is {owner}, whose messages come by no other door"
             for queue, owner in whose.items()
         }
 
     def _is_of_another(self, queue: int) -> bool:
-        return _differ(self._found.get(_app(QueueOwner.KAFKA, queue)), self._mark)
+        owner = self._owner if self._owner in _MARKED else QueueOwner.KAFKA
+        return _differ(self._found.get(_app(owner, queue)), self._mark)
 
     def fence(self) -> tuple[dict[str, int | None], dict[str, int]]:
         """The expected versions and marks of a commit of half messages, see Tables.append.
 
         A gateway or a topic that claims one of the queues concurrently makes the commit fail, and so do another `land`
         that commits to one of them and retention that raises its floor; a gateway that claims it later is not affected.
-        The queues of a Kafka topic become Kafka's.
+        The queues of a Kafka topic become Kafka's, that of an outbox table the table's.
         """
         owned = owners_of(self._found)
         mine = [
@@ -96,12 +106,13 @@ class OwnedQueues:
             for queue in self._queues
             if owned.get(queue, self._owner) is self._owner and not self._is_of_another(queue)
         ]
-        gateways, topics = ([_app(owner, queue) for queue in mine] for owner in (QueueOwner.GATEWAY, QueueOwner.KAFKA))
+        gateways = [_app(QueueOwner.GATEWAY, queue) for queue in mine]
+        sources = [_app(owner, queue) for queue in mine for owner in _MARKED]
         # A counter of the commits, below a gateway's first epoch: 2^32 are a century of one a second.
         marks = {app: (self._found.get(app) or 0) + 1 for app in gateways}
-        if self._owner is QueueOwner.KAFKA:
-            marks |= {app: self._marked(app) for app in topics}
-        expected = {app: self._found.get(app) for app in (*gateways, *topics)}
+        if self._owner in _MARKED:
+            marks |= {app: self._marked(app) for app in (_app(self._owner, queue) for queue in mine)}
+        expected = {app: self._found.get(app) for app in (*gateways, *sources)}
         expected |= {floor_app(queue): self._floors.get(queue) for queue in mine}
         return expected, marks if self._log is not None else {}
 
@@ -189,7 +200,10 @@ def log_of_half(tables: Tables) -> DeltaLog | None:
     return tables.open_log("half") if tables.by_files and DeltaLog.exists(place) else None
 
 
-_OWNERS = (QueueOwner.GATEWAY, QueueOwner.OPERATOR, QueueOwner.KAFKA)
+_OWNERS = (QueueOwner.GATEWAY, QueueOwner.OPERATOR, QueueOwner.KAFKA, QueueOwner.TABLE)
+#: those whose version in `half` identifies the source, and how messages name a queue of another one
+_OF_ANOTHER = {QueueOwner.KAFKA: "of another topic of Kafka", QueueOwner.TABLE: "of another outbox table"}
+_MARKED = tuple(_OF_ANOTHER)
 
 
 def _app(owner: QueueOwner, queue: int) -> str:

@@ -1,0 +1,192 @@
+"""Delta tables -> `half` and `op`: one streaming query per table, with Spark's Delta source.
+
+An outbox's rows are messages whose transactions have committed. They state no place: each table has a half queue, in
+which a row gets the next offset once its transaction id is known to be new (`batch`).
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from checkback.errors import CheckbackError, SettingsError
+from checkback.landing.landing_queries import Landed, LandingStream, has_begun, run
+from checkback.landing.table_columns import Fields
+from checkback.landing.table_rows import ROWS, outbox_reader
+from checkback.landing.table_source import TableSource, explained
+from checkback.messages import half as half_messages
+from checkback.messages import op as op_messages
+from checkback.spark.connect import classic_only
+from checkback.storage.files import filesystem
+from checkback.storage.queue_owners import ANY_TOPIC, QueueOwner, log_of_half, refuse_foreign
+from checkback.storage.tables import Tables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from checkback.landing.parser import Kind, Reader
+    from checkback.settings import Settings
+
+#: What cannot be computed for a row is NULL: an error would end the query at each start.
+_NO_ERROR = {"spark.sql.ansi.enabled": "false"}
+#: Columns are read by what they are called now. The stream's own check is for those who compute with them.
+_BY_NAME = {"spark.databricks.delta.streaming.unsafeReadOnIncompatibleColumnMappingSchemaChanges.enabled": "true"}
+#: in the folder of checkpoints: the id of the table that has landed under each name
+_KNOWN = "land-tables.json"
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """What `land --table` is told.
+
+    ``outbox``, or ``half`` and ``op``: paths, URIs or names of Delta tables. ``mapping``: expressions by field.
+    ``version`` or ``time``: where a table begins that has not landed before. ``feed``: read the change data feed; None:
+    as before, or else if the table has it.
+    """
+
+    outbox: str | None = None
+    half: str | None = None
+    op: str | None = None
+    mapping: Mapping[str, str] = field(default_factory=dict)
+    version: str | None = None
+    time: str | None = None
+    feed: bool | None = None
+
+
+def land(spark: SparkSession, settings: Settings, given: TableOptions, available_now: bool) -> Landed:
+    """Land the rows of Delta tables in `half` and `op`, and invalid ones in `rejected`.
+
+    A table is read from its rows of now on, then from the position in its checkpoint ``land-table-<id>``. With
+    ``available_now`` the available rows are landed, and the function returns; else the tables are followed until SIGINT
+    or SIGTERM, which let the running batch finish.
+
+    Raises SettingsError if there is no such table or a column is missing; CheckbackError if the table has changed in a
+    way that the stream cannot pass, or a table cannot be read or written.
+    """
+    classic_only(spark, "land")
+    tables = Tables.of(settings.storage)
+    # Ops first: an op without its half waits, a half without its op may be checked needlessly.
+    named: list[tuple[Kind, str | None, str]] = [
+        ("op", given.op, "--op"),
+        ("half", given.half, "--half"),
+        ("half", given.outbox, "--outbox"),
+    ]
+    sources = {kind: TableSource.find(spark, name, option) for kind, name, option in named if name}
+    if len({source.id for source in sources.values()}) < len(sources):
+        raise SettingsError("half messages and ops need a table each", "--half, --op", "name two tables")
+    for source in sources.values():
+        _refuse_anew(spark, tables, source)
+    ignored = _Ignored()
+    inlets = {kind: _inlet(spark, tables, given, kind, source, ignored) for kind, source in sources.items()}
+    owner, mark = QueueOwner.FILES, ANY_TOPIC
+    if given.outbox is not None:
+        owner, mark = QueueOwner.TABLE, sources["half"].mark
+        _check_queue(settings, tables, sources["half"])
+    try:
+        with _set(spark, _BY_NAME):
+            landed = run(spark, settings, inlets, owner, available_now, mark=mark)
+    except CheckbackError as error:
+        at = error.where.removeprefix("query ")
+        failed = next((source for source in sources.values() if source.query == at), None)
+        if failed is None:
+            raise
+        raise explained(error, failed, tables.checkpoint(failed.query)) from error
+    return replace(landed, ignored=ignored.rows)
+
+
+def _inlet(
+    spark: SparkSession, tables: Tables, given: TableOptions, kind: Kind, source: TableSource, ignored: _Ignored
+) -> LandingStream:
+    feed = _reads_feed(spark, tables.checkpoint(source.query), source, given.feed)
+    queue: int | None = None
+    with _set(spark, _NO_ERROR):
+        rows = source.stream(spark, feed, given.version, given.time)
+        own = rows.drop("_ignored", "_fault", "_commit_time")
+        reader: Reader
+        if given.outbox is not None:
+            queue, fields = source.queue, Fields.of_outbox(own, given.mapping)
+            reader = outbox_reader(queue)
+        else:
+            known = {"half": half_messages.FIELDS, "op": op_messages.FIELDS}[kind]
+            fields, reader = Fields.of_kind(own, known, f"--{kind}", _of(given.mapping, known)), ROWS[kind]
+        line, headers, order = fields.columns(rows)
+        rows = rows.select(
+            line,
+            headers,
+            F.col("_fault").alias("fault"),
+            F.concat(F.lit(f"{source.name}/"), F.element_at(F.split(F.input_file_name(), "/"), -1)).alias("file"),
+            F.coalesce("_commit_time", F.timestamp_millis(F.lit(0))).alias("file_time"),
+            order.alias("file_block"),
+            F.current_timestamp().alias("store_timestamp"),
+            "_ignored",
+        )
+    return LandingStream(rows, source.query, reader, ignored.leave_out, outbox=queue)
+
+
+def _of(mapping: Mapping[str, str], known: frozenset[str]) -> dict[str, str]:
+    return {name: expression for name, expression in mapping.items() if name in known}
+
+
+class _Ignored:
+    """Counts updates and deletes, which are no messages."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+
+    def leave_out(self, batch: DataFrame) -> DataFrame:
+        """The rows that are messages."""
+        self.rows += batch.where("_ignored").count()
+        return batch.where("NOT _ignored").drop("_ignored")
+
+
+@contextmanager
+def _set(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
+    before = {key: spark.conf.get(key, None) for key in values}
+    for key, value in values.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, earlier in before.items():
+            spark.conf.unset(key) if earlier is None else spark.conf.set(key, earlier)
+
+
+def _reads_feed(spark: SparkSession, checkpoint: str, source: TableSource, wanted: bool | None) -> bool:
+    """Does the query read the change data feed: as wanted, or as before, or else if the table has one?"""
+    file = f"{checkpoint}/feed"
+    known = filesystem.text(spark, file) if filesystem.exists(spark, file) and has_begun(spark, checkpoint) else None
+    if wanted and not source.feed:
+        fix = "ALTER TABLE ... SET TBLPROPERTIES (delta.enableChangeDataFeed = true)"
+        raise SettingsError(f"{source.name} has no change data feed", "--changes", fix)
+    feed = wanted if wanted is not None else source.feed if known is None else known == "true"
+    if known != str(feed).lower():
+        filesystem.write(spark, file, str(feed).lower())
+    return feed
+
+
+def _refuse_anew(spark: SparkSession, tables: Tables, source: TableSource) -> None:
+    """Raise CheckbackError if a table with another id has landed under the name; else record this one."""
+    file = tables.checkpoint(_KNOWN)
+    known = json.loads(filesystem.text(spark, file)) if filesystem.exists(spark, file) else {}
+    before = known.get(source.place)
+    if before not in (None, source.id) and filesystem.exists(spark, tables.checkpoint(f"land-table-{before}")):
+        what = "the table was made anew: its rows would land as those of another table, whatever has landed before"
+        place = tables.checkpoint(f"land-table-{before}")
+        raise CheckbackError(what, source.name, f"to land them, move {place} away; it has the old table's position")
+    if before != source.id:
+        filesystem.write(spark, file, json.dumps(known | {source.place: source.id}))
+
+
+def _check_queue(settings: Settings, tables: Tables, source: TableSource) -> None:
+    """Raise SettingsError if the settings, or `half`, give the table's half queue to somebody else."""
+    for key, queues in (("gateway.queues", settings.gateway.queues), ("operator.queue", [settings.operator.queue])):
+        if source.queue in queues:
+            what = f"the half queue of {source.name} is {source.queue}, and it is in {key}"
+            raise SettingsError(what, key, "give each queues of its own")
+    refuse_foreign(log_of_half(tables), [source.queue], QueueOwner.TABLE, "--outbox", source.mark)
