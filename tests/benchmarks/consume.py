@@ -73,6 +73,7 @@ def _columns(numbers: NDArray[np.int64], lake: Published) -> dict[str, pa.Array]
         "half_store_timestamp": times,
         "published_at": times,
         "batch_id": pa.array([lake.batch_id] * count),
+        "erased_at": pa.nulls(count, schema.field("erased_at").type),
     }
 
 

@@ -48,6 +48,7 @@ BENCHES = (
     "catalog",
     "consume",
     "consume_latency",
+    "push",
     "what_if",
     "answers",
     "aged",

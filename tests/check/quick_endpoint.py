@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
-_STATES = ("COMMIT", "ROLLBACK", "UNKNOWN")
+#: NOTHING: of a receiver of webhooks, which says nothing
+_STATES = ("COMMIT", "ROLLBACK", "UNKNOWN", NOTHING := "NOTHING")
 
 
 @contextmanager
@@ -90,6 +91,10 @@ def _answer(sock: socket.socket, received: bytes, state: str) -> bytes:
         start, stop = end + 4, end + 4 + (int(length[1]) if length else 0)
         if len(received) < stop:
             break
+        if state == NOTHING:
+            sock.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
+            received = received[stop:]
+            continue
         said = json.dumps({"transaction_id": json.loads(received[start:stop])["transaction_id"], "state": state})
         head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(said)}\r\n\r\n"
         sock.sendall((head + said).encode("ascii"))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,8 +29,8 @@ _PATIENCE_S = 30
 class Pushing:
     """A running `checkback push`. Use as a context: it ends with SIGTERM."""
 
-    def __init__(self, lake: Published, *arguments: str, environ: dict[str, str] | None = None) -> None:
-        own = ("--set", f"storage.root={lake.tables.root}", "--set", "consumer.session_timeout=1s")
+    def __init__(self, root: str, *arguments: str, environ: dict[str, str] | None = None) -> None:
+        own = ("--set", f"storage.root={root}", "--set", "consumer.session_timeout=1s")
         command = [sys.executable, "-m", "checkback", "push", *arguments, *own]
         pipe: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         self.process = subprocess.Popen(command, env={**os.environ, **(environ or {})}, **pipe)
@@ -61,7 +61,7 @@ def test_group_topic_url(lake: Published) -> None:
     with Server(always(OK)) as server:
         options = ("--url", f"{server.url}?key=secret", "--tag", "paid", "--batch", "2")
         secret = {"CHECKBACK__PUSH__CREDITS__SECRET": SECRET}
-        with Pushing(lake, "credits", "payments", *options, environ=secret) as pushing:
+        with Pushing(lake.tables.root, "credits", "payments", *options, environ=secret) as pushing:
             assert pushing.line() == f"checkback push: {server.url}?key=****, group credits, topic payments"
             until(lambda: len(server.received) == 2)
             assert pushing.end() == (0, "")
@@ -78,32 +78,51 @@ def test_all_groups_of_the_settings_run_in_one_process(lake: Published, tmp_path
             f"  mail: {{topic: refunds, url: '{two.url}', mode: structured}}\n"
         )
         arguments = ("--config", str(tmp_path / "push.yml"))
-        with Pushing(lake, *arguments, environ={"CREDITS_SECRET": SECRET}) as pushing:
+        with Pushing(lake.tables.root, *arguments, environ={"CREDITS_SECRET": SECRET}) as pushing:
             until(lambda: len(one.received) == 2 and len(two.received) == 3)
             assert pushing.end(signal.SIGINT) == (130, "")
-        with Pushing(lake, "mail", *arguments, environ={"CREDITS_SECRET": SECRET}) as pushing:
+        with Pushing(lake.tables.root, "mail", *arguments, environ={"CREDITS_SECRET": SECRET}) as pushing:
             assert pushing.line().endswith(", group mail, topic refunds")
             assert pushing.end() == (0, "")
     assert (len(one.received), len(two.received)) == (2, 3)  # the second process went on behind them
 
 
 @pytest.mark.processes
-def test_kill_9_loses_nothing(lake: Published) -> None:
-    """Killed several times while messages come: each arrives, and few twice."""
-    count, kills = 4000, 4
-    with Server(always(OK)) as server:
+@pytest.mark.parametrize("options", [(), ("--orderly",), ("--batch", "20")], ids=" ".join)
+def test_kill_9_loses_nothing(lake: Published, options: tuple[str, ...]) -> None:
+    """Killed several times while messages come: each arrives, in order if it is to; positions are a group's."""
+    count, kills, queues = 3000, 2, (0, 7, 21)
+    seen: list[str] = []
+
+    def answers(received: Received) -> bytes:
+        events = json.loads(received.body) if options[:1] == ("--batch",) else [{"id": received.headers["ce-id"]}]
+        seen.extend(each["id"] for each in events)
+        return OK
+
+    with Server(handling(answers)) as server:
         for number in range(kills + 1):
-            lake.publish({"payments": [lake.messages(count // (kills + 1), (0, 7, 21))]})
-            before = len(server.received)
-            with Pushing(lake, "credits", "payments", "--url", server.url) as pushing:
+            lake.publish({"payments": [lake.messages(count // (kills + 1), queues)]})
+            before = len(seen)
+            with Pushing(lake.tables.root, "credits", "payments", "--url", server.url, *options) as pushing:
                 if number == kills:
-                    until(lambda: len({each.headers["ce-id"] for each in server.received}) == count)
+                    until(lambda: len(set(seen)) == count)
                     assert pushing.end() == (0, "")
                     break
-                until(lambda before=before: len(server.received) > before + 100)  # type: ignore[misc]
+                until(lambda before=before: len(seen) > before + 100)  # type: ignore[misc]
                 pushing.end(signal.SIGKILL)
-    times = Counter(each.headers["ce-id"] for each in server.received)
-    assert times.keys() == {f"tx-{each}" for each in range(count)}
+    assert set(seen) == {f"tx-{each}" for each in range(count)}
+    if options == ("--orderly",):
+        first = dict.fromkeys(int(each.removeprefix("tx-")) for each in seen)
+        for queue in range(len(queues)):
+            mine = [each for each in first if each % len(queues) == queue]
+            assert mine == sorted(mine)
+    with (
+        Server(always(OK)) as server,
+        Pushing(lake.tables.root, "credits", "payments", "--url", server.url, *options) as pushing,
+    ):
+        pushing.line()
+        assert pushing.end() == (0, "")
+    assert not server.received
 
 
 @pytest.mark.processes
@@ -111,11 +130,11 @@ def test_what_a_restarted_group_has_consumed_does_not_come_again(lake: Published
     lake.publish({"payments": [lake.messages(5)]})
     arguments = ("credits", "payments", "--url")
     with Server(always(OK)) as server:
-        with Pushing(lake, *arguments, server.url) as pushing:
+        with Pushing(lake.tables.root, *arguments, server.url) as pushing:
             until(lambda: len(server.received) == 5)
             assert pushing.end() == (0, "")
         lake.publish({"payments": [lake.messages(1)]})
-        with Pushing(lake, *arguments, server.url):
+        with Pushing(lake.tables.root, *arguments, server.url):
             until(lambda: len(server.received) == 6)
     assert [each.headers["ce-id"] for each in server.received].count("tx-5") == 1
 
@@ -128,7 +147,10 @@ def test_an_endpoint_that_is_away_for_a_while(lake: Published) -> None:
     def answers(received: Received) -> bytes:
         return OK if away.is_set() else reply(b"", "503 Service Unavailable", Retry_After="1")
 
-    with Server(handling(answers)) as server, Pushing(lake, "credits", "payments", "--url", server.url) as pushing:
+    with (
+        Server(handling(answers)) as server,
+        Pushing(lake.tables.root, "credits", "payments", "--url", server.url) as pushing,
+    ):
         until(lambda: server.received)
         away.set()
         tried = len(server.received)

@@ -79,6 +79,18 @@ def test_batches_are_arrays_of_events(lake: Published, pushing: Push) -> None:
     assert sorted(str(event.get_data()) for event in read) == [str(f"body-{n}".encode()) for n in range(5)]
 
 
+def test_a_batch_of_large_bodies_becomes_several_requests(lake: Published, pushing: Push) -> None:
+    lake.publish({"payments": [lake.messages(3, body=bytes(600 << 10)) + lake.messages(2)]})
+    with Server(always(OK)) as server:
+        group = pushing(server.url, batch=100)
+        until(lambda: group.consumer.consumed == 5)
+    assert [[each["id"] for each in json.loads(one.body)] for one in server.received] == [
+        ["tx-0"],
+        ["tx-1"],
+        ["tx-2", "tx-3", "tx-4"],
+    ]
+
+
 def handling(answers: Callable[[Received], bytes]) -> Handler:
     """A server that answers by the request."""
 

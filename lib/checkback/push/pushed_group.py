@@ -16,10 +16,14 @@ from checkback.push.cloud_event import batched, event_of, structured
 from checkback.push.webhook import WaitError, Webhook
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from checkback.consumer.message import MessageExt
     from checkback.settings import Settings
     from checkback.settings.model import Push
 
+#: bodies of a batch
+_BATCH_BYTES = 1 << 20
 #: beyond a request's own timeout, for `close`
 _CLOSE = timedelta(seconds=10)
 
@@ -70,10 +74,12 @@ class PushedGroup:
         return self._post([*lines, *trace], body, f"msg_{mark(message)}")
 
     def _several(self, messages: list[MessageExt]) -> ConsumeResult:
-        lines, body = batched([event_of(message, self._push.content_type) for message in messages])
-        # A receiver may take the id for the content's: another batch that begins alike has another.
-        digest = hashlib.sha256(" ".join(map(mark, messages)).encode())
-        return self._post(lines, body, f"batch_{digest.hexdigest()[:32]}")
+        for part in within(messages):
+            lines, body = batched([event_of(message, self._push.content_type) for message in part])
+            # A receiver may take the id for the content's: another batch that begins alike has another.
+            digest = hashlib.sha256(" ".join(map(mark, part)).encode())
+            self._post(lines, body, f"batch_{digest.hexdigest()[:32]}")
+        return ConsumeResult.SUCCESS
 
     def _post(self, lines: list[str], body: bytes, message_id: str) -> ConsumeResult:
         try:
@@ -82,6 +88,19 @@ class PushedGroup:
             self.consumer.pause()
             raise NotNowError from None
         return ConsumeResult.SUCCESS
+
+
+def within(messages: list[MessageExt]) -> Iterator[list[MessageExt]]:
+    """The messages in parts whose bodies are within _BATCH_BYTES together, or are one."""
+    part: list[MessageExt] = []
+    size = 0
+    for message in messages:
+        size += len(message.body)
+        if part and size > _BATCH_BYTES:
+            yield part
+            part, size = [], len(message.body)
+        part.append(message)
+    yield part
 
 
 def mark(message: MessageExt) -> str:
