@@ -72,11 +72,21 @@ def refuse_unfit(listener: Callable[..., Any], group: str, awaited: bool) -> Non
         raise SettingsError("the listener is a coroutine function", group, "use AsyncPushConsumer")
 
 
+class Listens(Protocol):
+    """Has messages consumed."""
+
+    def slice_size(self) -> int:
+        """How many messages a thread is to take."""
+
+    def consume(self, taken: Slice, consuming: Consuming) -> None:
+        """Consume its messages, while they may be."""
+
+
 class Consuming(Protocol):
     """Told of the outcome of each call."""
 
-    def goes_on(self, taken: Slice) -> bool:
-        """True while its messages may be given to the listener."""
+    def goes_on(self, taken: Slice, waits: bool = True) -> bool:
+        """True while its messages may be given to the listener; ``waits``: until a pause is over."""
 
     def succeeded(self, taken: Slice, count: int) -> None:
         """The next ``count`` messages are consumed."""

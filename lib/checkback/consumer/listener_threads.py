@@ -12,7 +12,7 @@ from checkback.consumer.retry_or_dead_letter import DeadLetter, after_failure
 
 if TYPE_CHECKING:
     from checkback.consumer.group.membership import Membership
-    from checkback.consumer.listener_calls import Listening, TransactionalListening
+    from checkback.consumer.listener_calls import Listens
     from checkback.consumer.options import ConsumerOptions
     from checkback.consumer.process_queue import ProcessQueue, Slice
     from checkback.consumer.process_queues import ProcessQueues
@@ -24,7 +24,7 @@ class ListenerThreads:
     def __init__(
         self,
         hand: ProcessQueues,
-        listening: Listening | TransactionalListening,
+        listening: Listens,
         member: Membership,
         options: ConsumerOptions,
     ) -> None:
@@ -87,10 +87,10 @@ class ListenerThreads:
                 return taken
         return None
 
-    def goes_on(self, taken: Slice) -> bool:
-        """True while its messages may be given to the listener."""
+    def goes_on(self, taken: Slice, waits: bool = True) -> bool:
+        """True while its messages may be given to the listener; ``waits``: until a pause is over."""
         hand, queue = self._hand, taken.queue
-        while hand.paused and not (hand.stopping.is_set() or queue.leaving or queue.lost):
+        while waits and hand.paused and not (hand.stopping.is_set() or queue.leaving or queue.lost):
             time.sleep(0.05)
         if hand.paused or queue.lost or not self._member.holds():
             return False

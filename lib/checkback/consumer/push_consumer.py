@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from checkback.consumer.group.group_state import GroupState, MessageQueue
+    from checkback.consumer.listener_calls import Listens
     from checkback.consumer.position import Position
     from checkback.consumer.retry_or_dead_letter import Retry
     from checkback.consumer.sql_positions import SqlPositions
@@ -116,6 +117,8 @@ class PushConsumer:
         self._named = member
         #: set before `start`: what has failed comes alone in the list of ``listener_batch``
         self.retries_alone = False
+        #: set before `start`: instead of the listener's calls
+        self.listening: Listens | None = None
         #: messages of a call; None = one, not in a list
         self._batch = max_batch_size if listener is None else None
         self._start_from = start_from
@@ -161,7 +164,7 @@ class PushConsumer:
         for topic in self._selectors:
             if not has_topic(self._tables, topic):
                 warn("group %s: %s", self.group, no_topic(self._tables, topic))
-        listening: Listening | TransactionalListening = Listening(self._listener, self._batch, self.retries_alone)
+        listening: Listens = self.listening or Listening(self._listener, self._batch, self.retries_alone)
         if self._positions is not None:
             self._positions.create_table()
             most = self._positions.most_connections

@@ -13,7 +13,8 @@ from checkback.consumer.push_consumer import PushConsumer
 from checkback.filter import MessageSelector
 from checkback.messages.trace_context import trace_of
 from checkback.push.cloud_event import batched, event_of, structured
-from checkback.push.webhook import WaitError, Webhook
+from checkback.push.side_by_side import SideBySide, threads_of
+from checkback.push.webhook import Request, WaitError, Webhook
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,19 +39,25 @@ class PushedGroup:
         push = settings.push[group]
         self._push = push
         self.webhook = Webhook(group, push, settings.check)
+        # In order, and in batches, a thread has one request in flight.
+        side_by_side = push.batch is None and not push.orderly
+        threads = threads_of(push.concurrency) if side_by_side else push.concurrency
         self.consumer = PushConsumer(
             group,
             settings,
             self._one if push.batch is None else None,
             listener_batch=None if push.batch is None else self._several,
             max_batch_size=push.batch or 1,
-            threads=push.concurrency,
+            threads=threads,
             orderly=push.orderly,
             # None is "first", without a warning that the group is somewhere else by now.
             start_from=None if push.start_from == "first" else parse_start(push.start_from, f"push.{group}.start_from"),
             max_reconsume_times=push.max_retries,
         )
         self.consumer.retries_alone = True
+        if side_by_side:
+            most = push.concurrency // threads
+            self.consumer.listening = SideBySide(self.webhook, self._request, most, self.consumer.pause)
         self.consumer.subscribe(push.topic, _selector(push))
 
     def start(self) -> None:
@@ -67,23 +74,26 @@ class PushedGroup:
         self.webhook.close()
         self.consumer.close(self._push.timeout + _CLOSE)
 
-    def _one(self, message: MessageExt) -> ConsumeResult:
+    def _request(self, message: MessageExt) -> Request:
         event = event_of(message, self._push.content_type)
         lines, body = structured(event) if self._push.mode == "structured" else (event.lines(), event.data)
         trace = [f"{name}: {value}" for name, value in trace_of(message.properties).items()]
-        return self._post([*lines, *trace], body, f"msg_{mark(message)}")
+        return Request([*lines, *trace], body, f"msg_{mark(message)}")
+
+    def _one(self, message: MessageExt) -> ConsumeResult:
+        return self._posted(self._request(message))
 
     def _several(self, messages: list[MessageExt]) -> ConsumeResult:
         for part in within(messages):
             lines, body = batched([event_of(message, self._push.content_type) for message in part])
             # A receiver may take the id for the content's: another batch that begins alike has another.
             digest = hashlib.sha256(" ".join(map(mark, part)).encode())
-            self._post(lines, body, f"batch_{digest.hexdigest()[:32]}")
+            self._posted(Request(lines, body, f"batch_{digest.hexdigest()[:32]}"))
         return ConsumeResult.SUCCESS
 
-    def _post(self, lines: list[str], body: bytes, message_id: str) -> ConsumeResult:
+    def _posted(self, request: Request) -> ConsumeResult:
         try:
-            self.webhook.post(lines, body, message_id)
+            self.webhook.post(request)
         except WaitError:
             self.consumer.pause()
             raise NotNowError from None

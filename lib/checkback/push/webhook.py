@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pycurl
 
 from checkback.check.circuit_breaker import CircuitBreaker, Limits, State
 from checkback.check.client import unreadable
-from checkback.check.connections import Handle, options
+from checkback.check.connections import Connections, Handle, options
 from checkback.check.endpoint import Endpoint
 from checkback.check.endpoint_health import Rate, RateState
 from checkback.check.signature import Signer
@@ -22,12 +22,20 @@ from checkback.urls import masked
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from checkback.check.connections import Response
+    from checkback.check.connections import Post, Response
     from checkback.settings.model import Check, Push
 
 _SUCCESS = range(200, 300)
 _HEADERS = ["Accept: */*", "Accept-Encoding: identity", "User-Agent: checkback"]
 _log = logging.getLogger("checkback.push")
+
+
+class Request(NamedTuple):
+    """``lines``: its own headers; ``message_id``: the same for each try."""
+
+    lines: list[str]
+    body: bytes
+    message_id: str
 
 
 class WaitError(Exception):
@@ -52,6 +60,7 @@ class Webhook:
         self._limits, self._clock, self._timeout_s = limits, clock, timeout_s
         self._endpoint = Endpoint(push.url, self.shown, f"{where}.url", limits, CircuitBreaker())
         self._signer = None if push.secret is None else Signer(push.secret.get_secret_value(), f"{where}.secret")
+        self._ca_file = check.ca_file
         self._lines = list(_HEADERS)
         if push.token is not None:
             self._lines.append(f"Authorization: Bearer {push.token.get_secret_value()}")
@@ -64,11 +73,12 @@ class Webhook:
         self._used = RateState()
         self._lock = threading.Lock()
         self._threads = threading.local()
-        self._closed = threading.Event()
+        #: no request is to wait any longer
+        self.closed = threading.Event()
 
     def close(self) -> None:
-        """Send nothing more: threads that wait for the rate raise WaitError."""
-        self._closed.set()
+        """Wait no longer for the rate: messages that do are left to another member."""
+        self.closed.set()
 
     @property
     def ready(self) -> bool:
@@ -77,25 +87,45 @@ class Webhook:
             state = self._endpoint.breaker.state(self._clock(), self._limits)
         return state in (State.CLOSED, State.HALF_OPEN)
 
-    def post(self, lines: list[str], body: bytes, message_id: str) -> None:
-        """Send a request; returns once it was answered with 2xx. ``lines``: its own headers.
+    def post(self, request: Request) -> None:
+        """Send a request; returns once it was answered with 2xx.
 
         Raises WaitError, NotConsumedError: why it failed, without what the server said.
         """
-        self._wait_for_rate(message_id)
+        while wait_s := self.rate_wait(request.message_id):
+            if self.closed.wait(wait_s):
+                raise WaitError
+        post, turn = self.begin(request)
+        handle = self._handle()
+        handle.prepare(post)
+        self.heard(handle.perform(self._timeout_s), turn)
+
+    def rate_wait(self, salt: str) -> float:
+        """Seconds until the rate allows the next request; 0: now, and it counts. ``salt``: of the pause after it."""
+        if self._rate is None:
+            return 0.0
+        now = self._clock()
+        with self._lock:
+            wait_s = self._used.wait(now, self._rate)
+            if not wait_s:
+                self._used = self._used.sent(now, self._rate, salt)
+        return wait_s
+
+    def begin(self, request: Request) -> tuple[Post, int]:
+        """The POST of a request, and its turn, which `heard` is given with the response. Raises WaitError."""
         now = self._clock()
         with self._lock:
             turn = self._endpoint.enter(now)
         if isinstance(turn, State):
             raise WaitError
-        lines = [*lines, *self._lines]
+        lines = [*request.lines, *self._lines]
         if self._signer is not None:
-            lines += (f"{name}: {value}" for name, value in self._signer.headers(message_id, now, body).items())
-        handle = self._handle()
-        handle.prepare(self._endpoint.request(lines, body))
-        self._heard(handle.perform(self._timeout_s), turn)
+            signature = self._signer.headers(request.message_id, now, request.body)
+            lines += (f"{name}: {value}" for name, value in signature.items())
+        return self._endpoint.request(lines, request.body), turn
 
-    def _heard(self, response: Response, turn: int) -> None:
+    def heard(self, response: Response, turn: int) -> None:
+        """Returns for a response that is 2xx. Raises WaitError, NotConsumedError."""
         now, retry_after_s = self._clock(), None
         error = response.error
         broken = error is not None
@@ -118,16 +148,9 @@ class Webhook:
         if error is not None:
             raise NotConsumedError(error)
 
-    def _wait_for_rate(self, salt: str) -> None:
-        while self._rate is not None:
-            now = self._clock()
-            with self._lock:
-                wait_s = self._used.wait(now, self._rate)
-                if not wait_s:
-                    self._used = self._used.sent(now, self._rate, salt)
-                    return
-            if self._closed.wait(wait_s):
-                raise WaitError
+    def connections(self) -> Connections[tuple[int, int]]:
+        """Connections for one thread that has several requests in flight."""
+        return Connections(self._timeout_s, self._ca_file)
 
     def _handle(self) -> Handle:
         found: Handle | None = getattr(self._threads, "handle", None)
