@@ -22,6 +22,7 @@ from checkback.errors import CheckbackError
 #: files beside this one
 BENCHES = (
     "catch_up",
+    "land_table",
     "where",
     "flat_state",
     "steady_latency",

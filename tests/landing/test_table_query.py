@@ -68,7 +68,7 @@ def test_rows_of_an_outbox_become_committed_messages(lake: Lakehouse, place: Pat
     outbox = Outbox(lake, place, f"{OUTBOX}, timestamp BIGINT, headers STRING, other INT")
     outbox.add(
         """'e1', 'orders', 'a1', 'created', '{"amount": 1}', 1700000000001, '{"region":"eu", "n":1, "no":null}', 1""",
-        "'e2', 'payments', NULL, NULL, 'text', 1700000000000, NULL, 1",
+        "'e2', 'payments', NULL, NULL, repeat('é', 300), 1700000000000, NULL, 1",
         "NULL, 'orders', 'a1', 'created', 'no id', 1700000000002, NULL, 1",
         "'e4', 'or ders', 'a1', 'created', 'no topic', 1700000000003, NULL, 1",
         "'e5', 'orders', 'a1', 'created', NULL, 1700000000004, NULL, 1",
@@ -90,7 +90,10 @@ def test_rows_of_an_outbox_become_committed_messages(lake: Lakehouse, place: Pat
         (0, "e2", "outbox", "payments", None, None, {}, True),
         (1, "e1", "outbox", "orders", "created", "a1", properties, True),
     ]
-    assert [bytes(row.body) for row in lake.rows("half", "queue_offset", "body")] == [b"text", b'{"amount": 1}']
+    assert [bytes(row.body) for row in lake.rows("half", "queue_offset", "body")] == [
+        "é".encode() * 300,
+        b'{"amount": 1}',
+    ]
     assert [int(row[0].timestamp() * 1000) for row in lake.rows("half", "born_timestamp")] == [
         1700000000000,
         1700000000001,

@@ -182,7 +182,8 @@ def _properties(column: Column, kind: T.DataType) -> Column | None:
 def _body(column: Column, kind: T.DataType) -> Column:
     if isinstance(kind, _NESTED):
         column = F.to_json(column)
-    return F.base64(column if isinstance(kind, T.BinaryType) else column.cast("string").cast("binary"))
+    text = F.base64(column if isinstance(kind, T.BinaryType) else column.cast("string").cast("binary"))
+    return F.replace(text, F.lit("\r\n"))  # Spark breaks it into lines of 76 characters (MIME)
 
 
 def _flag(column: Column, kind: T.DataType) -> Column | None:
