@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import requests
 from standardwebhooks import Webhook as Verifier
 
 from check.servers import Received, Server, always, reply
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from consumer.published import Published
 
 _PATIENCE_S = 30
+TOPICS = {"credits": "payments", "mail": "refunds"}
 
 
 class Pushing:
@@ -85,6 +88,28 @@ def test_all_groups_of_the_settings_run_in_one_process(lake: Published, tmp_path
             assert pushing.line().endswith(", group mail, topic refunds")
             assert pushing.end() == (0, "")
     assert (len(one.received), len(two.received)) == (2, 3)  # the second process went on behind them
+
+
+@pytest.mark.processes
+def test_metrics_of_all_groups(lake: Published, tmp_path: Path) -> None:
+    lake.publish({"payments": [lake.messages(2)], "refunds": [lake.messages(3)]})
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+    with Server(always(OK)) as server:
+        about = [f"push.{group}={{topic: {topic}, url: '{server.url}'}}" for group, topic in TOPICS.items()]
+        options = [word for each in about for word in ("--set", each)]
+        with Pushing(lake.tables.root, *options, "--metrics-port", port) as pushing:
+            assert pushing.line()
+            until(lambda: len(server.received) == 5)
+
+            def counted() -> bool:
+                said = requests.get(f"http://127.0.0.1:{port}/metrics", timeout=10).text
+                lines = [f'checkback_consumer_messages_total{{group="{group}"}}' for group in TOPICS]
+                assert said.count("# TYPE checkback_consumer_messages_total") == 1
+                return f"{lines[0]} 2.0" in said and f"{lines[1]} 3.0" in said
+
+            until(counted)
+            assert pushing.end() == (0, "")
 
 
 @pytest.mark.processes

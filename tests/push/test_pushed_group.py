@@ -227,3 +227,45 @@ def test_event_of_the_sdk_is_of_version_1(lake: Published, pushing: Push) -> Non
         (event,) = events(server.received)
     assert isinstance(event, CloudEvent)
     assert event.get_data() == b"body-0"
+
+
+@pytest.mark.parametrize("about", [{}, {"orderly": True}, {"batch": 1}], ids=str)
+def test_requests_in_flight_are_limited(lake: Published, pushing: Push, about: dict[str, Any]) -> None:
+    lake.publish({"payments": [lake.messages(40, tuple(range(10)))]})
+    lock, full, most = threading.Lock(), threading.Event(), 6
+    now, peak = [0], [0]
+
+    def handle(received: Received, wire: Wire) -> bool:
+        with lock:
+            now[0] += 1
+            peak[0] = max(*peak, *now)
+            if now[0] == most:
+                full.set()
+        assert full.wait(10)
+        with lock:
+            now[0] -= 1
+        wire.send(OK)
+        return True
+
+    with Server(handle) as server:
+        group = pushing(server.url, concurrency=most, **about)
+        until(lambda: group.consumer.consumed == 40)
+    assert peak == [most]
+    assert group.consumer.failed == 0
+
+
+def test_a_message_whose_request_hangs_fails_alone(lake: Published, pushing: Push) -> None:
+    lake.publish({"payments": [lake.messages(30)]})
+
+    def handle(received: Received, wire: Wire) -> bool:
+        if received.headers["ce-id"] == "tx-5":
+            wire.wait(5)
+        wire.send(OK)
+        return True
+
+    with Server(handle) as server:
+        group = pushing(server.url, timeout="300ms")
+        until(lambda: group.consumer.consumed == 29 and group.consumer.failed)
+        group.close()
+    assert (group.consumer.failed, group.consumer.last_error) == (1, "timed out after 0.3 s")
+    assert Counter(each.headers["ce-id"] for each in server.received) == {f"tx-{n}": 1 for n in range(30)}

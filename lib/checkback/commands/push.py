@@ -47,6 +47,9 @@ def push(
         int | None, typer.Option("--concurrency", metavar="N", help="Most requests in flight.")
     ] = None,
     rate: Annotated[float | None, typer.Option("--rate", metavar="N", help="Most requests a second.")] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option("--metrics-port", metavar="PORT", help="Serve Prometheus metrics, on metrics.host.")
+    ] = None,
 ) -> None:
     """Post a topic's messages to a URL as signed CloudEvents, as a consumer group."""
     own = {
@@ -78,4 +81,4 @@ def push(
     except ModuleNotFoundError as error:
         raise missing_module(error, "consumer", "checkback push") from error
 
-    service.push(settings, list(known) if group is None else [group])
+    service.push(settings, list(known) if group is None else [group], metrics_port)

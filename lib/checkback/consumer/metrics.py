@@ -128,6 +128,13 @@ class ConsumerMetrics(Collector):
         """
         return served(self.registry, host, port, "choose a free port, and an address of this machine")
 
+    @staticmethod
+    def of_several(consumers: Iterable[PushConsumer], storage: Settings | str | os.PathLike[str]) -> CollectorRegistry:
+        """A registry with the metrics of several consumers. Raises SettingsError."""
+        registry = CollectorRegistry()
+        registry.register(_Several([ConsumerMetrics(consumer, storage) for consumer in consumers]))
+        return registry
+
     def _families(self) -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
         found: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
         for name, says in _COUNTERS.items():
@@ -156,3 +163,19 @@ class ConsumerMetrics(Collector):
                     self._lag = ()
                 self._lag_at = now
             return self._lag
+
+
+class _Several(Collector):
+    """The families of several collectors, each once."""
+
+    def __init__(self, collectors: list[ConsumerMetrics]) -> None:
+        self._collectors = collectors
+
+    def collect(self) -> Iterable[Metric]:
+        found: dict[str, Metric] = {}
+        for each in self._collectors:
+            for metric in each.collect():
+                known = found.setdefault(metric.name, metric)
+                if known is not metric:
+                    known.samples += metric.samples
+        return found.values()

@@ -22,6 +22,8 @@ ATTRIBUTES = frozenset(
 #: of an extension
 EXTENSION = re.compile(r"[a-z0-9]+")
 EVENT_JSON, BATCH_JSON = "application/cloudevents+json", "application/cloudevents-batch+json"
+#: the printable form of a media type with parameters: a header that holds one holds nothing else
+MEDIA_TYPE = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+/[!#$%&'*+.^_`|~0-9A-Za-z-]+(?: *;[ -~]*)?")
 _JSON = re.compile(r"[^/;]+/(?:[^;]*\+)?json\s*(?:;.*)?", re.IGNORECASE | re.DOTALL)
 
 

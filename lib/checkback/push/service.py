@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import signal
 import threading
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from checkback.errors import missing_module
 from checkback.observe.logs import started
 from checkback.push.pushed_group import PushedGroup
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import AbstractContextManager
 
     from checkback.settings import Settings
 
@@ -18,16 +21,19 @@ if TYPE_CHECKING:
 _LOOK_S = 0.05
 
 
-def push(settings: Settings, groups: Sequence[str]) -> None:
+def push(settings: Settings, groups: Sequence[str], metrics_port: int | None = None) -> None:
     """Push the groups, each `push.GROUP` of the settings, until SIGTERM or Ctrl-C, which raises KeyboardInterrupt.
 
-    Raises SettingsError, StorageError.
+    ``metrics_port``: of the consumers' metrics; None: they are not served. Raises SettingsError, StorageError.
     """
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     running: list[PushedGroup] = []
+    serving = ExitStack()
     try:
         pushed = [PushedGroup(group, settings) for group in groups]
+        if metrics_port is not None:
+            serving.enter_context(_metrics(settings, pushed, metrics_port))
         for each in pushed:
             each.start()
             running.append(each)
@@ -42,3 +48,15 @@ def push(settings: Settings, groups: Sequence[str]) -> None:
             thread.start()
         for thread in closing:
             thread.join()
+        serving.close()
+
+
+def _metrics(settings: Settings, pushed: Sequence[PushedGroup], port: int) -> AbstractContextManager[int]:
+    try:
+        from checkback.consumer.metrics import ConsumerMetrics
+        from checkback.observe.metrics_server import served
+    except ModuleNotFoundError as error:
+        raise missing_module(error, "metrics", "--metrics-port") from error
+    registry = ConsumerMetrics.of_several([each.consumer for each in pushed], settings)
+    fix = "choose a free port, and an address of this machine in metrics.host"
+    return served(registry, settings.metrics.host, port, fix)

@@ -29,6 +29,7 @@ from checkback.settings.values import (
     GroupName,
     Lasting,
     Location,
+    MediaType,
     PositiveDuration,
     QueueId,
     Secret,
@@ -281,7 +282,7 @@ class Push(_Section):
     url: Endpoint
     mode: Literal["binary", "structured"] = "binary"
     batch: Annotated[StrictInt, Field(ge=1, le=BATCH_MAX)] | None = None
-    content_type: Text = "application/octet-stream"
+    content_type: MediaType = "application/octet-stream"
     secret: Secret = None
     token: Token = None
     tag: Text | None = None

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, SecretStr, StrictInt
 from pydantic_core import PydanticCustomError
 
+from checkback.messages.cloud_events import MEDIA_TYPE
 from checkback.messages.durations import LONGEST, format_duration, parse_duration
 from checkback.messages.limits import INT_MAX
 from checkback.messages.names import is_consumer_group, is_group, is_topic
@@ -118,6 +119,12 @@ def _topic(name: str) -> str:
     return name
 
 
+def _media_type(text: str) -> str:
+    if not MEDIA_TYPE.fullmatch(text):
+        refuse("is not a media type", "write it as application/json")
+    return text
+
+
 def _endpoint(url: str) -> str:
     fix = "write http://host:port/path or https://host/path"
     # urlsplit drops some of these silently, and HTTP clients disagree about the rest.
@@ -216,6 +223,7 @@ Folder = Annotated[str, AfterValidator(_location)]
 Location = Annotated[Folder, Field(min_length=1)]
 GroupName = Annotated[str, AfterValidator(_group)]
 ConsumerGroupName = Annotated[str, AfterValidator(_consumer_group)]
+MediaType = Annotated[str, AfterValidator(_media_type)]
 TopicName = Annotated[str, AfterValidator(_topic)]
 Endpoint = Annotated[str, AfterValidator(_endpoint)]
 Secret = Annotated[SecretStr | None, BeforeValidator(_secret)]

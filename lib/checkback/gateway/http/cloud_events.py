@@ -25,6 +25,7 @@ from checkback.messages.cloud_events import (
     CE_TIME,
     EVENT_JSON,
     EXTENSION,
+    MEDIA_TYPE,
     PARTITION_KEY,
     SPECVERSION,
     is_json,
@@ -56,7 +57,6 @@ _TIME = re.compile(
 )
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[!-~]+")
 _URI_REFERENCE = re.compile(r"[^\s\"<>\\^`{|}]+")
-_MEDIA_TYPE = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+/[!#$%&'*+.^_`|~0-9A-Za-z-]+(?:\s*;[ -~]*)?")
 _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _EACH = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 
@@ -274,5 +274,5 @@ def _refuse_unfit(attributes: dict[str, str], content_type: str | None) -> None:
             raise MessageRejectedError(f"{name}: {quoted(attributes[name])} is not {what}")
     if "subject" in attributes and not attributes["subject"]:
         raise MessageRejectedError("subject: empty")
-    if content_type is not None and not _MEDIA_TYPE.fullmatch(content_type):
+    if content_type is not None and not MEDIA_TYPE.fullmatch(content_type):
         raise MessageRejectedError(f"datacontenttype: {quoted(content_type)} is not a media type")
