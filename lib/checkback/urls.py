@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 #: stay, and so does the number of `masked_each`. And what is shown in its place.
 SECRETS, MASK = r"([?&])(?:([^=&#]*=)[^&#]*|[^=&#]+)", "****"
 
+#: the gateway's path for checks that RocketMQ's clients answer
+CHECKS_OF_CLIENTS = "/v1/rocketmq/check"
 #: hosts that are this machine
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 

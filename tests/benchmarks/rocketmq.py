@@ -87,7 +87,7 @@ def _next_asked(root: str, settings: tuple[str, ...]) -> list[float]:
                 sender.send_signal(signal.SIGKILL)
                 ended = time.monotonic()
             named = ("transaction_id", "producer_group", "real_topic", "queue_id", "queue_offset")
-            about = {name: half[name] for name in named} | {"check_times": 1}
+            about = {name: half[name] for name in named} | {"check_times": 1, "properties": dict(half["properties"])}
             answer = gateway.session.post(f"{gateway.url}/v1/rocketmq/check", json=about, timeout=PATIENCE_S)
             assert answer.ok, answer.text
             _said(other.stdout, "asked")

@@ -251,6 +251,15 @@ def test_who_sends_many_makes_no_other_group_forgotten() -> None:
     assert [name for name in names if cache.named(name)] == names[:3] + names[-7:]
 
 
+def test_of_two_with_a_name_a_retry_comes_to_that_of_the_own_queue() -> None:
+    """Whichever is remembered first: else a client's own message, sent again, would be another's."""
+    own, other = (RememberedHalf(queue, 5, "g/x", 1, "topic", 0, 10) for queue in (0, 7))
+    for order in ((own, other), (other, own)):
+        cache = DeduplicationCache({0: 0}, GROUPS)
+        cache.remember(order)
+        assert cache.named("g/x") == own
+
+
 def test_nothing_is_kept_of_what_is_forgotten() -> None:
     """Although a quiet group's half message, before all of it, stays."""
     cache = DeduplicationCache({0: 0}, GROUPS)

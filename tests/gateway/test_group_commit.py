@@ -93,7 +93,7 @@ def test_a_commit_waits_for_as_many_requests_as_came_together_last_time(monkeypa
 
         clients = [asyncio.create_task(client(number)) for number in range(requests)]
         await came.wait()
-        await gather([commits], came, size)
+        await gather([commits], came, size, 60.0)
         found = commits.requests
         await asyncio.gather(*clients)
         return found
@@ -101,11 +101,20 @@ def test_a_commit_waits_for_as_many_requests_as_came_together_last_time(monkeypa
     size = CommitSize()
     monkeypatch.setattr(commit_loop, "GATHERING_S", 60.0)
     assert asyncio.run(run(size, 1)) == 1
-    size.found(3)
+    size.found(1, 3, 0.0, 1.0)
     assert asyncio.run(run(size, 3)) == 3
     monkeypatch.setattr(commit_loop, "GATHERING_S", 0.0)
     assert asyncio.run(run(size, 2)) <= 2
     assert size.wanted() <= 2
+
+
+def test_a_commit_does_not_wait_for_a_client_that_takes_longer() -> None:
+    """One that pauses between its requests would make all others pause with it."""
+    size = CommitSize()
+    size.found(1, 2, 0.0005, 0.0003)
+    assert size.wanted() == 2
+    size.found(1, 2, 0.0015, 0.0003)
+    assert size.wanted() == 1
 
 
 def test_a_commit_looks_for_more_clients_now_and_then() -> None:

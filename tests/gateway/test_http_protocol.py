@@ -47,7 +47,7 @@ async def served(reply: Callable[[], Awaitable[Reply]] = _reply) -> AsyncIterato
     settings = Settings()
     direct = {"/v1/half": lambda *_: reply()}
     app = RequestMiddleware(None, direct, BearerTokens({}), Metrics(), settings.gateway)  # type: ignore[arg-type]
-    config = _config(settings.gateway, app)
+    config = _config(settings.gateway, app, settings.gateway.max_connections)
     config.load()
     state = ServerState()
     server = await asyncio.get_running_loop().create_server(

@@ -103,13 +103,16 @@ async def _serve(
     # The loop never computes for long, the journal's thread does: 5 ms (Python's default) are too long for the loop.
     sys.setswitchinterval(0.0005)
     try:
-        clients = rocketmq_server(service, metrics, settings)
+        mine = settings.gateway.rocketmq
+        ports = 1 + sum(port is not None for port in (mine.port, mine.plain_port))
+        connections = max(1, connections_within(ports * settings.gateway.max_connections) // ports)
+        clients = rocketmq_server(service, metrics, settings, connections)
     except BaseException:
         if service.journal is not None:
             service.journal.close()
         raise
     app = create_app(service, metrics, settings.gateway, None if clients is None else clients.routes)
-    server = _Server(_config(settings.gateway, app), service, clients)
+    server = _Server(_config(settings.gateway, app, connections), service, clients)
     by_signal.ends(server)
     commits = asyncio.create_task(service.run())
     commits.add_done_callback(ended)
@@ -125,8 +128,12 @@ async def _serve(
     return failure
 
 
-def rocketmq_server(service: GatewayService, metrics: Metrics, settings: Settings) -> RocketMQServer | None:
+def rocketmq_server(
+    service: GatewayService, metrics: Metrics, settings: Settings, connections: int
+) -> RocketMQServer | None:
     """The server for RocketMQ's clients; None = no port of it is set. Nothing of gRPC is imported then.
+
+    ``connections``: at most, on each port.
 
     Raises SettingsError.
     """
@@ -136,7 +143,7 @@ def rocketmq_server(service: GatewayService, metrics: Metrics, settings: Setting
         from checkback.gateway.rocketmq.server import RocketMQServer
     except ModuleNotFoundError as error:
         raise missing_module(error, "rocketmq", "gateway.rocketmq") from error
-    return RocketMQServer(service, metrics, settings)
+    return RocketMQServer(service, metrics, settings, connections)
 
 
 class _Server(uvicorn.Server):
@@ -154,8 +161,8 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def _config(gateway: Gateway, app: object) -> uvicorn.Config:
-    limits = gateway.timeout.total_seconds(), gateway.max_headers, connections_within(gateway.max_connections)
+def _config(gateway: Gateway, app: object, connections: int) -> uvicorn.Config:
+    limits = gateway.timeout.total_seconds(), gateway.max_headers, connections
     return uvicorn.Config(
         app,  # type: ignore[arg-type]  # any ASGI application
         http=limited(*limits, "gateway.max_connections"),

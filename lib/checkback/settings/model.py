@@ -40,7 +40,7 @@ from checkback.settings.values import (
     TopicName,
     refuse,
 )
-from checkback.urls import MASK, masked, masked_each
+from checkback.urls import CHECKS_OF_CLIENTS, MASK, masked, masked_each
 
 BASE_FILE = "conf/base.yml"
 #: a catalog's schema, with the catalog
@@ -270,6 +270,12 @@ class Producer(_Section):
     include_body: StrictBool = False
     checks_per_second: Annotated[float, Field(ge=0.001, le=1_000_000, allow_inf_nan=False, strict=True)] | None = None
     checks_burst: Count = 1
+
+    @model_validator(mode="after")
+    def _clients_get_the_message(self) -> Self:
+        if not self.include_body and any(url.endswith(CHECKS_OF_CLIENTS) for url in self.endpoints):
+            refuse(f"checks at {CHECKS_OF_CLIENTS} ask RocketMQ's clients, which need the message", "set include_body")
+        return self
 
 
 class Push(_Section):

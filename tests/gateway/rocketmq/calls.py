@@ -139,7 +139,7 @@ def with_clients(
     )
 
     async def run(service: GatewayService, _: object) -> None:
-        server = RocketMQServer(service, Metrics(), own)
+        server = RocketMQServer(service, Metrics(), own, own.gateway.max_connections)
         await server.start()
         try:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{server.plain_port}") as channel:

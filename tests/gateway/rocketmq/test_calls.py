@@ -36,7 +36,8 @@ def check(place: tuple[int, int], message_id: str, **fields: Any) -> bytes:
     """The POST of `reconcile`."""
     named = {"transaction_id": message_id, "producer_group": TOPIC, "real_topic": TOPIC, "check_times": 1}
     queue_id, queue_offset = place
-    return json.dumps({**named, "queue_id": queue_id, "queue_offset": queue_offset, **fields}).encode()
+    message = {"body": None, "tags": None, "keys": None, "properties": None}
+    return json.dumps({**named, "queue_id": queue_id, "queue_offset": queue_offset, **message, **fields}).encode()
 
 
 def test_messages_land_as_over_http(tmp_path: Path) -> None:
@@ -113,7 +114,11 @@ def test_says_whose_transactions_nobody_is_asked_about(tmp_path: Path, caplog: p
             await client.half(topic)
 
     here, elsewhere = "http://127.0.0.1:8900/v1/rocketmq/check", "http://127.0.0.1:1/check"
-    with_clients(tmp_path, act, {"orders": {"endpoints": [elsewhere]}, "stock": {"endpoints": [elsewhere, here]}})
+    with_clients(
+        tmp_path,
+        act,
+        {"orders": {"endpoints": [elsewhere]}, "stock": {"endpoints": [elsewhere, here], "include_body": True}},
+    )
     told = [record.getMessage() for record in caplog.records if record.name == "checkback.gateway"]
     assert told == [
         "checks of orders do not come to a gateway: name its /v1/rocketmq/check in producers.orders.endpoints"
@@ -158,6 +163,29 @@ def test_messages_of_two_clients_with_one_id_and_the_gateways_restart_between_th
         return [await sent(client_id) for client_id in ("one", "two", "one", "two")]
 
     assert asyncio.run(run()) == [0, 1, 0, 1]
+
+
+def test_check_without_the_message_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The sender would not be known, and another client might be asked in its place."""
+
+    async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
+        async with Client(channel).stream():
+            asked = {name: value for name, value in json.loads(check((0, 0), "A")).items() if name != "properties"}
+            assert (await server.bridge.reply(json.dumps(asked).encode(), {}))[0] == 422
+
+    with_clients(tmp_path, act)
+    assert "set producers.orders.include_body" in caplog.text
+
+
+def test_command_that_is_too_large_ends_its_stream(tmp_path: Path) -> None:
+    async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
+        client = Client(channel)
+        async with client.stream() as stream:
+            await stream.call.write(message("TelemetryCommand", settings=settings(*["t"] * 100_000)))
+            with pytest.raises(grpc.aio.AioRpcError, match="a command of over 262144 bytes"):
+                await stream.read()
+
+    with_clients(tmp_path, act)
 
 
 def test_call_that_is_given_up_leaves_the_same_message_to_others(

@@ -104,6 +104,16 @@ REFUSED: dict[str, tuple[Any, Code]] = {
     "129 properties": ((msg(properties={str(n): "" for n in range(129)}),), Code.MESSAGE_PROPERTIES_TOO_LARGE),
     "properties over 16 KiB": ((msg(properties={"k": "я" * 8192}),), Code.MESSAGE_PROPERTIES_TOO_LARGE),
     "keys over 16 KiB": ((msg(keys=["k" * (16 << 10), "l"]),), Code.MESSAGE_PROPERTIES_TOO_LARGE),
+    "keys of many messages": (
+        tuple(msg(keys=[""] * (8 << 10), message_id=str(number)) for number in range(3)),
+        Code.MESSAGE_PROPERTIES_TOO_LARGE,
+    ),
+    "bodies that are large together": (
+        tuple(msg(body=gzip.compress(bytes(1 << 20)), body_encoding=GZIP, message_id=str(n)) for n in range(5)),
+        Code.MESSAGE_BODY_TOO_LARGE,
+    ),
+    "gzip of nothing": ((msg(body=gzip.compress(b""), body_encoding=GZIP),), Code.MESSAGE_BODY_EMPTY),
+    "more than gzip": ((msg(body=gzip.compress(b"a") + b"junk", body_encoding=GZIP),), Code.MESSAGE_CORRUPTED),
     "tag with |": ((msg(tag="a|b"),), Code.ILLEGAL_MESSAGE_TAG),
     "blank tag": ((msg(tag=" "),), Code.ILLEGAL_MESSAGE_TAG),
     "blank key": ((msg(keys=[" "]),), Code.ILLEGAL_MESSAGE_KEY),
@@ -126,6 +136,16 @@ def test_refused_as_a_rocketmq_server_does(messages: Any, code: Code) -> None:
     with pytest.raises(RefusedError) as error:
         sent(*messages)
     assert error.value.refusal.code == code
+
+
+def test_gzip_of_several_members_is_their_content() -> None:
+    body = gzip.compress(b"first,") + gzip.compress(b"second")
+    assert sent(msg(body=body, body_encoding=GZIP))[0].body == b"first,second"
+
+
+def test_consumed_message_is_sent_on_with_its_properties() -> None:
+    """The sender is then another one."""
+    assert sent(msg(properties={CLIENT_ID: "other", "a": "b"}))[0].properties == {CLIENT_ID: "one", "a": "b"}
 
 
 def test_limits_are_inclusive() -> None:

@@ -146,7 +146,7 @@ def test_client_that_is_slow_to_read_is_connected() -> None:
         slow = Stream(Caller("a", None, "", ""), never, "", 0)
         streams.add(slow, ["orders"])
         named = {"transaction_id": ID, "producer_group": "shop", "real_topic": "orders"}
-        about = named | {"queue_id": 0, "queue_offset": 0}
+        about = named | {"queue_id": 0, "queue_offset": 0, "properties": None}
         for _ in range(2):
             status, _, _, headers = await bridge.reply(json.dumps(about).encode(), {})
             assert (status, (headers or {}).get("checkback-delivered")) == (408, None)

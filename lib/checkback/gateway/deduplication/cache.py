@@ -140,7 +140,11 @@ class DeduplicationCache:
         """Remember half messages that are in the table, in any queue; not those at a place that is known."""
         places = self._by_place
         new = [one for one in halves if places.setdefault(one.queue_id, {}).setdefault(one.queue_offset, one) is one]
-        self._by_name.update((half.name, half) for half in new)
+        for half in new:
+            if half.queue_id in self._next:
+                self._by_name[half.name] = half
+            else:  # a retry comes to the gateway that has the message
+                self._by_name.setdefault(half.name, half)
         self._append(new)
         for queue_id in {half.queue_id for half in new}:
             self._offsets[queue_id] = deque(sorted(places[queue_id]))

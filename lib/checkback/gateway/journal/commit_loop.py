@@ -28,6 +28,8 @@ _HELD_UP_S = 0.05
 _LEFT_S = 2.0
 #: so long (s) a commit in the loop waits for the requests that came together with its first one last time
 GATHERING_S = 0.002
+#: a request is worth waiting for so many times as long as a commit takes: what it costs besides is not less
+_WORTH = 3
 #: so often a commit waits although as many as last time are there
 _LOOK_EVERY = 32
 #: bytes that the loop writes itself
@@ -46,6 +48,8 @@ class InLoop:
     def __init__(self) -> None:
         self._held_up = 0.0
         self._left_until = 0.0
+        #: how long the last commit took
+        self.last_s = 0.0
 
     def fits(self, size: int, now: float) -> bool:
         """Is a commit of so many bytes made in the loop?"""
@@ -53,6 +57,7 @@ class InLoop:
 
     def took(self, seconds: float, now: float) -> None:
         """A commit in the loop took so long."""
+        self.last_s = seconds
         self._held_up = self._held_up + seconds if seconds > _SHORT_S else 0.0
         if self._held_up > _HELD_UP_S:
             self._held_up, self._left_until = 0.0, now + _LEFT_S
@@ -62,7 +67,8 @@ class CommitSize:
     """Decides how many requests a commit in the loop waits for: as many as came together last time.
 
     Clients that wait for their answers send the next request soon after them, one by one: a commit that did not wait
-    would have one request each. Whether there are more clients than it waits for, a commit in so many finds out.
+    would have one request each. Now and then a commit finds out whether there are more clients than it waits for. It
+    does not wait for one that takes longer than the commit it would save.
     """
 
     def __init__(self) -> None:
@@ -74,17 +80,18 @@ class CommitSize:
         self._commits += 1
         return COMMIT_ROWS if self._commits % _LOOK_EVERY == 0 else self._last
 
-    def found(self, requests: int) -> None:
-        """So many came while a commit waited."""
-        self._last = requests
+    def found(self, before: int, requests: int, seconds: float, commit_s: float) -> None:
+        """A commit that takes ``commit_s`` had so many ``before`` it waited; the last came after so many seconds."""
+        worth = seconds <= (requests - before) * _WORTH * commit_s
+        self._last = requests if worth else max(before, 1)
 
 
-async def gather(queues: Sequence[GroupCommit[Any]], came: asyncio.Event, size: CommitSize) -> None:
-    """Wait for the requests that belong into the next commit."""
-    wanted, found = size.wanted(), sum(queue.requests for queue in queues)
-    if found >= wanted:
+async def gather(queues: Sequence[GroupCommit[Any]], came: asyncio.Event, size: CommitSize, commit_s: float) -> None:
+    """Wait for the requests that belong into the next commit. ``commit_s``: how long one takes."""
+    wanted, before = size.wanted(), _requests(queues)
+    if before >= wanted:
         return
-    due = asyncio.Event()
+    due, began, found, last = asyncio.Event(), time.monotonic(), before, 0.0
 
     def end() -> None:
         due.set()
@@ -94,9 +101,14 @@ async def gather(queues: Sequence[GroupCommit[Any]], came: asyncio.Event, size: 
     while found < wanted and not due.is_set():
         came.clear()
         await came.wait()
-        found = sum(queue.requests for queue in queues)
+        if (now := _requests(queues)) > found:
+            found, last = now, time.monotonic() - began
     timer.cancel()
-    size.found(found)
+    size.found(before, found, last, commit_s)
+
+
+def _requests(queues: Sequence[GroupCommit[Any]]) -> int:
+    return sum(queue.requests for queue in queues)
 
 
 async def drive(
@@ -122,8 +134,8 @@ async def drive(
                 continue
             for queue in queues:
                 await queue.linger(linger_s)
-            if in_loop is not None:
-                await gather(queues, came, size)
+            if in_loop is not None and in_loop.fits(0, time.monotonic()):
+                await gather(queues, came, size, in_loop.last_s)
             begun = [(queue, commit) for queue in queues if (commit := queue.begin()) is not None]
             if not begun:
                 continue

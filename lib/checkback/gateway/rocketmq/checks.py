@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from checkback.gateway.rocketmq.transaction_ids import TransactionIds
     from checkback.settings import Producer
 
-PATH = "/v1/rocketmq/check"
 #: Shares of check.timeout: when `reconcile` gets its answer, in any case; and when a second client is asked.
 _WHOLE, _FIRST = 0.8, 0.4
 _log = logging.getLogger("checkback.gateway")
@@ -45,12 +44,17 @@ class Check(msgspec.Struct):
     body: bytes | None = None
     tags: str | None = None
     keys: str | None = None
-    properties: dict[str, str] | None = None
+    properties: dict[str, str] | msgspec.UnsetType | None = msgspec.UNSET
 
     @property
     def half(self) -> Half:
         """The half message that it is about."""
         return Half(self.queue_id, self.queue_offset, self.producer_group, self.transaction_id)
+
+    @property
+    def stated(self) -> Mapping[str, str]:
+        """The message's properties."""
+        return self.properties if isinstance(self.properties, dict) else {}
 
 
 class CheckBridge:
@@ -83,6 +87,9 @@ class CheckBridge:
         except msgspec.MsgspecError:
             return reply_of(Problem("malformed", "not a check (docs/checks.md)"))
         refused = self._refused(check.producer_group, body, headers)
+        if refused is None and check.properties is msgspec.UNSET:
+            refused = Problem("unfit", f"the check has no message: set producers.{check.producer_group}.include_body")
+            _log.warning("a check was refused: %s", refused.detail)
         answer = refused or await self._ask(check)
         status, content, kind, more = reply_of(answer)
         if isinstance(answer, Problem) and answer.code == "not_connected":
@@ -126,7 +133,7 @@ class CheckBridge:
         """The state that a client answers. Two clients are asked at most: a dead one's stream may look alive."""
         sent, clock = False, asyncio.get_running_loop().time
         end = clock() + self._timeout_s * _WHOLE
-        streams = self._streams.to_ask(check.producer_group, check.real_topic, (check.properties or {}).get(CLIENT_ID))
+        streams = self._streams.to_ask(check.producer_group, check.real_topic, check.stated.get(CLIENT_ID))
         command = message(
             "TelemetryCommand", recover_orphaned_transaction_command=command_of(check, self._ids) if streams else None
         )
@@ -162,7 +169,7 @@ class CheckBridge:
 
 def command_of(check: Check, ids: TransactionIds) -> Any:
     """RecoverOrphanedTransactionCommand of a check, with what a RocketMQ server states in it."""
-    properties = dict(check.properties or {})
+    properties = dict(check.stated)
     group = properties.pop(SHARDING_KEY, "")
     properties.pop(CLIENT_ID, None)
     properties["__transactionId__"] = sent_as(check.transaction_id)

@@ -33,7 +33,8 @@ REPLY_TO_CLIENT TTL ARRIVE_TIME PUSH_REPLY_TIME CLUSTER MSG_TYPE INNER_MULTI_QUE
 TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_OUT_MS TIMER_DEL_UNIQKEY TIMER_DELAY_LEVEL __BORNHOST BORN_TIMESTAMP
 """
 #: MessageConst.STRING_HASH_SET, and what Checkback itself goes by
-_RESERVED = {*_SYSTEM_NAMES.split(), *CONSUMED, SHARDING_KEY}
+#: without the sender's id: who sends on what he has consumed has the other's
+_RESERVED = {*_SYSTEM_NAMES.split(), *CONSUMED, SHARDING_KEY} - {CLIENT_ID}
 _TYPES = frozenset(MessageType)
 
 
@@ -60,7 +61,14 @@ def halves_of(messages: Sequence[Any], client_id: str, group_of: Callable[[str],
     refuse_topic(topic)
     if any(message.topic.name != topic for message in messages):
         raise RefusedError(Code.MESSAGE_CORRUPTED, "topic in message is not same")
-    halves = [_half(message, group_of(topic), now) for message in messages]
+    if sum(len(message.system_properties.keys) for message in messages) > PROPERTIES_SIZE_MAX:
+        raise RefusedError(Code.MESSAGE_PROPERTIES_TOO_LARGE, f"over {PROPERTIES_SIZE_MAX} keys in one request")
+    halves, size = [], 0
+    for message in messages:
+        halves.append(_half(message, group_of(topic), now))
+        size += len(halves[-1].body)
+        if size > BODY_MAX:  # compressed, they are more than the request
+            raise RefusedError(Code.MESSAGE_BODY_TOO_LARGE, f"the bodies of a request cannot exceed the max {BODY_MAX}")
     contexts = [{TRACEPARENT: message.system_properties.trace_context} for message in messages]
     return [
         half._replace(properties={**traced(half.properties, trace_of(context)), CLIENT_ID: client_id})
@@ -140,13 +148,18 @@ def _body(message: Any) -> bytes:
 
 def _decompressed(body: bytes) -> bytes:
     """At most a byte over the largest body: consumers read tables, in which bodies are as they are."""
-    stream = zlib.decompressobj(wbits=47)  # gzip or zlib: clients of either call it GZIP
-    try:
-        content = stream.decompress(body, BODY_MAX + 1)
-    except zlib.error:
-        raise RefusedError(Code.MESSAGE_CORRUPTED, "the body is not gzip") from None
-    if not stream.eof and len(content) <= BODY_MAX:
-        raise RefusedError(Code.MESSAGE_CORRUPTED, "the body is not gzip")
+    content = b""
+    while body and len(content) <= BODY_MAX:  # a file of gzip may have several members
+        stream = zlib.decompressobj(wbits=47)  # gzip or zlib: clients of either call it GZIP
+        try:
+            content += stream.decompress(body, BODY_MAX + 1 - len(content))
+        except zlib.error:
+            raise RefusedError(Code.MESSAGE_CORRUPTED, "the body is not gzip") from None
+        if not stream.eof and len(content) <= BODY_MAX:
+            raise RefusedError(Code.MESSAGE_CORRUPTED, "the body is not gzip")
+        body = stream.unused_data
+    if not content:
+        raise RefusedError(Code.MESSAGE_BODY_EMPTY, "message body cannot be empty")
     return content
 
 

@@ -11,13 +11,13 @@ from checkback.errors import SettingsError
 from checkback.gateway.http.api import MoreRoutes
 from checkback.gateway.rocketmq.authentication import Credentials
 from checkback.gateway.rocketmq.certificate import certificate_of
-from checkback.gateway.rocketmq.checks import PATH, CheckBridge
+from checkback.gateway.rocketmq.checks import CheckBridge
 from checkback.gateway.rocketmq.messages import topic_groups
 from checkback.gateway.rocketmq.servicer import MessagingService
 from checkback.gateway.rocketmq.streams import CLIENTS, Streams
 from checkback.gateway.rocketmq.transaction_ids import TransactionIds
 from checkback.messages.limits import BODY_MAX
-from checkback.urls import in_url
+from checkback.urls import CHECKS_OF_CLIENTS, in_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +37,8 @@ _OPTIONS = [
     ("grpc.server_handshake_timeout_ms", 5_000),
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.max_connection_idle_ms", 60_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),
+    ("grpc.max_connection_idle_ms", 10_000),
     ("grpc.max_concurrent_streams", 1000),
     ("grpc.so_reuseport", 0),
 ]
@@ -45,20 +46,23 @@ _OPTIONS = [
 
 def _leads_here(endpoint: str) -> bool:
     """Is the endpoint a gateway's?"""
-    return urlsplit(endpoint).path == PATH
+    return urlsplit(endpoint).path == CHECKS_OF_CLIENTS
 
 
 class RocketMQServer:
     """Serves RocketMQ 5 producers. ``bridge``: answers the checks that `reconcile` posts."""
 
-    def __init__(self, service: GatewayService, metrics: Metrics, settings: Settings) -> None:
-        """In the event loop that serves. Raises SettingsError if a port or a certificate cannot be used."""
+    def __init__(self, service: GatewayService, metrics: Metrics, settings: Settings, connections: int) -> None:
+        """In the event loop that serves. ``connections``: of each port, at most.
+
+        Raises SettingsError if a port or a certificate cannot be used.
+        """
         mine, host = settings.gateway.rocketmq, settings.gateway.host
         producers = settings.producers
         group_of = topic_groups(mine.groups)
         ids, self.streams = TransactionIds(producers), Streams(group_of)
         #: clients' streams; as many other calls may be in flight
-        most = settings.gateway.max_connections
+        most = connections
         metrics.watch_clients(lambda: len(self.streams))
         timeout_s = settings.check.timeout.total_seconds()
         self.bridge = CheckBridge(self.streams, ids, producers, timeout_s)
@@ -100,7 +104,7 @@ class RocketMQServer:
     @property
     def routes(self) -> MoreRoutes:
         """The routes for HTTP: checks, which `reconcile` signs, and who is connected."""
-        return MoreRoutes({PATH: self.bridge.reply}, {CLIENTS: self.streams.connected})
+        return MoreRoutes({CHECKS_OF_CLIENTS: self.bridge.reply}, {CLIENTS: self.streams.connected})
 
     @property
     def ports(self) -> dict[str, int]:

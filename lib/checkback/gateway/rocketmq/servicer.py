@@ -15,7 +15,6 @@ from google.protobuf.message import DecodeError
 from checkback.gateway.half_messages import is_other_content
 from checkback.gateway.health import now_ms
 from checkback.gateway.problems import Problem
-from checkback.gateway.rocketmq.checks import PATH
 from checkback.gateway.rocketmq.codes import STATE_OF, Code, Refusal, refusal_of
 from checkback.gateway.rocketmq.interface import SERVICE, message, parser, serialized
 from checkback.gateway.rocketmq.messages import RefusedError, halves_of, refuse_topic
@@ -26,6 +25,7 @@ from checkback.gateway.rocketmq.transaction_ids import Half, apart, sent_as
 from checkback.messages.fields import MessageRejectedError, message_of
 from checkback.messages.names import is_group
 from checkback.messages.op import Op, OpMessage, op_of
+from checkback.urls import CHECKS_OF_CLIENTS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection
@@ -237,7 +237,8 @@ class MessagingService:
         if group in self._asked_here or group in self._warned or len(self._warned) >= _WARNED_MAX:
             return
         self._warned.add(group)
-        _log.warning("checks of %s do not come to a gateway: name its %s in producers.%s.endpoints", group, PATH, group)
+        where = CHECKS_OF_CLIENTS, group
+        _log.warning("checks of %s do not come to a gateway: name its %s in producers.%s.endpoints", group, *where)
 
     async def _end(self, request: Any, caller: Caller) -> Any:
         topic = request.topic.name

@@ -14,7 +14,7 @@ from checkback.gateway.rocketmq.interface import message, parser
 from checkback.gateway.rocketmq.messages import RefusedError
 from checkback.gateway.rocketmq.replies import answered, server_settings, status_of
 from checkback.gateway.rocketmq.shares import Shares
-from checkback.gateway.rocketmq.streams import Stream
+from checkback.gateway.rocketmq.streams import TOPICS_MAX, Stream
 from checkback.messages.limits import TOPIC_MAX
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from checkback.gateway.rocketmq.authentication import Caller
     from checkback.gateway.rocketmq.streams import Streams
 
+_COMMAND_MAX = 256 << 10
 #: Not by gRPC, which logs what cannot be parsed.
 _command = parser("TelemetryCommand")
 
@@ -83,6 +84,8 @@ class Telemetry:
                 await asyncio.wait({reading, closed}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
                 if not reading.done() or (content := reading.result()) is grpc.aio.EOF:
                     return
+                if len(content) > _COMMAND_MAX:
+                    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"a command of over {_COMMAND_MAX} bytes")
                 try:
                     command = _command(content)
                 except DecodeError:
@@ -98,7 +101,7 @@ class Telemetry:
     async def _settings(self, settings: Any, stream: Stream, context: Any) -> None:
         if settings.client_type != PRODUCER or not settings.HasField("publishing"):
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, "only producers are served: read the topic's table")
-        topics = [topic.name for topic in settings.publishing.topics if len(topic.name) <= TOPIC_MAX]
+        topics = [topic.name for topic in settings.publishing.topics[:TOPICS_MAX] if len(topic.name) <= TOPIC_MAX]
         mine = [topic for topic in topics if stream.may_answer(self._group_of(topic))]
         if not self._streams.add(stream, mine):
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the client has too many streams")
