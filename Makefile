@@ -38,6 +38,9 @@ $(STAMP): constraints.txt pyproject.toml | check
 run: install ## demo: two services and their databases, killed repeatedly; the accounts must balance; STORE=s3, ACCOUNTS=java
 	@$(PY) -m examples.bank --store $(STORE) --accounts $(ACCOUNTS)
 
+run-outbox: install ## demo of `land --table`: PostgreSQL (apt-get install postgresql), an outbox, a copy in Delta
+	@$(PY) -m examples.outbox
+
 run-trace: install ## demo on the trace of a real broker: checks, decisions, tables
 	@$(PY) -m examples.trace
 

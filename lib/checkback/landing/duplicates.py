@@ -127,8 +127,10 @@ def find_repeated_ids(parsed: DataFrame, summary: IdSummary, half: DataFrame) ->
 def numbered(good: DataFrame, first: int, number: int) -> DataFrame:
     """The rows with ascending queue_offsets from ``first`` on, in the order of PLACED. ``number``: of the rows."""
     # One task sorts narrow rows; the bodies stay where they are.
-    turn = F.row_number().over(Window.orderBy(*PLACED))
-    places = good.select(*PLACED).select("row", (turn + F.lit(first - 1)).cast("bigint").alias("queue_offset"))
+    turn = F.row_number().over(Window.partitionBy("queue_id").orderBy(*PLACED))  # it has one; without, Spark warns
+    places = good.select("queue_id", *PLACED).select(
+        "row", (turn + F.lit(first - 1)).cast("bigint").alias("queue_offset")
+    )
     places = F.broadcast(places) if number <= _BROADCAST_MAX else places
     return good.drop("queue_offset").join(places, on="row", how="inner")
 

@@ -113,15 +113,14 @@ class Fields:
         headers = F.lit(None).cast("string")
         if isinstance(typed.get("properties", (None, None))[1], T.StringType):
             headers = typed.pop("properties")[0]
-        order, kind = typed.pop(ORDER, (None, T.LongType()))
+        order = self._order(*typed.pop(ORDER, (F.lit(None), T.NullType())))
         fields = {name: self._field(name, *found) for name, found in typed.items()}
         born = fields.get("born_timestamp", F.lit(None)).cast("bigint")
         fields["born_timestamp"] = F.coalesce(born, F.unix_millis(F.coalesce("_commit_time", F.current_timestamp())))
         line = F.to_json(F.struct(*(column.alias(name) for name, column in fields.items()))).cast("binary")
         # Oversized lines are truncated here; they will be rejected.
         line = F.when(F.octet_length(line) > LINE_MAX, F.substring(line, 1, LINE_MAX + 1)).otherwise(line)
-        place = F.lit(0).cast("bigint") if order is None else self._order(order, kind)
-        return [line.alias("line"), headers.alias("headers"), place.alias("order")]
+        return [line.alias("line"), headers.alias("headers"), order.alias("order")]
 
     def _typed(self, rows: DataFrame, name: str) -> tuple[Column, T.DataType]:
         where = f"--map {name}" if name in self.given else name
@@ -141,6 +140,8 @@ class Fields:
         return made
 
     def _order(self, column: Column, kind: T.DataType) -> Column:
+        if isinstance(kind, T.NullType):
+            return F.lit(0).cast("bigint")
         if isinstance(kind, _INSTANTS):
             return F.unix_micros(column.cast("timestamp"))
         if isinstance(kind, (*_WHOLE, T.DecimalType)):

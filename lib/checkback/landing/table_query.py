@@ -6,7 +6,7 @@ which a row gets the next offset once its transaction id is known to be new (`ba
 
 from __future__ import annotations
 
-import json
+import hashlib
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 _NO_ERROR = {"spark.sql.ansi.enabled": "false"}
 #: Columns are read by what they are called now. The stream's own check is for those who compute with them.
 _BY_NAME = {"spark.databricks.delta.streaming.unsafeReadOnIncompatibleColumnMappingSchemaChanges.enabled": "true"}
-#: in the folder of checkpoints: the id of the table that has landed under each name
-_KNOWN = "land-tables.json"
+#: folder beside the checkpoints: by the hash of a table's name, the id of the table that has landed under it
+_KNOWN = "land-tables"
 
 
 @dataclass(frozen=True)
@@ -172,15 +172,14 @@ def _reads_feed(spark: SparkSession, checkpoint: str, source: TableSource, wante
 
 def _refuse_anew(spark: SparkSession, tables: Tables, source: TableSource) -> None:
     """Raise CheckbackError if a table with another id has landed under the name; else record this one."""
-    file = tables.checkpoint(_KNOWN)
-    known = json.loads(filesystem.text(spark, file)) if filesystem.exists(spark, file) else {}
-    before = known.get(source.place)
+    file = tables.checkpoint(f"{_KNOWN}/{hashlib.sha256(source.place.encode()).hexdigest()}")
+    before = filesystem.text(spark, file) if filesystem.exists(spark, file) else None
     if before not in (None, source.id) and filesystem.exists(spark, tables.checkpoint(f"land-table-{before}")):
         what = "the table was made anew: its rows would land as those of another table, whatever has landed before"
         place = tables.checkpoint(f"land-table-{before}")
         raise CheckbackError(what, source.name, f"to land them, move {place} away; it has the old table's position")
     if before != source.id:
-        filesystem.write(spark, file, json.dumps(known | {source.place: source.id}))
+        filesystem.write(spark, file, source.id)
 
 
 def _check_queue(settings: Settings, tables: Tables, source: TableSource) -> None:

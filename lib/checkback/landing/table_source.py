@@ -133,7 +133,8 @@ _MEANINGS = (
         "ALTER TABLE ... SET TBLPROPERTIES (delta.enableChangeDataFeed = true), then " + _AWAY,
     ),
     (
-        r"DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE|DELTA_STREAMING_(?:CANNOT_CONTINUE|SCHEMA)|DELTA_SCHEMA_CHANGED",
+        # That of a running query, DELTA_SCHEMA_CHANGED, is gone when it is started again.
+        r"DELTA_STREAMING_(?:INCOMPATIBLE_SCHEMA_CHANGE|CANNOT_CONTINUE)",
         "a column was renamed or dropped, or its type has changed, which no stream passes",
         _AWAY,
     ),
