@@ -98,6 +98,7 @@ def test_make_lists_its_targets() -> None:
         "help",
         "install",
         "run",
+        "run-outbox",
         "run-trace",
         "notebook",
         "docs",
