@@ -21,6 +21,11 @@ from checkback.check.wire import CheckRequest
 from checkback.check.wire import Message as HalfMessage
 from checkback.consumer.message import ConsumeResult, MessageExt
 from checkback.producer import LocalTransactionState, Message, TransactionListener, TransactionProducer
+from checkback.push.pushed_group import PushedGroup
+from checkback.settings import Settings, Storage
+from checkback.storage.tables import Tables
+from consumer.heard import until
+from consumer.published import Published
 from gateway.process import Gateway, rows
 
 if TYPE_CHECKING:
@@ -139,6 +144,23 @@ def test_what_a_listener_raises_is_the_calls(spans: InMemorySpanExporter) -> Non
         tracing.processed(listener, "billing")(consumed(1))
     (span,) = of_name(spans, "process payments")
     assert span.status.status_code is trace.StatusCode.ERROR
+
+
+def test_a_posted_message_is_a_span_that_the_receiver_is_told(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+    """One for each try, side by side; the message's own context stays in its extension."""
+    lake = Published(Tables.of(Storage(root=str(tmp_path), sync=False)))
+    lake.publish({"payments": [lake.messages(3, properties=[("traceparent", f"{PARENT}-01")])]})
+    with Server(always(reply(b"", "204 No Content"))) as server:
+        about = {"storage": {"root": str(tmp_path)}, "push": {"mail": {"topic": "payments", "url": server.url}}}
+        group = PushedGroup("mail", Settings.model_validate(about))
+        group.start()
+        until(lambda: group.consumer.consumed == 3)
+        group.close()
+    posted = of_name(spans, "process payments")
+    assert {each.headers["traceparent"][:-3] for each in server.received} == set(map(context_in, posted))
+    assert {each.headers["ce-traceparent"] for each in server.received} == {f"{PARENT}-01"}
+    assert [parent_of(each) for each in posted] == [PARENT] * 3
+    assert {(each.attributes or {})["checkback.outcome"] for each in posted} == {"SUCCESS"}
 
 
 @pytest.mark.processes

@@ -66,6 +66,14 @@ def processed(listener: Callable[..., Any], group: str) -> Callable[..., Any]:
 
 
 @contextmanager
+def posting(message: Traced, group: str) -> Iterator[tuple[Any, Any]]:
+    """The span of a message that is posted, and its context, for headers. It is not the current one: many overlap."""
+    about = _about("process", "process", [message]) | {"messaging.consumer.group.name": group}
+    with _span(f"process {message.topic}", "CONSUMER", about, trace_of(message.properties), current=False) as span:
+        yield span, _context_of(span)
+
+
+@contextmanager
 def asking(group: str, topic: str, transaction_id: str, context: Mapping[str, str]) -> Iterator[tuple[Any, Any]]:
     """The span of a check that is sent, and its context, for headers. It is not the current one: many overlap."""
     about = {"messaging.operation.name": "check", "messaging.destination.name": topic} | _id_of(transaction_id)

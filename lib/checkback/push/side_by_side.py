@@ -5,17 +5,20 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
 
+from checkback import tracing
 from checkback.consumer.listener_calls import NotConsumedError, NotNowError
 from checkback.consumer.process_queues import warn
 from checkback.errors import error_summary
+from checkback.messages.trace_context import PROPERTIES
 from checkback.push.webhook import WaitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from checkback.check.connections import Connections
+    from checkback.check.connections import Connections, Post
     from checkback.consumer.listener_calls import Consuming
     from checkback.consumer.message import MessageExt
     from checkback.consumer.process_queue import Slice
@@ -92,6 +95,8 @@ class _Posting:
         self._todo = deque(range(taken.done, len(taken)))
         self._outcomes: dict[int, str | None] = {}
         self._in_flight = 0
+        #: of requests in flight, by place; empty unless the process makes spans
+        self._spans: dict[int, tuple[ExitStack, Any]] = {}
 
     def run(self, consuming: Consuming) -> None:
         while self._todo or self._in_flight:
@@ -104,6 +109,7 @@ class _Posting:
                 continue
             for (place, turn), response in self._connections.responses(_LOOK_S if wait_s is None else wait_s):
                 self._in_flight -= 1
+                span = self._spans.pop(place, None)
                 try:
                     self._webhook.heard(response, turn)
                 except WaitError:
@@ -113,6 +119,8 @@ class _Posting:
                     self._failed(place, str(error))
                 else:
                     self._outcomes[place] = None
+                if span is not None:
+                    _end(*span, self._outcomes.get(place, "to be sent again") or "SUCCESS")
             self._report(consuming)
         self._report(consuming)
 
@@ -121,8 +129,9 @@ class _Posting:
         taken = self._taken
         while self._todo and self._in_flight < self._most and consuming.goes_on(taken, waits=not self._in_flight):
             place = self._todo[0]
+            message = self._messages[place - self._first]
             try:
-                request = self._request(self._messages[place - self._first])
+                request = self._request(message)
             except Exception as error:  # noqa: BLE001 - it fails this message only
                 self._todo.popleft()
                 self._failed(place, error_summary(error))
@@ -136,9 +145,19 @@ class _Posting:
                 self._pause()
                 return 0.0
             self._todo.popleft()
+            if tracing.loaded():
+                post = self._traced(post, place, message)
             self._connections.post(post, (place, turn))
             self._in_flight += 1
         return None if self._todo or self._in_flight else 0.0
+
+    def _traced(self, post: Post, place: int, message: MessageExt) -> Post:
+        """The POST in a span of its own, below the message's, and with its context for a header."""
+        spans = ExitStack()
+        span, context = spans.enter_context(tracing.posting(message, self._webhook.group))
+        self._spans[place] = spans, span
+        others = [line for line in post.headers if line.partition(":")[0] not in PROPERTIES]
+        return post._replace(headers=[*others, *(f"{name}: {value}" for name, value in context.items())])
 
     def _failed(self, place: int, reason: str) -> None:
         warn("the request of %r failed: %s", self._messages[place - self._first], reason)
@@ -152,3 +171,8 @@ class _Posting:
                 consuming.succeeded(taken, 1)
             else:
                 consuming.failed_with(taken, 1, reason)
+
+
+def _end(spans: ExitStack, span: Any, outcome: str) -> None:
+    span.set_attribute("checkback.outcome", outcome)
+    spans.close()
