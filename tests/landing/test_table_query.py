@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,11 +17,14 @@ from checkback.landing.batch import Landing
 from checkback.landing.landing_queries import Landed
 from checkback.landing.table_query import TableOptions, land
 from checkback.landing.table_source import TableSource
+from checkback.settings import Settings
 from landing.fixtures import Lakehouse, killed_before
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from pyspark.sql import DataFrame
 
 OUTBOX = "id STRING, aggregatetype STRING, aggregateid STRING, type STRING, payload STRING"
 
@@ -445,3 +451,68 @@ def test_envelopes_of_debezium(lake: Lakehouse, place: Path) -> None:
     text = Outbox(lake, place.with_name("text"), "op STRING, after STRING")
     with pytest.raises(SettingsError, match="is Debezium's envelope, and its column after is string, not a struct"):
         text.land()
+
+
+def test_tables_of_a_catalog(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Only Spark writes them; the outbox has a name there, too. Killed before it commits, and after."""
+    schema = "land_table_test"
+    lake.spark.sql(f"CREATE SCHEMA spark_catalog.{schema}")
+    storage = {"catalog": "spark_catalog", "schema": schema, "checkpoints": str(tmp_path / "checkpoints")}
+    settings = Settings.model_validate({"storage": storage})
+    name = f"spark_catalog.{schema}.outbox"
+
+    def land_it() -> Landed:
+        return land(lake.spark, settings, TableOptions(outbox=name), available_now=True)
+
+    try:
+        lake.spark.sql(f"CREATE TABLE {name} ({OUTBOX}) USING delta")
+        insert = f"INSERT INTO {name} VALUES ('{{}}', 'orders', 'a', 'b', 'x')".format  # noqa: S608 - of this file
+        for number in (1, 2):
+            lake.spark.sql(insert(number))
+        assert land_it() == Landed(half=2)
+        for number in (3, 2, 4):
+            lake.spark.sql(insert(number))
+        with monkeypatch.context() as patch:
+            killed_before(patch, "half")
+            with pytest.raises(CheckbackError):
+                land_it()
+        assert land_it() == Landed(half=2, rejected=1)
+        source = TableSource.find(lake.spark, name, "--outbox")
+        last = max((tmp_path / "checkpoints" / source.query / "commits").glob("[0-9]*"))
+        last.unlink()
+        last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
+        land_it()
+        half = lake.spark.table(f"spark_catalog.{schema}.half").select("queue_offset", "transaction_id", "queue_id")
+        found = sorted(tuple(row) for row in half.collect())
+        assert [row[0] for row in found] == [0, 1, 2, 3]
+        assert sorted(row[1] for row in found) == ["1", "2", "3", "4"]
+        assert {row[2] for row in found} == {source.queue}
+        assert lake.spark.table(f"spark_catalog.{schema}.rejected").count() == 1
+    finally:
+        lake.spark.sql(f"DROP SCHEMA spark_catalog.{schema} CASCADE")
+
+
+def test_table_is_followed_until_a_signal(lake: Lakehouse, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A column that is added meanwhile ends the query, and the next start goes on."""
+    outbox = Outbox(lake, place)
+    outbox.orders(1)
+    take, batches = Landing.__call__, []
+
+    def take_and_add(landing: Landing, batch: DataFrame, batch_id: int) -> None:
+        take(landing, batch, batch_id)
+        batches.append(batch_id)
+        if batch_id == 0:
+            outbox.orders(2)
+        elif batch_id == 1:
+            outbox.sql("ALTER TABLE {} ADD COLUMN more INT")
+            outbox.add("'3', 'orders', 'a', 'b', 'x', 1")
+        else:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Landing, "__call__", take_and_add)
+    follow = partial(land, lake.spark, lake.settings, TableOptions(outbox=str(place)), available_now=False)
+    with pytest.raises(CheckbackError, match="run again, and it goes on"):
+        follow()
+    assert follow() == Landed(half=1)
+    assert (batches, [row[1] for row in bodies(lake)]) == ([0, 1, 2], ["1", "2", "3"])
+    assert not lake.spark.streams.active
