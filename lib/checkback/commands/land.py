@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,9 @@ from checkback.errors import SettingsError
 from checkback.spark.session import running_session
 from checkback.storage.files.paths import local_path, storage_check
 from checkback.storage.tables import Tables
+
+if TYPE_CHECKING:
+    from checkback.settings import Settings
 
 # Globs are allowed, too, and not checked here.
 _GLOB = re.compile(r"[*?\[{]")
@@ -80,6 +83,9 @@ def land(
         from checkback.landing.table_columns import mapping_of
 
         fields = mapping_of(mapping or ())
+        if available_now and _nothing_new(loaded.settings, [name for name in (outbox, half, op) if name]):
+            print("half 0, op 0, rejected 0, ignored 0")
+            return
     with running_session(loaded.settings, "checkback-land", kafka=kafka is not None) as spark:
         if table:
             from checkback.landing import table_query
@@ -96,6 +102,12 @@ def land(
             landed = topics.land(spark, loaded.settings, kafka, half_topic, op_topic, available_now)
     ignored = f", ignored {landed.ignored}" if table else ""
     print(f"half {landed.half}, op {landed.op}, rejected {landed.rejected}{ignored}")
+
+
+def _nothing_new(settings: Settings, sources: list[str]) -> bool:
+    from checkback.landing.drained_tables import all_landed
+
+    return all_landed(Tables.of(settings.storage), sources)
 
 
 def _check_tables(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from checkback.errors import CheckbackError, SettingsError
+from checkback.landing.drained_tables import QUERY
 from checkback.landing.landing_queries import Landed, LandingStream, has_begun, run
 from checkback.landing.table_columns import Fields
 from checkback.landing.table_rows import ROWS, outbox_reader
@@ -174,9 +175,9 @@ def _refuse_anew(spark: SparkSession, tables: Tables, source: TableSource) -> No
     """Raise CheckbackError if a table with another id has landed under the name; else record this one."""
     file = tables.checkpoint(f"{_KNOWN}/{hashlib.sha256(source.place.encode()).hexdigest()}")
     before = filesystem.text(spark, file) if filesystem.exists(spark, file) else None
-    if before not in (None, source.id) and filesystem.exists(spark, tables.checkpoint(f"land-table-{before}")):
+    if before not in (None, source.id) and filesystem.exists(spark, tables.checkpoint(QUERY + before)):
         what = "the table was made anew: its rows would land as those of another table, whatever has landed before"
-        place = tables.checkpoint(f"land-table-{before}")
+        place = tables.checkpoint(QUERY + before)
         raise CheckbackError(what, source.name, f"to land them, move {place} away; it has the old table's position")
     if before != source.id:
         filesystem.write(spark, file, source.id)

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from checkback.errors import CheckbackError, SettingsError, one_line
+from checkback.landing.drained_tables import QUERY
 from checkback.storage.files.paths import for_spark
 from checkback.storage.log.spark_log import quoted
 from checkback.storage.queue_owners import mark_of
@@ -67,7 +68,7 @@ class TableSource:
     @property
     def query(self) -> str:
         """The name of its query and checkpoint."""
-        return f"land-table-{self.id}"
+        return QUERY + self.id
 
     @property
     def queue(self) -> int:

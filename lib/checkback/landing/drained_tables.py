@@ -1,0 +1,49 @@
+"""Whether a scheduled run of `land --table` has anything to do, determined from files: if not, Spark is not started."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from deltalake.exceptions import DeltaError
+
+from checkback.errors import StorageError
+from checkback.storage.checkpoints.checkpoint import last_done, read_checkpoint
+from checkback.storage.checkpoints.seen_commits import replaced
+from checkback.storage.files.paths import local_path
+from checkback.storage.log.snapshot_files import open_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from checkback.storage.tables import Tables
+
+#: of a source table's query and checkpoint; Delta's id of the table follows
+QUERY = "land-table-"
+
+
+def all_landed(tables: Tables, sources: Iterable[str]) -> bool:
+    """True if each source is a Delta table in a local folder, with no version after the last that has landed.
+
+    False if that cannot be read without Spark.
+    """
+    try:
+        return tables.readable and all(_has_landed(tables, source) for source in sources)
+    except (StorageError, DeltaError, OSError):
+        return False
+
+
+def _has_landed(tables: Tables, source: str) -> bool:
+    folder = local_path(source)
+    if folder is None or not os.path.isdir(f"{folder}/_delta_log"):
+        return False
+    table = open_table(folder)
+    query = QUERY + str(table.metadata().id)
+    place = tables.checkpoint(query)
+    found = None if local_path(place) is None else read_checkpoint(None, place)
+    if found is None or found.newest is None or last_done(None, place) != found.newest.batch_id:
+        return False
+    position = found.newest.position(0)
+    if position is None or position.starting or position.index >= 0:
+        return False
+    return table.version() < position.version and replaced(None, tables, query) is None
