@@ -19,7 +19,10 @@ from checkback.landing.landing_queries import Landed
 from checkback.landing.table_query import TableOptions, land
 from checkback.landing.table_source import TableSource
 from checkback.settings import Settings
-from landing.fixtures import Lakehouse, killed_before
+from checkback.storage.horizon import versions_of
+from checkback.storage.queue_owners import QueueOwner, log_of_half, refuse_foreign
+from checkback.storage.spark_schemas import schema_of
+from landing.fixtures import Lakehouse, half, killed_before
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -522,3 +525,51 @@ def test_table_is_followed_until_a_signal(lake: Lakehouse, place: Path, monkeypa
     assert follow() == Landed(half=1)
     assert (batches, [row[1] for row in bodies(lake)]) == ([0, 1, 2], ["1", "2", "3"])
     assert not lake.spark.streams.active
+
+
+def test_offsets_begin_after_what_was_decided_or_removed(
+    lake: Lakehouse, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`half` may have lost rows to a backup or to retention, even while a batch is written: their places are taken."""
+    outbox = Outbox(lake, place)
+    outbox.orders(1)
+    assert outbox.land() == Landed(half=1)
+    queue = TableSource.find(lake.spark, str(place), "--outbox").queue
+    lake.tables.create(lake.spark, "decisions")
+    decided = {"queue_id": queue, "queue_offset": 9}
+    lake.tables.append(lake.spark.createDataFrame([decided], schema_of("decisions")), "decisions")
+    outbox.orders(2)
+    assert outbox.land() == Landed(half=1)
+    assert [row[:2] for row in bodies(lake)] == [(0, "1"), (10, "2")]
+    write = Landing._write
+
+    def come_late(landing: Landing, *given: Any) -> None:
+        monkeypatch.undo()
+        lake.tables.open_log("half").commit_after([], {}, versions_of(1, {queue: 20}))
+        write(landing, *given)
+
+    monkeypatch.setattr(Landing, "_write", come_late)
+    outbox.orders(3)
+    assert outbox.land() == Landed(half=1)
+    assert bodies(lake)[-1][:2] == (20, "3")
+
+
+def test_queue_of_another_is_refused(lake: Lakehouse, place: Path, inbox: Path) -> None:
+    outbox = Outbox(lake, place)
+    queue = TableSource.find(lake.spark, str(place), "--outbox").queue
+    gateway = lake.settings.gateway.model_copy(update={"queues": [queue]})
+    with pytest.raises(
+        SettingsError, match=f"gateway.queues: the half queue of .* is {queue}, and it is in gateway.queues"
+    ):
+        outbox.land(lake=replace(lake, settings=lake.settings.model_copy(update={"gateway": gateway})))
+    outbox.orders(1)
+    assert outbox.land() == Landed(half=1)
+    (inbox / "a.jsonl").write_text(half(1, queue_id=queue))
+    assert lake.land(half=inbox) == Landed(rejected=1)
+    told = f"queue_id: {queue} is of an outbox table, whose messages come by no other door"
+    assert lake.rows("rejected", "reason") == [(told,)]
+    lake.gateway(queue + 1)
+    with pytest.raises(SettingsError, match="is the gateway's already"):
+        refuse_foreign(log_of_half(lake.tables), [queue + 1], QueueOwner.TABLE, "--outbox", 7)
+    with pytest.raises(SettingsError, match="holds messages of another outbox table"):
+        refuse_foreign(log_of_half(lake.tables), [queue], QueueOwner.TABLE, "--outbox", 7)

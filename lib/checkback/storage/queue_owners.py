@@ -158,16 +158,17 @@ def refuse_foreign(
 ) -> None:
     """Raise SettingsError if a queue that the setting ``key`` assigns to ``mine`` is owned by another one.
 
-    Also if it is owned by a Kafka topic with a different ``mark``. Raises StorageError.
+    Also if it is owned by a Kafka topic, or an outbox table, with a different ``mark``. Raises StorageError.
     """
     versions = versions_of(log, queues)
     for queue, owner in sorted(owners_of(versions).items(), key=lambda owned: owned[0]):
         if owner is not mine:
             raise SettingsError(f"half queue {queue} is {owner.whose} already", key, "give each a queue of its own")
         found = versions[_app(owner, queue)]
-        if owner is QueueOwner.KAFKA and _differ(found, mark):
-            what = f"half queue {queue} holds messages of another topic, or of this one before it was created again"
-            raise SettingsError(what, key, "choose queues that no topic has had")
+        if owner in _MARKED and _differ(found, mark):
+            which = "topic" if owner is QueueOwner.KAFKA else "outbox table"
+            what = f"half queue {queue} holds messages of another {which}, or of this one before it was created again"
+            raise SettingsError(what, key, f"choose queues that no {which} has had")
 
 
 def refuse_elsewhere(log: DeltaLog | None, queues: Collection[int], mark: int, topic: str) -> None:
