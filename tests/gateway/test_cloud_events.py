@@ -156,6 +156,8 @@ def test_numbers_and_booleans_become_texts() -> None:
         ({"type": 7}, "type: 7 is not a string"),
         ({"specversion": "0.3"}, 'specversion: "0.3" is not 1.0'),
         ({"time": "yesterday"}, 'time: "yesterday" is not a time of RFC 3339'),
+        ({"time": "2026-02-30T15:00:00Z"}, 'time: there is no "2026-02-30T15:00:00Z"'),
+        ({"time": "2026-02-20T15:00:61Z"}, "time: there is no"),
         ({"dataschema": "paid.json"}, 'dataschema: "paid.json" is not a URI'),
         ({"datacontenttype": "json", "data": "x"}, 'datacontenttype: "json" is not a media type'),
         ({"My_Ext": "x"}, "My_Ext: an attribute's name has lower-case letters and digits only"),

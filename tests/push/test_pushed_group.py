@@ -68,6 +68,16 @@ def test_a_body_that_is_no_text_is_signed_and_arrives(lake: Published, pushing: 
     assert each.headers["webhook-signature"].startswith("v1,")
 
 
+def test_a_message_without_a_body_has_no_type(lake: Published, pushing: Push) -> None:
+    """Neither a form's, which libcurl would say."""
+    lake.publish({"payments": [lake.messages(1, body=b"")]})
+    with Server(always(OK)) as server:
+        pushing(server.url)
+        until(lambda: server.received)
+    (each,) = server.received
+    assert (each.headers.get("content-type"), each.headers["content-length"]) == (None, "0")
+
+
 def test_batches_are_arrays_of_events(lake: Published, pushing: Push) -> None:
     lake.publish({"payments": [lake.messages(5)]})
     with Server(always(OK)) as server:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import re
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, unquote_to_bytes
 
@@ -251,6 +252,15 @@ def _half_of(
         raise MessageRejectedError(f"{_FIELDS.get(field, field)}{colon}{why}") from None
 
 
+def _is_date(time: str) -> bool:
+    """Is there such a day, hour and minute? The second may be a leap second."""
+    try:
+        datetime.fromisoformat(time[:16].upper())
+    except ValueError:
+        return False
+    return time[17:19] <= "60"
+
+
 def _refuse_unfit(attributes: dict[str, str], content_type: str | None) -> None:
     """Raise MessageRejectedError for the first attribute that is not as CloudEvents 1.0 says."""
     for name in _REQUIRED:
@@ -272,6 +282,8 @@ def _refuse_unfit(attributes: dict[str, str], content_type: str | None) -> None:
     for name, form, what in forms:
         if name in attributes and not form.fullmatch(attributes[name]):
             raise MessageRejectedError(f"{name}: {quoted(attributes[name])} is not {what}")
+    if "time" in attributes and not _is_date(attributes["time"]):
+        raise MessageRejectedError(f"time: there is no {quoted(attributes['time'])}")
     if "subject" in attributes and not attributes["subject"]:
         raise MessageRejectedError("subject: empty")
     if content_type is not None and not MEDIA_TYPE.fullmatch(content_type):
