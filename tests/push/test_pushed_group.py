@@ -142,19 +142,23 @@ def test_a_batch_that_is_refused_is_retried_message_by_message(
     assert sorted(len(json.loads(each.body)) for each in server.received) == [1, 1, 1, 1, 4]
 
 
+@pytest.mark.parametrize("concurrency", [1, 5])
 @pytest.mark.parametrize("status", ["429 Too Many Requests", "503 Service Unavailable"])
-def test_retry_after_is_waited_for_and_is_no_failure(lake: Published, pushing: Push, status: str) -> None:
+def test_retry_after_is_waited_for_and_is_no_failure(
+    lake: Published, pushing: Push, status: str, concurrency: int
+) -> None:
+    """Only what was answered so is sent again, not what was taken beside it."""
     lake.publish({"payments": [lake.messages(4)]})
-    left = [1]
+    left = ["tx-0"]
 
     def answers(received: Received) -> bytes:
-        if left[0]:
-            left[0] -= 1
+        if received.headers["ce-id"] in left:
+            left.clear()
             return reply(b"", status, Retry_After="1")
         return OK
 
     with Server(handling(answers)) as server:
-        group = pushing(server.url, concurrency=1)
+        group = pushing(server.url, concurrency=concurrency)
 
         def done() -> bool:
             group.resume()  # as the command does

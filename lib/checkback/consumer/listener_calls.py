@@ -99,15 +99,11 @@ class Consuming(Protocol):
 
 
 class Listening:
-    """A listener, called with one message (``batch`` None) or with lists of up to ``batch``.
+    """A listener, called with one message (``batch`` None) or with lists of up to ``batch``."""
 
-    ``retries_alone``: what has failed comes alone in its list, so that no message shares the failures of another.
-    """
-
-    def __init__(self, listener: Callable[..., Any], batch: int | None, retries_alone: bool = False) -> None:
+    def __init__(self, listener: Callable[..., Any], batch: int | None) -> None:
         self._listener = listener
         self._batch = batch
-        self._retries_alone = retries_alone
         self._pace = 0.0
 
     def slice_size(self) -> int:
@@ -119,8 +115,6 @@ class Listening:
         """Call the listener with its messages, while they may be consumed."""
         messages, began = taken.messages(), time.perf_counter()
         step, calls, first = self._batch or 1, 0, taken.done
-        if self._retries_alone and taken.retries is not None:
-            step = 1
         while taken.done < len(taken) and consuming.goes_on(taken):
             at = taken.done - first
             count = taken.call_size(step)

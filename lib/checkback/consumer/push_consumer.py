@@ -115,8 +115,6 @@ class PushConsumer:
         #: the name in the group, from `start` on
         self.member = ""
         self._named = member
-        #: set before `start`: what has failed comes alone in the list of ``listener_batch``
-        self.retries_alone = False
         #: set before `start`: instead of the listener's calls
         self.listening: Listens | None = None
         #: messages of a call; None = one, not in a list
@@ -164,7 +162,7 @@ class PushConsumer:
         for topic in self._selectors:
             if not has_topic(self._tables, topic):
                 warn("group %s: %s", self.group, no_topic(self._tables, topic))
-        listening: Listens = self.listening or Listening(self._listener, self._batch, self.retries_alone)
+        listening: Listens = self.listening or Listening(self._listener, self._batch)
         if self._positions is not None:
             self._positions.create_table()
             most = self._positions.most_connections

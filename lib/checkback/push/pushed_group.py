@@ -54,7 +54,6 @@ class PushedGroup:
             start_from=None if push.start_from == "first" else parse_start(push.start_from, f"push.{group}.start_from"),
             max_reconsume_times=push.max_retries,
         )
-        self.consumer.retries_alone = True
         if side_by_side:
             most = push.concurrency // threads
             self.consumer.listening = SideBySide(self.webhook, self._request, most, self.consumer.pause)
