@@ -71,6 +71,29 @@ def test_an_event_of_a_message_that_says_nothing() -> None:
     assert event.content_type is None
 
 
+def test_what_a_client_of_rocketmq_makes_by_the_binding_is_the_event() -> None:
+    """io.cloudevents:cloudevents-rocketmq, RocketmqMessageWriter: CE_ and the attribute; extensions by their names."""
+    properties = {
+        "CE_specversion": "1.0",
+        "CE_id": "7",
+        "CE_source": "/shop",
+        "CE_type": "com.example.paid",
+        "CE_subject": "carts/7",
+        "CE_contenttype": "text/plain",
+        "region": "eu",
+    }
+    event = event_of(MESSAGE._replace(properties=properties, tags=None, keys="k"), "application/json")
+    assert event.attributes == {
+        "specversion": "1.0",
+        "id": "7",
+        "source": "/shop",
+        "type": "com.example.paid",
+        "subject": "carts/7",
+        "region": "eu",
+    }
+    assert event.content_type == "text/plain"
+
+
 def test_properties_become_extensions() -> None:
     properties = {"Region": "us", "region": "eu", "order-ID": "7", "type": "gold", "__SHARDINGKEY": "k", "___": "x"}
     found = attributes(MESSAGE._replace(properties=properties))

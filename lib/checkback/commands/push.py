@@ -24,9 +24,9 @@ class Mode(str, Enum):
 def push(
     options: Common,
     group: Annotated[
-        str | None, typer.Argument(metavar="[GROUP]", help="The consumer group; without: all of push in the settings.")
+        str | None, typer.Argument(metavar="GROUP", help="The consumer group; without: all of push in the settings.")
     ] = None,
-    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="As push.GROUP.topic, and so on.")] = None,
+    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="As push.GROUP.topic, and so on.")] = None,
     url: Annotated[str | None, typer.Option("--url", metavar="URL", help="Where messages are posted to.")] = None,
     mode: Annotated[Mode | None, typer.Option("--mode", help="Attributes in headers, or one JSON object.")] = None,
     batch: Annotated[

@@ -128,13 +128,6 @@ class ConsumerMetrics(Collector):
         """
         return served(self.registry, host, port, "choose a free port, and an address of this machine")
 
-    @staticmethod
-    def of_several(consumers: Iterable[PushConsumer], storage: Settings | str | os.PathLike[str]) -> CollectorRegistry:
-        """A registry with the metrics of several consumers. Raises SettingsError."""
-        registry = CollectorRegistry()
-        registry.register(_Several([ConsumerMetrics(consumer, storage) for consumer in consumers]))
-        return registry
-
     def _families(self) -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
         found: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
         for name, says in _COUNTERS.items():
@@ -163,6 +156,13 @@ class ConsumerMetrics(Collector):
                     self._lag = ()
                 self._lag_at = now
             return self._lag
+
+
+def registry_of(consumers: Iterable[PushConsumer], storage: Settings) -> CollectorRegistry:
+    """A registry with the metrics of several consumers. Raises SettingsError."""
+    registry = CollectorRegistry()
+    registry.register(_Several([ConsumerMetrics(consumer, storage) for consumer in consumers]))
+    return registry
 
 
 class _Several(Collector):

@@ -53,10 +53,10 @@ def push(settings: Settings, groups: Sequence[str], metrics_port: int | None = N
 
 def _metrics(settings: Settings, pushed: Sequence[PushedGroup], port: int) -> AbstractContextManager[int]:
     try:
-        from checkback.consumer.metrics import ConsumerMetrics
+        from checkback.consumer.metrics import registry_of
         from checkback.observe.metrics_server import served
     except ModuleNotFoundError as error:
         raise missing_module(error, "metrics", "--metrics-port") from error
-    registry = ConsumerMetrics.of_several([each.consumer for each in pushed], settings)
+    registry = registry_of([each.consumer for each in pushed], settings)
     fix = "choose a free port, and an address of this machine in metrics.host"
     return served(registry, settings.metrics.host, port, fix)
