@@ -241,6 +241,9 @@ def test_columns_and_expressions_of_a_mapping(lake: Lakehouse, place: Path) -> N
         ({"transaction_id": "id ||"}, "--map transaction_id: "),
         ({"born_timestamp": "payload"}, "--map born_timestamp: is string, which born_timestamp cannot be"),
         ({"order": "payload"}, "--map order: is string, neither a time nor a whole number"),
+        ({"body": "max(payload)"}, "--map: "),
+        ({"body": "explode(array(1))"}, "--map: "),
+        ({"body": "payload, id"}, "--map body: "),
         ({"queue_id": "1"}, "--map: queue_id is not a field of an outbox's row"),
     ],
 )

@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
-from checkback.errors import CheckbackError, SettingsError
+from checkback.errors import CheckbackError, SettingsError, one_line
 from checkback.landing.drained_tables import QUERY
 from checkback.landing.landing_queries import Landed, LandingStream, has_begun, run
 from checkback.landing.table_columns import Fields
@@ -117,16 +118,19 @@ def _inlet(
             known = {"half": half_messages.FIELDS, "op": op_messages.FIELDS}[kind]
             fields, reader = Fields.of_kind(own, known, f"--{kind}", _of(given.mapping, known)), ROWS[kind]
         line, headers, order = fields.columns(rows)
-        rows = rows.select(
-            line,
-            headers,
-            F.col("_fault").alias("fault"),
-            F.concat(F.lit(f"{source.name}/"), F.element_at(F.split(F.input_file_name(), "/"), -1)).alias("file"),
-            F.coalesce("_commit_time", F.timestamp_millis(F.lit(0))).alias("file_time"),
-            order.alias("file_block"),
-            F.current_timestamp().alias("store_timestamp"),
-            "_ignored",
-        )
+        try:
+            rows = rows.select(
+                line,
+                headers,
+                F.col("_fault").alias("fault"),
+                F.concat(F.lit(f"{source.name}/"), F.element_at(F.split(F.input_file_name(), "/"), -1)).alias("file"),
+                F.coalesce("_commit_time", F.timestamp_millis(F.lit(0))).alias("file_time"),
+                order.alias("file_block"),
+                F.current_timestamp().alias("store_timestamp"),
+                "_ignored",
+            )
+        except AnalysisException as error:  # such as an aggregate, which alone is a valid expression
+            raise SettingsError(one_line(error), "--map", "use expressions of one row") from None
     return LandingStream(rows, source.query, reader, ignored.leave_out, outbox=queue)
 
 
