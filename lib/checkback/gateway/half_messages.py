@@ -136,7 +136,7 @@ class HalfMessageWriter:
         The awaitable holds references only to the messages that are to be committed, which are counted.
         """
         queues = self._cache.queues
-        if len(queues) == 1:
+        if len(queues) == 1 and messages:
             return self._take(messages, groups, queues[0])
         parts: dict[int, list[int]] = {}
         for number, half in enumerate(messages):

@@ -15,6 +15,7 @@ import grpc
 import pytest
 
 from checkback.gateway.health import now_ms
+from checkback.gateway.rocketmq import servicer
 from checkback.gateway.rocketmq import streams as streams_
 from checkback.gateway.rocketmq.codes import DOMAIN_NAME, IPV4, STATE_OF, Code, MessageType
 from checkback.gateway.rocketmq.interface import SERVICE, message, parser, serialized
@@ -175,6 +176,27 @@ def test_check_without_the_message_is_refused(tmp_path: Path, caplog: pytest.Log
 
     with_clients(tmp_path, act)
     assert "set producers.orders.include_body" in caplog.text
+
+
+def test_calls_whose_request_never_comes_hold_up_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits behind them is told so, before its own deadline is over."""
+    monkeypatch.setattr(servicer, "PLACE_S", 0.01)
+
+    async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
+        client, many = Client(channel), 2 * server.receiving_max
+        begin = channel.stream_unary(f"/{SERVICE}/SendMessage", serialized, parser("SendMessageResponse"))
+        stalled = [begin(metadata=client.metadata) for _ in range(many)]
+        answers = [asyncio.ensure_future(call) for call in stalled]
+        while sum(answer.done() for answer in answers) < many - server.receiving_max:
+            await asyncio.sleep(0)
+        assert {answer.result().status.code for answer in answers if answer.done()} == {Code.TOO_MANY_REQUESTS}
+        assert (await client.send(msg())).status.code == Code.TOO_MANY_REQUESTS
+        for call in stalled:
+            call.cancel()
+        while (await client.send(msg())).status.code != Code.OK:
+            pass
+
+    with_clients(tmp_path, act)
 
 
 def test_command_that_is_too_large_ends_its_stream(tmp_path: Path) -> None:

@@ -66,6 +66,8 @@ class RocketMQServer:
         metrics.watch_clients(lambda: len(self.streams))
         timeout_s = settings.check.timeout.total_seconds()
         self.bridge = CheckBridge(self.streams, ids, producers, timeout_s)
+        #: calls of one token whose requests are being received
+        self.receiving_max = max(1, settings.gateway.max_receiving // 2 // (BODY_MAX + _ENVELOPE))
         self._calls = MessagingService(
             service,
             metrics,
@@ -75,7 +77,7 @@ class RocketMQServer:
             self.bridge,
             group_of,
             most,
-            max(1, settings.gateway.max_receiving // 2 // (BODY_MAX + _ENVELOPE)),
+            self.receiving_max,
             settings.gateway.timeout.total_seconds(),
             {name for name, one in producers.items() if any(map(_leads_here, one.endpoints))},
         )

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
     Call = Callable[[Any, Caller], Awaitable[Any]]
 
+#: so long (s) a call waits for room to receive its request
+PLACE_S = 1.0
 #: groups of which is warned
 _WARNED_MAX = 100
 #: what consumers call: they read the topic's table
@@ -139,11 +141,35 @@ class MessagingService:
         if not self._in_flight.take(caller.groups):
             raise RefusedError(Code.TOO_MANY_REQUESTS, "too many calls of this token are in flight")
         try:
-            async with self._receiving[caller.groups]:
+            place = await self._place(caller.groups)
+            try:
                 return await self._request(context)
+            finally:
+                place.release()
         except BaseException:
             self._in_flight.give_back(caller.groups)
             raise
+
+    async def _place(self, groups: Groups) -> asyncio.Semaphore:
+        """Room for a request that is received, to be released.
+
+        Raises RefusedError if there is none soon: requests that never come hold theirs for a while.
+        """
+        places = self._receiving[groups]
+        if not places.locked():
+            await places.acquire()
+            return places
+        waiting = asyncio.ensure_future(places.acquire())
+        try:
+            ended, _ = await asyncio.wait({waiting}, timeout=PLACE_S)
+        except asyncio.CancelledError:
+            if not waiting.cancel():
+                places.release()
+            raise
+        if not ended:
+            waiting.cancel()
+            raise RefusedError(Code.TOO_MANY_REQUESTS, "too many requests of this token are being received")
+        return places
 
     async def _served(self, call: Call, request: Any, caller: Caller) -> Any:
         try:
