@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def postgres() -> Iterator[str]:
-    """Its connection string. Raises SettingsError if it is not installed."""
+    """Its URL. Raises SettingsError if it is not installed."""
     initdb, server = _program("initdb"), _program("postgres")
     account = _account()
     folder = Path(tempfile.mkdtemp(prefix="checkback-postgres-"))
@@ -39,7 +39,7 @@ def postgres() -> Iterator[str]:
             try:
                 if not any(b"ready to accept connections" in line for line in running.stdout or ()):
                     raise CheckbackError("PostgreSQL has ended when it was started", data)
-                yield f"host=127.0.0.1 port={port} user=shop dbname=postgres"
+                yield f"postgresql://shop@127.0.0.1:{port}/postgres"
             finally:
                 running.send_signal(signal.SIGINT)  # without waiting for clients
                 running.communicate(timeout=30)

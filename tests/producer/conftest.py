@@ -3,43 +3,19 @@
 from __future__ import annotations
 
 import os
-import pwd
-import shutil
-import signal
-import socket
-import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
-from glob import glob
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, text
 
+from checkback.errors import SettingsError
 from checkback.producer import CheckServer, check_app
+from examples.outbox.postgres import postgres
 from producer.checked import SECRET, Listener
 from producer.gateways import StubGateway
 
 EngineFactory = Callable[[], Engine]
-
-
-def _program(name: str) -> str | None:
-    """A program of PostgreSQL: on the path, or where Debian keeps it."""
-    return shutil.which(name) or next(iter(sorted(glob(f"/usr/lib/postgresql/*/bin/{name}"), reverse=True)), None)
-
-
-def _account() -> dict[str, Any]:
-    """PostgreSQL refuses to run as root: then as postgres or nobody."""
-    if os.geteuid() != 0:
-        return {}
-    for name in ("postgres", "nobody"):
-        try:
-            account = pwd.getpwnam(name)
-        except KeyError:
-            continue
-        return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
-    pytest.skip("PostgreSQL does not run as root, and there is no user postgres or nobody")
 
 
 @pytest.fixture(scope="session")
@@ -49,39 +25,11 @@ def postgres_url() -> Iterator[str]:
     if given := os.environ.get("CHECKBACK_TEST_POSTGRES"):
         yield given
         return
-    initdb, postgres = _program("initdb"), _program("postgres")
-    if initdb is None or postgres is None:
-        pytest.skip("no PostgreSQL server: initdb and postgres are not installed (apt-get install postgresql)")
-    account = _account()
-    folder = Path(tempfile.mkdtemp(prefix="checkback-postgres-"))
     try:
-        if account:
-            os.chown(folder, account["user"], account["group"])
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        data = str(folder / "data")
-        options = {"cwd": folder, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, **account}
-        made = subprocess.run(
-            [initdb, "-D", data, "-A", "trust", "-U", "checkback", "--no-sync"], **options, check=False
-        )
-        assert made.returncode == 0, made.stdout
-        # Nobody reads its log once it has started: a pipe full of the errors that tests want would stop it.
-        quiet = ["-c", "log_min_messages=log"]
-        server = subprocess.Popen(
-            [postgres, "-D", data, "-h", "127.0.0.1", "-p", str(port), "-k", str(folder), "-F", *quiet], **options
-        )
-        try:
-            assert server.stdout is not None
-            for line in server.stdout:
-                if "ready to accept connections" in line:
-                    break
-            assert server.poll() is None, "PostgreSQL ended when it was started"
-            yield f"postgresql+psycopg://checkback@127.0.0.1:{port}/postgres"
-        finally:
-            server.send_signal(signal.SIGINT)  # without waiting for clients
-            server.communicate(timeout=30)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        with postgres() as url:
+            yield url.replace("postgresql:", "postgresql+psycopg:")
+    except SettingsError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
