@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 HISTORY = timedelta(days=30)
+#: it must outlive what other threads free later
+_POOL = pa.proxy_memory_pool(pa.default_memory_pool())
 HORIZON = DONE - HISTORY
 #: by table, the columns of the key
 _HISTORY = dict.fromkeys(
@@ -578,16 +580,15 @@ def test_long_rejected_lines_are_in_memory_one_file_after_another(tmp_path: Path
         raw = Random(number).randbytes(500_000).hex()
         row = {"source": "half", "raw": raw, "reason": "r", "file": "f", "rejected_at": DONE - timedelta(days=40)}
         write(None, tables, [("rejected", row)])
-    pool = pa.proxy_memory_pool(pa.default_memory_pool())
     before = pa.default_memory_pool()
-    pa.set_memory_pool(pool)
+    pa.set_memory_pool(_POOL)
     try:
         names = ["half", "decisions", "batches", "rejected"]
         found = RowRetention.by_files(tables, settings, names, ms(DONE), True).run()
     finally:
         pa.set_memory_pool(before)
     assert found["rejected"].rows == 20
-    assert (pool.max_memory() or 0) < 8_000_000
+    assert (_POOL.max_memory() or 0) < 8_000_000
 
 
 @pytest.mark.parametrize("command", [["tx", "decisions"], ["outages"], ["what-if"]])
