@@ -159,8 +159,14 @@ def _span(
         attributes={"messaging.system": "checkback", **about},
     )
     if current:
-        with trace.use_span(begun, end_on_exit=True):
-            yield begun
+        # An error's text may quote bodies: it does not leave the process.
+        with trace.use_span(begun, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+            try:
+                yield begun
+            except BaseException as error:
+                begun.set_attribute("error.type", type(error).__qualname__)
+                begun.set_status(trace.StatusCode.ERROR)
+                raise
         return
     try:
         yield begun

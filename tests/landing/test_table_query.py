@@ -8,11 +8,13 @@ import shutil
 import signal
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from checkback.errors import CheckbackError, SettingsError
+from checkback.landing import table_source
 from checkback.landing.batch import Landing
 from checkback.landing.drained_tables import all_landed
 from checkback.landing.landing_queries import Landed
@@ -180,6 +182,28 @@ def test_of_two_that_land_at_once_one_takes_a_row(
     monkeypatch.setattr(Landing, "_write", come_late)
     assert outbox.land() == Landed(rejected=3)
     assert [row[0] for row in bodies(lake)] == [0, 1, 2]
+
+
+def test_of_two_that_land_in_turn_each_knows_what_the_other_took(
+    lake: Lakehouse, place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    outbox = Outbox(lake, place)
+    for first in (0, 2, 4):
+        outbox.orders(first, first + 1)
+    storage = lake.settings.storage.model_copy(update={"checkpoints": str(tmp_path / "elsewhere")})
+    other = replace(lake, spark=lake.spark.newSession(), settings=lake.settings.model_copy(update={"storage": storage}))
+    monkeypatch.setattr(table_source, "_LIMITS", {"maxFilesPerTrigger": "1"})
+    take, batches = Landing._take, count()
+
+    def in_turn(landing: Landing, *given: Any) -> None:
+        if next(batches) == 1:
+            monkeypatch.setattr(Landing, "_take", take)
+            assert outbox.land(lake=other, version="3") == Landed(half=2)
+        take(landing, *given)
+
+    monkeypatch.setattr(Landing, "_take", in_turn)
+    assert outbox.land() == Landed(half=4, rejected=2)
+    assert [row[0] for row in bodies(lake)] == list(range(6))
 
 
 def test_rows_keep_their_order(lake: Lakehouse, place: Path) -> None:
@@ -413,9 +437,12 @@ def test_feed_that_begins_late_and_starts_that_the_table_does_not_have(lake: Lak
     assert outbox.land(feed=False) == Landed(half=1)
     outbox.orders(4)
     assert outbox.land() == Landed(half=1)
+    outbox.sql("UPDATE {} SET payload = 'other' WHERE id = '4'")
+    with pytest.raises(CheckbackError, match=r"updated or deleted rows.*; read it by --changes"):
+        outbox.land()
     outbox.orders(5)
-    assert outbox.land(feed=True) == Landed(half=1)
-    since = lake.spark.sql(f"DESCRIBE HISTORY delta.`{place}`").where("version = 6").first()["timestamp"]  # type: ignore[index]
+    assert outbox.land(feed=True) == Landed(half=1, ignored=1)
+    since = lake.spark.sql(f"DESCRIBE HISTORY delta.`{place}`").where("version = 7").first()["timestamp"]  # type: ignore[index]
     shutil.rmtree(lake.tables.checkpoint(outbox.query))
     assert outbox.land(time=f"{since:%Y-%m-%d %H:%M:%S.%f}") == Landed(rejected=1)
 
@@ -555,6 +582,35 @@ def test_offsets_begin_after_what_was_decided_or_removed(
     outbox.orders(3)
     assert outbox.land() == Landed(half=1)
     assert bodies(lake)[-1][:2] == (20, "3")
+
+
+def test_old_rows_of_which_retention_has_removed_the_ids_do_not_land_again(lake: Lakehouse, place: Path) -> None:
+    outbox = Outbox(lake, place)
+    outbox.orders(1)
+    assert outbox.land() == Landed(half=1)
+    queue = TableSource.find(lake.spark, str(place), "--outbox").queue
+    lake.tables.open_log("half").commit_after([], {}, versions_of(1, {queue: 20}))
+    shutil.rmtree(lake.tables.checkpoint(outbox.query))
+    with pytest.raises(CheckbackError, match="retention has removed ids that have landed"):
+        outbox.land()
+    outbox.orders(2)
+    assert outbox.land(version="2") == Landed(half=1)
+
+
+def test_table_that_is_behind_its_position_is_told(lake: Lakehouse, place: Path) -> None:
+    outbox = Outbox(lake, place)
+    outbox.orders(1)
+    copy = place.with_name("copy")
+    shutil.copytree(place, copy)
+    outbox.orders(2)
+    outbox.orders(3)
+    assert outbox.land() == Landed(half=3)
+    shutil.rmtree(place)
+    shutil.move(copy, place)
+    lake.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+    assert not all_landed(lake.tables, [str(place)])
+    with pytest.raises(CheckbackError, match="has version 1, and 3 has landed: it was restored"):
+        outbox.land()
 
 
 def test_queue_of_another_is_refused(lake: Lakehouse, place: Path, inbox: Path) -> None:

@@ -84,8 +84,9 @@ class Landing:
         once; None = inputs state their places.
         """
         self._outbox = outbox
-        #: the next offset of that queue; None = not looked up yet
+        #: the next offset of that queue after so many commits; None = not looked up yet
         self._next: int | None = None
+        self._commits = 0
         self._flush = flush
         self._max_delay = max_delay // timedelta(milliseconds=1)
         self._seen = seen
@@ -203,7 +204,9 @@ class Landing:
             which = F.format_string("repeated transaction_id %s", "transaction_id")
             refused = refused.select("row", "file", "digest", which.alias("reason"))
         good, bad, taken, rejected = _good(parsed), _bad(parsed), summary.good, summary.rejected
-        if self._next is None:
+        # Another `land` may have taken offsets since this one's last commit.
+        commits = self.queues.commits(queue)
+        if self._next is None or commits != self._commits:
             self._next = self._next_offset(parsed.sparkSession, half, queue)
         with _kept(refused) if refused is not None else nullcontext() as refused:
             if refused is not None:
@@ -212,7 +215,7 @@ class Landing:
                 bad = bad.unionByName(self._told(lines, refused))
                 taken, rejected = taken - number, rejected + number
             self._write(numbered(good, self._next, taken), taken, bad, rejected, app, batch_id)
-        self._next += taken
+        self._next, self._commits = self._next + taken, commits + 1
 
     def _next_offset(self, spark: SparkSession, half: DataFrame, queue: int) -> int:
         """The first offset of the queue beyond those in `half` and `decisions`, and beyond what retention removed.

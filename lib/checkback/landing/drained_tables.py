@@ -46,4 +46,4 @@ def _has_landed(tables: Tables, source: str) -> bool:
     position = found.newest.position(0)
     if position is None or position.starting or position.index >= 0:
         return False
-    return table.version() < position.version and replaced(None, tables, query) is None
+    return table.version() == position.version - 1 and replaced(None, tables, query) is None

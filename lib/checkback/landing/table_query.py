@@ -19,11 +19,13 @@ from checkback.landing.drained_tables import QUERY
 from checkback.landing.landing_queries import Landed, LandingStream, has_begun, run
 from checkback.landing.table_columns import Fields
 from checkback.landing.table_rows import ROWS, outbox_reader
-from checkback.landing.table_source import TableSource, explained
+from checkback.landing.table_source import AWAY, TableSource, explained
 from checkback.messages import half as half_messages
 from checkback.messages import op as op_messages
 from checkback.spark.connect import classic_only
+from checkback.storage.checkpoints.checkpoint import read_checkpoint
 from checkback.storage.files import filesystem
+from checkback.storage.horizon import floors
 from checkback.storage.queue_owners import ANY_TOPIC, QueueOwner, log_of_half, refuse_foreign
 from checkback.storage.tables import Tables
 
@@ -84,9 +86,12 @@ def land(spark: SparkSession, settings: Settings, given: TableOptions, available
         raise SettingsError("half messages and ops need a table each", "--half, --op", "name two tables")
     for source in sources.values():
         _refuse_anew(spark, tables, source)
+        _refuse_behind(spark, tables, source)
     ignored = _Ignored()
     inlets = {kind: _inlet(spark, tables, given, kind, source, ignored) for kind, source in sources.items()}
     owner, mark = QueueOwner.FILES, ANY_TOPIC
+    if given.outbox is not None and given.version is None and given.time is None:
+        _refuse_forgotten(spark, tables, sources["half"])
     if given.outbox is not None:
         owner, mark = QueueOwner.TABLE, sources["half"].mark
         _check_queue(settings, tables, sources["half"])
@@ -185,6 +190,25 @@ def _refuse_anew(spark: SparkSession, tables: Tables, source: TableSource) -> No
         raise CheckbackError(what, source.name, f"to land them, move {place} away; it has the old table's position")
     if before != source.id:
         filesystem.write(spark, file, source.id)
+
+
+def _refuse_behind(spark: SparkSession, tables: Tables, source: TableSource) -> None:
+    """Raise CheckbackError if the table has fewer versions than were read of it: what is added now would not land."""
+    place = tables.checkpoint(source.query)
+    found = read_checkpoint(spark, place) if has_begun(spark, place) else None
+    position = None if found is None or found.newest is None else found.newest.position(0)
+    if position is not None and position.version > (newest := source.version(spark)) + 1:
+        what = f"has version {newest}, and {position.version - 1} has landed: it was restored from a copy"
+        raise CheckbackError(what, source.name, AWAY.format(checkpoint=place))
+
+
+def _refuse_forgotten(spark: SparkSession, tables: Tables, source: TableSource) -> None:
+    """Raise CheckbackError if the table would be read anew, and retention has removed what says which rows landed."""
+    if has_begun(spark, tables.checkpoint(source.query)) or not floors(spark, tables, [source.queue]):
+        return
+    what = "has no position any more, and retention has removed ids that have landed: its old rows would land twice"
+    fix = "say from where on: --starting-version N or --starting-timestamp TIME, as the topics' last rows tell"
+    raise CheckbackError(what, source.name, fix)
 
 
 def _check_queue(settings: Settings, tables: Tables, source: TableSource) -> None:

@@ -65,6 +65,12 @@ class TableSource:
             raise SettingsError(f"{name} is no Delta table", option, "land files with --half, --op without --table")
         return cls(name, place, by_path, str(found["id"]), (found["properties"] or {}).get(_FEED) == "true")
 
+    def version(self, spark: SparkSession) -> int:
+        """Its newest version."""
+        in_sql = f"delta.{quoted(self.place)}" if self.by_path else self.place
+        found = spark.sql(f"DESCRIBE HISTORY {in_sql} LIMIT 1").first()
+        return -1 if found is None else int(found["version"])
+
     @property
     def query(self) -> str:
         """The name of its query and checkpoint."""
@@ -125,34 +131,38 @@ class TableSource:
         )
 
 
-_AWAY = "move {checkpoint} away: the table is read anew, and what has landed is known"
+AWAY = (
+    "move {checkpoint} away: the table is read anew, and what has landed is known; what was added since, and is deleted"
+    " or changed by now, is in older versions only (VERSION AS OF)"
+)
+_READ_IT = "read it by --changes: the table has a change data feed by now"
 #: what Spark's and Delta's errors mean for a source table, and what helps
 _MEANINGS = (
     (
         r"DELTA_SOURCE_(?:TABLE_)?IGNORE_(?:CHANGES|DELETE)\b.*?version ([0-9]+)",
         "version {found} updated or deleted rows, and only a change data feed says which rows it added",
-        "ALTER TABLE ... SET TBLPROPERTIES (delta.enableChangeDataFeed = true), then " + _AWAY,
+        "ALTER TABLE ... SET TBLPROPERTIES (delta.enableChangeDataFeed = true), then " + AWAY,
     ),
     (
         # That of a running query, DELTA_SCHEMA_CHANGED, is gone when it is started again.
         r"DELTA_STREAMING_(?:INCOMPATIBLE_SCHEMA_CHANGE|CANNOT_CONTINUE)",
         "a column was renamed or dropped, or its type has changed, which no stream passes",
-        _AWAY,
+        AWAY,
     ),
     (
         r"FAILED_READ_FILE\.FILE_NOT_EXIST",
         "VACUUM has removed files of the table before they were read",
-        _AWAY + "; let VACUUM keep files for longer than land stands still",
+        AWAY + "; let VACUUM keep files for longer than land stands still",
     ),
     (
         r"DELTA_LOG_FILE_NOT_FOUND|DELTA_TRUNCATED_TRANSACTION_LOG|DELTA_CHANGE_DATA_FILE_NOT_FOUND",
         "the table's log begins after the position: what was added in between is not told apart any more",
-        _AWAY + "; raise delta.logRetentionDuration above the time that land stands still",
+        AWAY + "; raise delta.logRetentionDuration above the time that land stands still",
     ),
     (
         r"DELTA_MISSING_CHANGE_DATA",
         "the change data feed lacks versions after the position",
-        "read on without it by --no-changes; or " + _AWAY,
+        "read on without it by --no-changes; or " + AWAY,
     ),
     (
         r"DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE",
@@ -179,5 +189,6 @@ def explained(error: CheckbackError, source: TableSource, checkpoint: str) -> Ch
         found = re.search(pattern, whole, re.DOTALL)
         if found is not None:
             parts = {"checkpoint": checkpoint, "found": found[found.re.groups]}
-            return CheckbackError(what.format(**parts), source.name, fix.format(**parts))
+            told = _READ_IT if source.feed and (pattern, what, fix) == _MEANINGS[0] else fix
+            return CheckbackError(what.format(**parts), source.name, told.format(**parts))
     return error

@@ -120,6 +120,10 @@ class OwnedQueues:
         """The topic's mark; where that is not known, the one that is there."""
         return (self._found.get(app) or ANY_TOPIC) if self._mark == ANY_TOPIC else self._mark
 
+    def commits(self, queue: int) -> int:
+        """How many commits each `land` together had made to a queue at the last check."""
+        return self._found.get(_app(QueueOwner.GATEWAY, queue)) or 0
+
     def changed(self) -> bool:
         """True if since the last check a queue's owner or floor changed, or another `land` committed to it."""
         return self._look() != (self._found, self._floors)
