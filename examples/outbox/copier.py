@@ -32,7 +32,9 @@ def copy(url: str, table: str, position: Path) -> None:
             if rows:
                 found = [dict(zip(_COLUMNS, row[1:], strict=True)) for row in rows]
                 write_deltalake(table, pa.Table.from_pylist(found), mode="append")
-                position.write_text(str(rows[-1][0]))
+                beside = position.with_suffix(".new")  # a kill leaves the old or the new one
+                beside.write_text(str(rows[-1][0]))
+                beside.replace(position)
             time.sleep(_EVERY_S)
 
 

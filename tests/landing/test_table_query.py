@@ -422,6 +422,7 @@ def test_feed_that_begins_late_and_starts_that_the_table_does_not_have(lake: Lak
         ),
         ({"time": "2999-01-01"}, "--starting-timestamp is not one of the table's times: Timestamp 2999"),
         ({"time": "soon"}, "--starting-timestamp is not one of the table's times: The provided timestamp ('soon')"),
+        ({"version": "latest"}, "--starting-version: latest is another version at each start; give 1, the newest one"),
         ({"feed": True}, "--changes: " + f"{place} has no change data feed; ALTER TABLE"),
     ):
         with pytest.raises(CheckbackError) as error:
@@ -595,6 +596,25 @@ def test_old_rows_of_which_retention_has_removed_the_ids_do_not_land_again(lake:
         outbox.land()
     outbox.orders(2)
     assert outbox.land(version="2") == Landed(half=1)
+
+
+def test_first_batch_that_is_done_again_begins_where_it_was_told(
+    lake: Lakehouse, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the option is left out then."""
+    outbox = Outbox(lake, place)
+    outbox.orders(1)
+    outbox.orders(2)
+
+    def killed(*_: Any) -> None:
+        raise KeyError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Landing, "_take", killed)
+        with pytest.raises(CheckbackError):
+            outbox.land(version="2")
+    assert outbox.land() == Landed(half=1)
+    assert [row[1] for row in bodies(lake)] == ["2"]
 
 
 def test_table_that_is_behind_its_position_is_told(lake: Lakehouse, place: Path) -> None:

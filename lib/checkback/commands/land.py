@@ -129,7 +129,7 @@ def _check_tables(
     if version is not None and time is not None:
         raise SettingsError("two starts", "--starting-version, --starting-timestamp", "give one of them")
     if version is not None and version != "latest" and not version.isdecimal():
-        raise SettingsError(f"{version!r} is no version", "--starting-version", "give a number from 0 on, or latest")
+        raise SettingsError(f"{version!r} is no version", "--starting-version", "give a number from 0 on")
 
 
 def _check_paths(half: str | None, op: str | None, half_topic: str | None, op_topic: str | None) -> None:

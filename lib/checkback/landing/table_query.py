@@ -7,6 +7,7 @@ which a row gets the next offset once its transaction id is known to be new (`ba
 from __future__ import annotations
 
 import hashlib
+import json
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -112,8 +113,9 @@ def _inlet(
 ) -> LandingStream:
     feed = _reads_feed(spark, tables.checkpoint(source.query), source, given.feed)
     queue: int | None = None
+    version, time = _start(spark, tables.checkpoint(source.query), source, given)
     with _set(spark, _NO_ERROR):
-        rows = source.stream(spark, feed, given.version, given.time)
+        rows = source.stream(spark, feed, version, time)
         own = rows.drop("_ignored", "_fault", "_commit_time")
         reader: Reader
         if given.outbox is not None:
@@ -180,9 +182,30 @@ def _reads_feed(spark: SparkSession, checkpoint: str, source: TableSource, wante
     return feed
 
 
+def _start(
+    spark: SparkSession, checkpoint: str, source: TableSource, given: TableOptions
+) -> tuple[str | None, str | None]:
+    """The version or time with which the table begins: that of its first run, until its first batch has landed.
+
+    A first batch that is done again begins by these options, not by its offsets. Raises SettingsError for `latest`,
+    which is another version at each start.
+    """
+    if given.version == "latest":
+        fix = f"give {source.version(spark)}, the newest one now: it begins with that commit's rows"
+        raise SettingsError("latest is another version at each start", "--starting-version", fix)
+    file = f"{checkpoint}/start"
+    if filesystem.names(spark, f"{checkpoint}/commits"):
+        return None, None
+    if has_begun(spark, checkpoint) and filesystem.exists(spark, file):
+        version, time = json.loads(filesystem.text(spark, file))
+        return version, time
+    filesystem.write(spark, file, json.dumps([given.version, given.time]))
+    return given.version, given.time
+
+
 def _refuse_anew(spark: SparkSession, tables: Tables, source: TableSource) -> None:
-    """Raise CheckbackError if a table with another id has landed under the name; else record this one."""
-    file = tables.checkpoint(f"{_KNOWN}/{hashlib.sha256(source.place.encode()).hexdigest()}")
+    """Raise CheckbackError if a table with another id has landed in the place; else record this one."""
+    file = tables.checkpoint(f"{_KNOWN}/{hashlib.sha256(source.location.encode()).hexdigest()}")
     before = filesystem.text(spark, file) if filesystem.exists(spark, file) else None
     if before not in (None, source.id) and filesystem.exists(spark, tables.checkpoint(QUERY + before)):
         what = "the table was made anew: its rows would land as those of another table, whatever has landed before"

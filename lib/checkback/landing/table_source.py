@@ -37,7 +37,7 @@ _CHANGE, _VERSION, _TIME = "_change_type", "_commit_version", "_commit_timestamp
 class TableSource:
     """A Delta table: ``name`` as it was given, ``place`` for Spark (``by_path``) or in SQL, Delta's ``id`` of it.
 
-    ``feed``: has it a change data feed?
+    ``feed``: has it a change data feed? ``location``: its folder, the same under each name.
     """
 
     name: str
@@ -45,6 +45,7 @@ class TableSource:
     by_path: bool
     id: str
     feed: bool
+    location: str
 
     @classmethod
     def find(cls, spark: SparkSession, name: str, option: str) -> TableSource:
@@ -58,12 +59,13 @@ class TableSource:
             raise SettingsError(f"{name!r} is no table", option, "give a path or catalog.schema.table")
         in_sql = f"delta.{quoted(place)}" if by_path else place
         try:
-            found = spark.sql(f"DESCRIBE DETAIL {in_sql}").select("format", "id", "properties").first()
+            found = spark.sql(f"DESCRIBE DETAIL {in_sql}").select("format", "id", "properties", "location").first()
         except Exception as error:
             raise SettingsError(f"{name} cannot be opened: {one_line(error)}", option, "check its name") from error
         if found is None or found["format"] != "delta" or found["id"] is None:
             raise SettingsError(f"{name} is no Delta table", option, "land files with --half, --op without --table")
-        return cls(name, place, by_path, str(found["id"]), (found["properties"] or {}).get(_FEED) == "true")
+        feed, location = (found["properties"] or {}).get(_FEED) == "true", (found["location"] or place).rstrip("/")
+        return cls(name, place, by_path, str(found["id"]), feed, location)
 
     def version(self, spark: SparkSession) -> int:
         """Its newest version."""

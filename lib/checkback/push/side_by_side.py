@@ -99,6 +99,13 @@ class _Posting:
         self._spans: dict[int, tuple[ExitStack, Any]] = {}
 
     def run(self, consuming: Consuming) -> None:
+        try:
+            self._run(consuming)
+        finally:
+            for span in self._spans.values():
+                _end(*span, "not known")
+
+    def _run(self, consuming: Consuming) -> None:
         while self._todo or self._in_flight:
             wait_s = self._fill(consuming)
             if not self._in_flight:

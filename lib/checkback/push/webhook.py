@@ -118,10 +118,10 @@ class Webhook:
             turn = self._endpoint.enter(now)
         if isinstance(turn, State):
             raise WaitError
-        lines = [*request.lines, *self._lines]
+        told = {"webhook-id": request.message_id}
         if self._signer is not None:
-            signature = self._signer.headers(request.message_id, now, request.body)
-            lines += (f"{name}: {value}" for name, value in signature.items())
+            told = self._signer.headers(request.message_id, now, request.body)
+        lines = [*request.lines, *self._lines, *(f"{name}: {value}" for name, value in told.items())]
         return self._endpoint.request(lines, request.body), turn
 
     def heard(self, response: Response, turn: int) -> None:
@@ -133,6 +133,8 @@ class Webhook:
             refused = StatusError(response.status, response.header("Retry-After"))
             error, broken = str(refused), refused.broken
             retry_after_s = read_retry_after(refused.retry_after, now)
+        elif error is None and response.status not in _SUCCESS:
+            error, broken = "no final response", True
         with self._lock:
             before = self._endpoint.breaker
             if broken:
