@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from checkback.settings import Storage
-from checkback.storage.tables import Tables
-from consumer.published import Published
+from consumer.published import Published, new_lake
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,9 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Published:
-    lake = Published(Tables.of(Storage(root=str(tmp_path / "lake"), sync=False)))
-    lake.log("batches")  # `reconcile` makes it when it starts
-    return lake
+    return new_lake(tmp_path / "lake")
 
 
 @pytest.fixture

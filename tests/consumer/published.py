@@ -9,17 +9,25 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from checkback.reconcile.publish.batch_row import batch_row
+from checkback.settings import Storage
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema
+from checkback.storage.tables import Tables
 from checkback.storage.timestamps import time_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-    from checkback.storage.tables import Tables
+    from pathlib import Path
 
 START = 1_700_000_000_000
+
+
+def new_lake(root: Path) -> Published:
+    """An empty one, as `reconcile` leaves it when it starts."""
+    lake = Published(Tables.of(Storage(root=str(root), sync=False)))
+    lake.log("batches")
+    return lake
 
 
 @dataclass

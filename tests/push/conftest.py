@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from checkback.push.pushed_group import PushedGroup
-from checkback.settings import Settings, Storage
-from checkback.storage.tables import Tables
-from consumer.published import Published
+from checkback.settings import Settings
+from consumer.published import Published, new_lake
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,9 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Published:
-    lake = Published(Tables.of(Storage(root=str(tmp_path / "lake"), sync=False)))
-    lake.log("batches")  # `reconcile` makes it when it starts
-    return lake
+    return new_lake(tmp_path / "lake")
 
 
 @pytest.fixture

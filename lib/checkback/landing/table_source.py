@@ -57,9 +57,9 @@ class TableSource:
             place = name if "`" in name else ".".join(quoted(part) for part in name.split("."))
         else:
             raise SettingsError(f"{name!r} is no table", option, "give a path or catalog.schema.table")
-        in_sql = f"delta.{quoted(place)}" if by_path else place
         try:
-            found = spark.sql(f"DESCRIBE DETAIL {in_sql}").select("format", "id", "properties", "location").first()
+            detail = spark.sql(f"DESCRIBE DETAIL {_in_sql(place, by_path)}")
+            found = detail.select("format", "id", "properties", "location").first()
         except Exception as error:
             raise SettingsError(f"{name} cannot be opened: {one_line(error)}", option, "check its name") from error
         if found is None or found["format"] != "delta" or found["id"] is None:
@@ -69,8 +69,7 @@ class TableSource:
 
     def version(self, spark: SparkSession) -> int:
         """Its newest version."""
-        in_sql = f"delta.{quoted(self.place)}" if self.by_path else self.place
-        found = spark.sql(f"DESCRIBE HISTORY {in_sql} LIMIT 1").first()
+        found = spark.sql(f"DESCRIBE HISTORY {_in_sql(self.place, self.by_path)} LIMIT 1").first()
         return -1 if found is None else int(found["version"])
 
     @property
@@ -131,6 +130,10 @@ class TableSource:
                 for name, column in (("_ignored", ignored), ("_fault", fault), ("_commit_time", time_of))
             ),
         )
+
+
+def _in_sql(place: str, by_path: bool) -> str:
+    return f"delta.{quoted(place)}" if by_path else place
 
 
 AWAY = (

@@ -79,9 +79,7 @@ def _events(take: Take, committed: bool | None) -> Event:
         found = read(body, now_ms(), headers)
         if isinstance(found, Problem):
             return _at_once(found)
-        if isinstance(found, list):
-            return _all(take(found, groups)) if found else _at_once({"results": []})  # a batch may be empty
-        return _first(take([found], groups))
+        return _all(take(found, groups)) if isinstance(found, list) else _first(take([found], groups))
 
     return handle
 
@@ -102,8 +100,8 @@ def _many(read: Read, take: Take) -> Direct:
     return handle
 
 
-async def _at_once(answer: Answer) -> Reply:
-    return reply_of(answer)
+async def _at_once(problem: Problem) -> Reply:
+    return reply_of(problem)
 
 
 async def _first(answers: Awaitable[list[Answer]]) -> Reply:
