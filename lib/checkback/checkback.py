@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from checkback.bodies.body_format import format_of, with_values
 from checkback.errors import SettingsError
 from checkback.query.answers import Answers, AsOf
 from checkback.query.engines.question import Question
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from checkback.bodies.body_format import BodyFormat
     from checkback.query.frames import Frames
     from checkback.query.versions.view import View
     from checkback.what_if.replayed_tables import WhatIf
@@ -60,9 +62,9 @@ def load_settings(
 
     ``root``: storage.root, a folder or the URL of an object store, also if the settings name a catalog; ``options``:
     storage.options; ``config``: the file of ``--config``; ``overrides``: ``KEY=VALUE`` as for ``--set``. conf/base.yml
-    is that of the working folder, or of its nearest parent that has one; a relative storage.root of the settings is
-    resolved there, ``root`` in the working folder. If nothing names the tables and ./data has none, they are those that
-    `make run` leaves, if there are any.
+    is that of the working folder, or of its nearest parent that has one; a relative storage.root or schema_file of the
+    settings is resolved there, ``root`` in the working folder. If nothing names the tables and ./data has none, they
+    are those that `make run` leaves, if there are any.
     Secrets of producers, Kafka and the dashboard are not needed. Raises SettingsError.
     """
     given = list(overrides)
@@ -80,10 +82,14 @@ def load_settings(
     if config is None and named <= {"default", str(base), str(BASE_FILE)} and not (project / "data/half").exists():
         given = [*_example(project / _EXAMPLE), *given]
         found = load(file, given, unneeded=SECRETS_OF_OTHERS)
-    place = _absolute(found.settings.storage.root, project)
-    if place == found.settings.storage.root:
+    files = {"storage.root": found.settings.storage.root}
+    topics = found.settings.topics.items()
+    files |= {f"topics.{name}.schema_file": body.schema_file for name, body in topics if body.schema_file is not None}
+    moved = {key: _absolute(file, project) for key, file in files.items() if file != _absolute(file, project)}
+    if not moved:
         return found.settings
-    return load(file, [*given, f"storage.root={json.dumps(place)}"], unneeded=SECRETS_OF_OTHERS).settings
+    given += [f"{key}={json.dumps(file)}" for key, file in moved.items()]
+    return load(file, given, unneeded=SECRETS_OF_OTHERS).settings
 
 
 def _example(folder: Path) -> Iterator[str]:
@@ -192,7 +198,11 @@ class Checkback(Answers):
 class Topic:
     """A topic's messages, as of a time; columns: ``topics/<topic>`` (docs/tables.md).
 
-    DuckDB, polars and others read it as it is, by the Arrow stream that it makes.
+    With ``topics.NAME.body`` in the settings also value, of the body's type, and value_error, why the body has none
+    (docs/queries.md). DuckDB, polars and others read it as it is, by the Arrow stream that it makes.
+
+    Raises SettingsError if the schema is not valid, or a package for it is missing; StorageError if a schema cannot
+    be had from the registry.
     """
 
     _of: Checkback
@@ -201,7 +211,9 @@ class Topic:
 
     def to_arrow(self) -> pa.Table:
         """The messages, by half_queue_id and half_queue_offset."""
-        return self._ask("SELECT * FROM {topic}", "half_queue_id, half_queue_offset")
+        rows = self._ask("SELECT * FROM {topic}", "half_queue_id, half_queue_offset")
+        body = self._body()
+        return rows if body is None else with_values(rows, body)
 
     def to_pandas(self) -> pd.DataFrame:
         """`to_arrow` in pandas; times are UTC."""
@@ -213,7 +225,12 @@ class Topic:
         from checkback.query.versions.view import View
 
         frame: DataFrame = View.of(self._of._session(), self._of.settings, self.as_of).read(TOPIC_PREFIX + self.name)
-        return frame
+        body = self._body()
+        if body is None:
+            return frame
+        from checkback.query.typed_frames import with_value_columns
+
+        return with_value_columns(frame, body)
 
     def __len__(self) -> int:
         """How many messages there are."""
@@ -227,6 +244,9 @@ class Topic:
 
     def __repr__(self) -> str:
         return f"{self._of!r}.topic({self.name!r})"
+
+    def _body(self) -> BodyFormat | None:
+        return format_of(self._of.settings, self.name)
 
     def _ask(self, sql: str, order: str) -> pa.Table:
         def read(view: View) -> pa.Table:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError, create_model
 
 from checkback.messages.limits import INT_MAX
 from checkback.settings import Producer, Settings
-from checkback.settings.model import Push
+from checkback.settings.model import Push, TopicBody
 from checkback.settings.values import format_size
 from docs.markdown import prose, table
 
@@ -24,7 +24,7 @@ _KEY = re.compile(r"  (\w+): *(.*?)(?:\s+#\s*(.*))?")
 _SUBSECTION = re.compile(r"  (\w+):\s+#.*")
 _GROUP = re.compile(r"#   (\w+):")
 #: sections by the group of their example
-_EXAMPLES = {"orders": "producers", "credits": "push"}
+_EXAMPLES = {"orders": "producers", "credits": "push", "payments": "topics"}
 _FIXED = "fixed once a checkpoint exists"
 _DURATIONS = {"0s": " ≥ 0s", "1ms": ""}
 _TRIED = ("0s", "1ms", "1s", "1m", "1h", "1d")
@@ -71,6 +71,14 @@ and `config show` do not need it.
 push:
   credits: {topic: payments, url: "https://credits.example.com/events", secret: "env:CREDITS_SECRET"}
 ```"""
+_TOPICS = """Each key of `topics` is a topic with these settings: [queries](queries.md) get a column `value` beside
+its bodies. A `password` or `token` is accepted from the environment only, as above; only queries of such a topic, and
+`config show`, need it.
+
+```yaml
+topics:
+  payments: {body: json, schema: {type: object, properties: {amount: {type: integer}}}}
+```"""
 _SPARK = """Spark's configuration properties, e.g. `spark.executor.memory: 4g`. `config show` masks values that may be
 secrets."""
 
@@ -93,6 +101,9 @@ def page() -> str:
     values = {key: json.dumps(value) for key, value in example.model_dump(mode="json").items()}
     groups = {f"push.{key}": (value, said[f"push.{key}"][1]) for key, value in values.items()}
     parts += ["## push\n", _PUSH, "", _table("push", Push, groups), ""]
+    values = {key: json.dumps(value) for key, value in TopicBody().model_dump(mode="json", by_alias=True).items()}
+    groups = {f"topics.{key}": (value.strip('"'), said[f"topics.{key}"][1]) for key, value in values.items()}
+    parts += ["## topics\n", _TOPICS, "", _table("topics", TopicBody, groups), ""]
     return "\n".join([*parts, "## spark\n", _SPARK, ""])
 
 
@@ -104,8 +115,8 @@ def names(model: type[BaseModel]) -> Mapping[str, str]:
 def read_lines(base: str) -> dict[str, tuple[str, str]]:
     """``section.key`` -> its value in conf/base.yml, as text, and its comment.
 
-    A key without a comment belongs to the one above. The examples of producers and push are comments, with keys one
-    level deeper.
+    A key without a comment belongs to the one above. The examples of producers, push and topics are comments, with
+    keys one level deeper.
     A key without a value is a section of a section.
     """
     found: dict[str, tuple[str, str]] = {}

@@ -29,7 +29,7 @@ _CLIENTS = columns(client="client_id", kind=_kind, address="address", connected=
 @command(app, panel=ANSWERS)
 def clients(options: Answer) -> None:
     """List RocketMQ's clients that are connected to the gateway (gateway.host, gateway.port)."""
-    settings = options.load(unneeded=("kafka", "dashboard")).settings
+    settings = options.load(unneeded=("kafka", "dashboard", "topics")).settings
     with no_pandas():
         from checkback.gateway.rocketmq.client_list import connected_clients
 

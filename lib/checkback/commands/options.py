@@ -68,7 +68,7 @@ class Common:
     overrides: Set = None
     debug: Annotated[bool, typer.Option("--debug", help="Log more, and show the traceback of an error.")] = False
 
-    def load(self, unneeded: Collection[str] = ("push",), given: Given = MappingProxyType({})) -> Loaded:
+    def load(self, unneeded: Collection[str] = ("push", "topics"), given: Given = MappingProxyType({})) -> Loaded:
         """Load the settings and set up logging. Raises SettingsError.
 
         ``unneeded``: as `load`; ``given``: what options of their own set, by key; None = they do not.

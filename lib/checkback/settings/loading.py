@@ -97,7 +97,7 @@ ENV_PREFIX = "CHECKBACK__"
 OVERRIDE = "--set"
 _GROUPS = ("kafka", "groups")
 #: sections with a group's settings below its name
-_BY_GROUP = ("producers", "push")
+_BY_GROUP = ("producers", "push", "topics")
 _EXAMPLES = {"secret": "whsec_...", "token": "..."}
 
 S = TypeVar("S", bound=BaseModel)
@@ -131,7 +131,10 @@ def read_layers(
     layers += [_environment(environ, groups), given]
     last = {leaf.path: leaf for layer in layers for leaf in layer}
     last = {path: leaf for path, leaf in last.items() if path[0] not in unneeded or not _is_unset(leaf, environ)}
-    layers = [[leaf for leaf in layer if leaf.path in last] for layer in layers]
+    layers = [
+        [leaf for leaf in layer if leaf.path in last and (leaf is last[leaf.path] or not _is_schema(leaf.path))]
+        for layer in layers
+    ]
     layers = [[_resolved(leaf, environ, leaf is last[leaf.path]) for leaf in layer] for layer in layers]
 
     origins: dict[KeyPath, str] = {leaf.path: leaf.origin for layer in layers for leaf in layer}
@@ -163,6 +166,8 @@ def _leaves(path: KeyPath, value: Any, origin: str) -> Iterator[Leaf]:
         yield Leaf(("spark", name if name.startswith("spark.") else f"spark.{name}"), value, origin)
     elif path[:2] in (*OPTIONS, _GROUPS) and len(path) > 3:
         yield from _leaves((*path[:2], ".".join(path[2:])), value, origin)  # names in Kafka contain dots
+    elif _is_schema(path):
+        yield Leaf(path, value, origin)
     elif isinstance(value, Mapping) and value:
         for key, below in value.items():
             if not isinstance(key, str):
@@ -174,6 +179,11 @@ def _leaves(path: KeyPath, value: Any, origin: str) -> Iterator[Leaf]:
         yield Leaf(path, {}, origin)
     elif path:
         yield Leaf(path, value, origin)
+
+
+def _is_schema(path: KeyPath) -> bool:
+    """True for a topic's schema: a mapping that is one value, which layers replace."""
+    return len(path) == 3 and path[0] == "topics" and path[2] == "schema"
 
 
 def _file(path: Path) -> list[Leaf]:
@@ -316,7 +326,7 @@ class Loaded:
 
 
 #: sections whose secrets are not needed to look at tables, or to work on them
-SECRETS_OF_OTHERS = frozenset({"producers", "push", "kafka", "dashboard"})
+SECRETS_OF_OTHERS = frozenset({"producers", "push", "topics", "kafka", "dashboard"})
 
 
 def load(

@@ -30,8 +30,10 @@ from checkback.settings.values import (
     Lasting,
     Location,
     MediaType,
+    Password,
     PositiveDuration,
     QueueId,
+    Registry,
     Secret,
     SecretConf,
     Size,
@@ -308,6 +310,50 @@ class Push(_Section):
         return self
 
 
+class TopicBody(_Section):
+    """How a topic's bodies are read as values (docs/queries.md).
+
+    ``schema``, or that of ``schema_file``: JSON Schema, Avro, or a FileDescriptorSet of protobuf.
+    """
+
+    body: Literal["json", "avro", "protobuf", "text", "binary"] = "binary"
+    schema_: dict[str, Any] | list[Any] | Text | None = Field(default=None, alias="schema")
+    schema_file: Text | None = None
+    message: Text | None = None
+    schema_registry: Registry | None = None
+    subject: Text | None = None
+    user: Text | None = None
+    password: Password = None
+    token: Token = None
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> Self:
+        if self.schema_ is not None and self.schema_file is not None:
+            refuse("schema and schema_file exclude each other", "set one of them")
+        schemas = {"schema": self.schema_, "schema_file": self.schema_file, "schema_registry": self.schema_registry}
+        given = [key for key, value in schemas.items() if value is not None]
+        if given and self.body in ("text", "binary"):
+            refuse(f"{self.body} bodies have no {given[0]}", "set body: json, avro or protobuf")
+        if self.body in ("avro", "protobuf") and not given:
+            refuse(f"{self.body} bodies need a schema", "set schema_file or schema_registry")
+        if self.body == "protobuf" and self.schema_ is not None:
+            refuse(
+                "protobuf has no schema within settings", "set schema_file, as `protoc --descriptor_set_out` writes it"
+            )
+        if self.body == "protobuf" and self.schema_file is not None and self.message is None:
+            refuse("a file of descriptors has several messages", "set message: package.Name")
+        if self.message is not None and self.body != "protobuf":
+            refuse(f"{self.body} bodies have no message", "leave it out")
+        if self.schema_registry is None:
+            for key in ("subject", "user", "password", "token"):
+                if getattr(self, key) is not None:
+                    refuse(f"{key} goes with schema_registry", "set it, too")
+        # A password whose variable is not set is left out where it is not needed.
+        if (self.password is not None and self.user is None) or (self.user is not None and self.token is not None):
+            refuse("a registry takes a user and a password, or a token", "set these two, or the token")
+        return self
+
+
 class Dashboard(_Section):
     """The pages of `checkback dashboard`."""
 
@@ -344,6 +390,7 @@ class Settings(_Section):
     dashboard: Dashboard = Dashboard()
     producers: dict[GroupName, Producer] = {}
     push: dict[ConsumerGroupName, Push] = {}
+    topics: dict[TopicName, TopicBody] = {}
     spark: dict[ConfKey, ConfValue] = {}
 
     def history(self) -> timedelta | None:
@@ -390,9 +437,10 @@ def flatten(settings: Settings) -> dict[str, Any]:
         elif section == "producers":
             for group, values in fields.items():
                 flat |= _of_group(f"producers.{group}", values | {"endpoints": masked_each(values["endpoints"])})
-        elif section == "push":
-            for group, values in fields.items():
-                flat |= _of_group(f"push.{group}", values | {"url": masked(values["url"])})
+        elif section in ("push", "topics"):
+            for name, values in fields.items():
+                url = {"url": masked(values["url"])} if "url" in values else {}
+                flat |= _of_group(f"{section}.{name}", values | url)
         elif section == "storage":
             options = fields.pop("options")
             flat |= {f"storage.{key}": value for key, value in fields.items()}
@@ -406,7 +454,7 @@ def flatten(settings: Settings) -> dict[str, Any]:
 
 def _of_group(name: str, values: dict[str, Any]) -> dict[str, Any]:
     """Dotted key -> value of a group's settings, without its secrets."""
-    masks = {key: MASK for key in SECRETS if values[key] is not None}
+    masks = {key: MASK for key in SECRETS if values.get(key) is not None}
     return {f"{name}.{key}": value for key, value in (values | masks).items()}
 
 

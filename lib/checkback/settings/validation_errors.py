@@ -11,7 +11,7 @@ from pydantic import BaseModel, SecretStr
 
 from checkback.errors import SettingsError
 from checkback.messages.fields import nearest
-from checkback.settings.model import Producer, Push
+from checkback.settings.model import Producer, Push, TopicBody
 from checkback.settings.values import format_size
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _explained(
         if isinstance(value, str) and (limit := context.get("ge", context.get("le"))) is not None:  # of a size
             what = what.replace(str(limit), format_size(limit))
         # An endpoint, and any of Spark's, may hold a secret, too.
-        hidden = path[0] in ("producers", "push", "spark") or is_secret(model, path)
+        hidden = path[0] in ("producers", "push", "topics", "spark") or is_secret(model, path)
         if value is None:  # `--set KEY=`, an empty variable
             what, fix = f"is empty, {what}", _FIX["string_too_short"]
         elif isinstance(value, bool | int | float | str) and not hidden:
@@ -147,6 +147,7 @@ def _nearest(model: type[BaseModel], path: Sequence[str]) -> str:
     group = path[1] if len(path) > 2 else "GROUP"
     keys: list[KeyPath] = [("producers", group, name) for name in _names(Producer)]
     keys += [("push", group, name) for name in _names(Push)]
+    keys += [("topics", group, name) for name in _names(TopicBody)]
     for section, field in model.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             keys += [(section, name) for name in _names(field.annotation)]

@@ -22,8 +22,8 @@ from checkback.messages.names import is_consumer_group, is_group, is_topic
 T = TypeVar("T")
 
 ENV_REFERENCE = "env:"
-#: Keys of a producer group, and of one in `push`, that are only allowed in the environment.
-SECRETS = ("secret", "token")
+#: Keys of a producer group, of one in `push`, and of a topic, that are only allowed in the environment.
+SECRETS = ("secret", "token", "password")
 #: Options (of Kafka, of an object store) whose values are only allowed in the environment.
 SECRET_OPTION = re.compile(r"(?i)password|secret|token|jaas|[._]key$|access_key")
 
@@ -125,7 +125,17 @@ def _media_type(text: str) -> str:
     return text
 
 
+def _registry(url: str) -> str:
+    if "?" in url:
+        refuse("has a query", "leave out ? and what follows it")
+    return _url(url, "set user and password, or a token, beside it").rstrip("/")
+
+
 def _endpoint(url: str) -> str:
+    return _url(url, "give the group a secret: checks are signed with it")
+
+
+def _url(url: str, keys: str) -> str:
     fix = "write http://host:port/path or https://host/path"
     # urlsplit drops some of these silently, and HTTP clients disagree about the rest.
     if any(char <= " " or char in "\x7f\\" for char in url):
@@ -138,7 +148,7 @@ def _endpoint(url: str) -> str:
     if parts.scheme not in ("http", "https") or not host:
         refuse("is not an http or https URL with a host", fix)
     if "@" in parts.netloc:
-        refuse("has a user name or password", "leave it out and give the group a secret: checks are signed with it")
+        refuse("has a user name or password", f"leave it out and {keys}")
     if "#" in url:
         refuse("has a fragment", "leave out # and what follows it")
     return url
@@ -194,6 +204,12 @@ def _token(value: object) -> object:
     return value
 
 
+def _password(value: object) -> object:
+    if _resolved(value, "password") == "":
+        refuse("is empty", "leave it out")
+    return value
+
+
 def _conf_key(name: str) -> str:
     if not name.startswith("spark."):
         refuse("is not a Spark setting", "its name begins with spark.")
@@ -226,8 +242,10 @@ ConsumerGroupName = Annotated[str, AfterValidator(_consumer_group)]
 MediaType = Annotated[str, AfterValidator(_media_type)]
 TopicName = Annotated[str, AfterValidator(_topic)]
 Endpoint = Annotated[str, AfterValidator(_endpoint)]
+Registry = Annotated[str, AfterValidator(_registry)]
 Secret = Annotated[SecretStr | None, BeforeValidator(_secret)]
 Token = Annotated[SecretStr | None, BeforeValidator(_token)]
+Password = Annotated[SecretStr | None, BeforeValidator(_password)]
 ConfKey = Annotated[str, AfterValidator(_conf_key)]
 ConfValue = Annotated[str, BeforeValidator(_conf_value)]
 SecretConf = Annotated[SecretStr, BeforeValidator(_conf_value)]

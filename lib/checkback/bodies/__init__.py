@@ -1,0 +1,1 @@
+"""Bodies of messages as typed values, by the settings ``topics`` (docs/queries.md)."""

@@ -1,0 +1,273 @@
+"""JSON bodies: without a schema JSON text, with a JSON Schema the Arrow type that its types tell.
+
+The schema types a body, it does not validate it: ``required``, ``pattern``, ``minimum`` and the like are not applied.
+What has no single type (``anyOf`` of two, no ``type``, a recursive ``$ref``) is JSON text.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pyarrow as pa
+
+from checkback.bodies.decoder import MAX_DEPTH, TOO_DEEP, BodyError, text_of
+from checkback.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_INFINITY = float("inf")
+_LONG = range(-(1 << 63), 1 << 63)
+#: of a schema, each time that a $ref names it counted: within that it is read in milliseconds
+_MAX_PARTS = 10_000
+_JSON_TEXT: pa.DataType = pa.json_(pa.string()) if hasattr(pa, "json_") else pa.string()
+
+
+class JsonText:
+    """JSON without a schema: its text as it is, of Arrow's extension type arrow.json if this pyarrow has it."""
+
+    type = _JSON_TEXT
+
+    def value(self, body: bytes) -> str:
+        """The text. Raises BodyError if it is not one JSON value (RFC 8259), or a reader could see another in it."""
+        text = text_of(body)
+        parse(text)
+        return text
+
+
+class JsonBody:
+    """JSON with a JSON Schema."""
+
+    def __init__(self, schema: Any, where: str) -> None:
+        """``schema``: the parsed document; ``where``: its setting, for errors. Raises SettingsError."""
+        self._part = _Compiler(schema, where).part(schema, "the body", ())
+        self.type = self._part.type
+
+    def value(self, body: bytes) -> Any:
+        """The value by the schema's types; what the schema does not name is left out. Raises BodyError."""
+        value = parse(text_of(body))
+        if value is None and not self._part.nullable:
+            raise BodyError("is null")
+        return self._part.convert(value)
+
+
+def parse(text: str) -> Any:
+    """The value of JSON text.
+
+    Raises BodyError also for what parsers read differently: duplicate keys, NaN, numbers beyond a double, lone
+    surrogates, and more than `MAX_DEPTH` levels.
+    """
+    try:
+        value = json.loads(text, object_pairs_hook=_object, parse_float=_real, parse_constant=_constant)
+    except RecursionError:
+        raise BodyError(TOO_DEEP) from None
+    except ValueError:  # JSONDecodeError, which quotes the body, and integers of more digits than Python reads
+        raise BodyError("is not JSON") from None
+    if text.count("[") + text.count("{") > MAX_DEPTH and _is_deep(value):
+        raise BodyError(TOO_DEEP)
+    if "\\u" in text:
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise BodyError("has half of a surrogate pair") from None
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise BodyError("has a duplicate key")
+    return found
+
+
+def _real(text: str) -> float:
+    value = float(text)
+    if value in (_INFINITY, -_INFINITY):
+        raise BodyError("has a number beyond a double")
+    return value
+
+
+def _constant(_: str) -> NoReturn:
+    raise BodyError("has NaN or Infinity, which are not JSON")
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        parts = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [part for each in parts for part in each if isinstance(part, dict | list)]
+    return bool(level)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of a schema: its Arrow type, and what makes its values, given no null."""
+
+    type: pa.DataType
+    of: Callable[[Any], Any]
+    nullable: bool = False
+
+    def convert(self, value: Any) -> Any:
+        return None if value is None else self.of(value)
+
+
+def _json_text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+_ANY = _Part(pa.string(), _json_text, nullable=True)
+
+
+def _checked(kind: type, place: str, noun: str) -> Callable[[Any], Any]:
+    def of(value: Any) -> Any:
+        if type(value) is not kind:
+            raise BodyError(f"{place} is not {noun}")
+        return value
+
+    return of
+
+
+def _integer(place: str) -> Callable[[Any], int]:
+    def of(value: Any) -> int:
+        if type(value) is not int:
+            raise BodyError(f"{place} is not an integer")
+        if value not in _LONG:
+            raise BodyError(f"{place} is beyond 64 bits")
+        return value
+
+    return of
+
+
+def _number(place: str) -> Callable[[Any], float]:
+    def of(value: Any) -> float:
+        if type(value) not in (int, float):
+            raise BodyError(f"{place} is not a number")
+        try:
+            return float(value)
+        except OverflowError:
+            raise BodyError("has a number beyond a double") from None
+
+    return of
+
+
+_SCALARS: Mapping[str, tuple[pa.DataType, Callable[[str], Callable[[Any], Any]]]] = {
+    "string": (pa.string(), lambda place: _checked(str, place, "a string")),
+    "boolean": (pa.bool_(), lambda place: _checked(bool, place, "a boolean")),
+    "integer": (pa.int64(), _integer),
+    "number": (pa.float64(), _number),
+}
+
+
+class _Compiler:
+    """Makes the parts of a JSON Schema."""
+
+    def __init__(self, root: Any, where: str) -> None:
+        self._root, self._where, self._parts = root, where, 0
+
+    def part(self, schema: Any, place: str, refs: tuple[str, ...]) -> _Part:
+        """The part that a schema describes. ``place``: its name in errors; ``refs``: what it is within."""
+        self._parts += 1
+        if self._parts > _MAX_PARTS:
+            raise self._error(f"has more than {_MAX_PARTS} parts", "type only what queries need")
+        if not isinstance(schema, dict):
+            if isinstance(schema, bool):
+                return _ANY
+            raise self._error("is not a JSON Schema", "write a mapping with a type, such as {type: object, ...}")
+        if "$ref" in schema:
+            ref = schema["$ref"]
+            return _ANY if ref in refs else self.part(self._resolved(ref), place, (*refs, ref))
+        only = self._only(schema)
+        if only is not None:
+            found = self.part(only, place, refs)
+            return _Part(found.type, found.of, nullable=True) if "allOf" not in schema else found
+        kinds = schema.get("type", _told(schema))
+        kinds = list(kinds) if isinstance(kinds, list) else [kinds]
+        some = [kind for kind in kinds if kind != "null"]
+        if len(some) != 1:
+            return _ANY
+        kind, of = self._typed(some[0], schema, place, refs)
+        return _Part(kind, of, nullable=len(some) < len(kinds))
+
+    def _typed(
+        self, kind: Any, schema: Mapping[str, Any], place: str, refs: tuple[str, ...]
+    ) -> tuple[pa.DataType, Callable[[Any], Any]]:
+        if kind in _SCALARS:
+            scalar, of = _SCALARS[kind]
+            return scalar, of(place)
+        if kind == "array":
+            return self._array(schema, place, refs)
+        if kind == "object":
+            return self._object(schema, place, refs)
+        if kind is None:
+            return _ANY.type, _ANY.of
+        raise self._error("has a type that is not of JSON Schema", "string, integer, number, boolean, array or object")
+
+    def _array(
+        self, schema: Mapping[str, Any], place: str, refs: tuple[str, ...]
+    ) -> tuple[pa.DataType, Callable[[Any], Any]]:
+        items = schema.get("items", True)
+        item = _ANY if isinstance(items, list) else self.part(items, f"{place}[]", refs)
+        is_list = _checked(list, place, "an array")
+
+        def of(value: Any) -> list[Any]:
+            return [item.convert(each) for each in is_list(value)]
+
+        return pa.list_(item.type), of
+
+    def _object(
+        self, schema: Mapping[str, Any], place: str, refs: tuple[str, ...]
+    ) -> tuple[pa.DataType, Callable[[Any], Any]]:
+        is_object = _checked(dict, place, "an object")
+        properties, more = schema.get("properties"), schema.get("additionalProperties")
+        if properties:
+            if not isinstance(properties, dict):
+                raise self._error("has properties that are not a mapping", "write properties: {NAME: {type: ...}}")
+            inside = "" if place == "the body" else f"{place}."
+            parts = {name: self.part(each, f"{inside}{name}", refs) for name, each in properties.items()}
+
+            def struct(value: Any) -> dict[str, Any]:
+                found = is_object(value)
+                return {name: part.convert(found.get(name)) for name, part in parts.items()}
+
+            return pa.struct([pa.field(name, part.type) for name, part in parts.items()]), struct
+        if isinstance(more, dict):
+            each = self.part(more, f"{place}{{}}", refs)
+
+            def pairs(value: Any) -> list[tuple[str, Any]]:
+                return [(key, each.convert(one)) for key, one in is_object(value).items()]
+
+            return pa.map_(pa.string(), each.type), pairs
+        return pa.string(), lambda value: _json_text(is_object(value))
+
+    def _only(self, schema: Mapping[str, Any]) -> Any:
+        """The one schema of an anyOf, oneOf or allOf, null left out; None: there is none, or several."""
+        for key in ("anyOf", "oneOf", "allOf"):
+            if key in schema and "type" not in schema:
+                several = schema[key] if isinstance(schema[key], list) else []
+                some = [each for each in several if not (isinstance(each, dict) and each.get("type") == "null")]
+                return some[0] if len(some) == 1 else True
+        return None
+
+    def _resolved(self, ref: Any) -> Any:
+        if not isinstance(ref, str) or not ref.startswith("#"):
+            raise self._error("has a $ref to another document", "put what it refers to under $defs, in this one")
+        found = self._root
+        for part in ref[1:].split("/")[1:]:
+            name = part.replace("~1", "/").replace("~0", "~")
+            if not isinstance(found, dict) or name not in found:
+                raise self._error("has a $ref to what it does not have", "write it as #/$defs/NAME")
+            found = found[name]
+        return found
+
+    def _error(self, what: str, fix: str) -> SettingsError:
+        return SettingsError(f"the JSON Schema {what}", self._where, fix)
+
+
+def _told(schema: Mapping[str, Any]) -> str | None:
+    """The type of a schema that does not state it."""
+    if "properties" in schema:
+        return "object"
+    values = schema.get("enum", [schema["const"]] if "const" in schema else [])
+    return "string" if values and all(isinstance(value, str) for value in values) else None
