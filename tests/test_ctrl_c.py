@@ -90,6 +90,9 @@ def test_in_the_background_it_stays_ignored() -> None:
 def test_closed_terminal_is_one_sigterm() -> None:
     """The shell and the kernel send SIGHUP; under nohup neither counts."""
     code = (
+        "import fcntl, pty, termios\n"
+        "os.setsid()\n"
+        "fcntl.ioctl(pty.openpty()[1], termios.TIOCSCTTY, 0)\n"
         "from checkback.cli import hang_up\n"
         "heard = []\n"
         "signal.signal(signal.SIGTERM, lambda *_: heard.append('SIGTERM'))\n"

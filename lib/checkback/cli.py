@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from checkback.errors import CheckbackError, SettingsError, missing_module, printable, reason
+from checkback.rotated import read_again
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -195,9 +196,10 @@ def ctrl_c() -> Iterator[None]:
 
 @contextmanager
 def hang_up() -> Iterator[None]:
-    """SIGHUP, as of a terminal that is closed, is SIGTERM to every command. Under nohup it stays ignored.
+    """SIGHUP of a terminal that is closed is SIGTERM to every command. Under nohup it stays ignored.
 
-    The shell and the kernel send one each: the second is not a second SIGTERM.
+    The shell and the kernel send one each: the second is not a second SIGTERM. To a process without a terminal, as a
+    service is, it says that secrets are to be read again.
     """
     number = getattr(signal, "SIGHUP", None)  # not on Windows
     main = threading.current_thread() is threading.main_thread()
@@ -209,11 +211,19 @@ def hang_up() -> Iterator[None]:
         signal.signal(number, signal.SIG_IGN)
         signal.raise_signal(signal.SIGTERM)
 
-    signal.signal(number, hear)
+    signal.signal(number, hear if _has_terminal() else lambda *_: read_again())
     try:
         yield
     finally:
         signal.signal(number, signal.SIG_DFL)
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 def _is_no_interrupt(record: LogRecord) -> bool:

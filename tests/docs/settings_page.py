@@ -56,7 +56,8 @@ producers:
   orders: {endpoints: ["https://orders.example.com/check"], secret: "env:ORDERS_SECRET", token: "env:ORDERS_TOKEN"}
 ```
 
-A `secret` or `token` is accepted from the environment only: `env:NAME` names the variable. Both are masked wherever
+A `secret` or `token` is accepted from the environment (`env:NAME` names the variable) or a file (`file:PATH`), and may
+be two values apart by a space or line while it is [rotated](runbook.md#rotation). Both are masked wherever
 settings are printed. `gateway`, `reconcile`, `land` and `config show` need the variables of all groups; other commands
 need none. To create them:
 
@@ -64,7 +65,7 @@ need none. To create them:
 export ORDERS_SECRET="whsec_$(openssl rand -base64 32)" ORDERS_TOKEN="$(openssl rand -hex 32)"
 ```"""
 _PUSH = """Each key of `push` is a consumer group of [`checkback push`](webhooks.md) with these settings; `topic` and
-`url` have no default. A `secret` or `token` is accepted from the environment only, as above; other commands than `push`
+`url` have no default. A `secret` or `token` is accepted from the environment or a file, as above; other commands than `push`
 and `config show` do not need it.
 
 ```yaml

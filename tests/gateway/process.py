@@ -54,6 +54,7 @@ class Gateway:
             stderr=self._stderr,
             env={**os.environ, **(environ or {})},
             cwd=Path(__file__).parents[2],
+            start_new_session=True,  # without a terminal, as a service has none
         )
         assert self.process.stdout is not None
         line = self.process.stdout.readline().decode()

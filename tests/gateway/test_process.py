@@ -31,25 +31,6 @@ def landed(root: Path, name: str) -> list[str]:
     return [row["transaction_id"] for row in rows(root, name)]
 
 
-@pytest.mark.usefixtures("without_nohup")
-def test_closed_terminal_stops_it_as_sigterm(tmp_path: Path) -> None:
-    """SIGHUP: what it has accepted is committed. Under nohup it goes on."""
-    with Gateway(tmp_path) as gateway:
-        gateway.post("/v1/half", half("t-0"))
-        gateway.process.send_signal(signal.SIGHUP)
-        assert gateway.wait() == (0, "")
-    assert landed(tmp_path, "half") == ["t-0"]
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        gateway = Gateway(tmp_path)
-    finally:
-        signal.signal(signal.SIGHUP, before)
-    with gateway:
-        gateway.process.send_signal(signal.SIGHUP)
-        assert gateway.post("/v1/half", half("t-1")).json()["queue_offset"] == 1
-        assert gateway.stop() == (0, "")
-
-
 def test_json_is_all_that_it_says(tmp_path: Path) -> None:
     """Also where it listens, and a request that is not HTTP."""
     command = [sys.executable, "-m", "checkback", "gateway", "--port", "0", "--set", f"storage.root={tmp_path}"]

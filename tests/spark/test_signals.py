@@ -30,6 +30,8 @@ def test_signal_to_the_group_leaves_spark_to_the_command(tmp_path: Path, number:
         while not lines or json.loads(lines[-1])["event"] != "query_started":
             lines.append(process.stderr.readline())
         os.killpg(process.pid, number)
+        if number == signal.SIGHUP:  # to a process without a terminal
+            process.terminate()
         lines += process.stderr.readlines()
     assert process.returncode == 0
     own = [event for event in map(json.loads, lines) if event.get("logger") != "spark"]

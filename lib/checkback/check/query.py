@@ -22,6 +22,7 @@ from checkback.check.circuit_breaker import limits_of
 from checkback.check.endpoint import CheckedGroup
 from checkback.check.endpoint_health import EndpointHealth, Rate
 from checkback.check.recorded_answers import KEY, SKEW, deduplicate_requests, key_numbers, recorded_answers
+from checkback.check.signature import Signer
 from checkback.check.superseded import (
     not_sent,
     offset_ranges,
@@ -39,6 +40,7 @@ from checkback.check.worker import (
     check_rows,
     partition_requests,
 )
+from checkback.settings.secrets import secrets_of
 from checkback.spark.connect import parallelism, query_id
 from checkback.storage.checkpoints.seen_commits import SeenCommits
 from checkback.storage.dataframes import frame
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+    from checkback.rotated import Rotated, Texts
     from checkback.settings import Settings
     from checkback.storage.log.delta_log import DeltaLog
     from checkback.storage.tables import Tables
@@ -112,16 +115,18 @@ def decisive_ops(spark: SparkSession, tables: Tables, since: datetime) -> int:
     return tables.read(spark, "op").where(decides & (F.col("store_timestamp") >= F.lit(since - SKEW))).count()
 
 
-def groups_of(settings: Settings) -> dict[str, CheckedGroup]:
-    """The configured groups, for the client."""
-    return {
-        name: CheckedGroup(
-            endpoints=tuple(producer.endpoints),
-            secret=None if producer.secret is None else producer.secret.get_secret_value(),
-            include_body=producer.include_body,
-        )
-        for name, producer in settings.producers.items()
-    }
+def groups_of(settings: Settings) -> Rotated[dict[str, CheckedGroup]]:
+    """The configured groups, for the client, with their secrets as these are. Raises SettingsError."""
+
+    def groups(secrets: Texts) -> dict[str, CheckedGroup]:
+        for name, text in secrets.items():
+            Signer(text, f"producers.{name}.secret")
+        return {
+            name: CheckedGroup(tuple(producer.endpoints), secrets.get(name), producer.include_body)
+            for name, producer in settings.producers.items()
+        }
+
+    return secrets_of(settings.producers, groups)
 
 
 def rates_of(settings: Settings) -> dict[str, Rate]:
@@ -154,8 +159,9 @@ class CheckBatches:
         self._flush = tables.flush_of(NAME, "check_requests", "check_answers", "half", "op")
         self._seen = SeenCommits(tables, NAME, "start again: what is missing is sent again")
         self._tasks = max(1, min(settings.reconcile.partitions, check.concurrency, slots // 2))
+        self._groups = groups_of(settings)
         self._worker = CheckWorker(
-            groups=groups_of(settings),
+            groups=self._groups.current,
             timeout_s=check.timeout.total_seconds(),
             ca_file=check.ca_file,
             concurrency=check.concurrency // self._tasks,
@@ -271,7 +277,7 @@ class CheckBatches:
     def _asked(self, spark: SparkSession, requests: pa.Table, batch_id: int) -> pa.Table:
         # The number of partitions is the number of tasks that send checks concurrently.
         wanted = self._with_body, self._resumed_queues(spark)
-        worker = replace(self._worker, resumed_queues=wanted[1])
+        worker = replace(self._worker, resumed_queues=wanted[1], groups=self._groups.current)
         if wanting(requests, *wanted).num_rows:
             rows = with_messages(spark, self._tables, requests, *wanted).coalesce(self._tasks)
             ask = check_rows(worker)

@@ -16,6 +16,7 @@ from checkback.errors import SettingsError
 from checkback.gateway.http.listening_socket import connections_within, listening
 from checkback.gateway.http.protocol import limited
 from checkback.observe.logs import started
+from checkback.settings.secrets import token_of
 from checkback.urls import LOOPBACK, in_url
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def serve(settings: Settings) -> None:
     Raises SettingsError, also for tables that only Spark can read.
     """
     about = settings.dashboard
-    token = None if about.token is None else about.token.get_secret_value()
+    token = None if about.token is None else token_of(about.token.get_secret_value(), "dashboard.token")
     if token is None and about.host not in LOOPBACK:
         what = f"without a token it serves this machine only, not {about.host}"
         raise SettingsError(what, "dashboard.host", "set dashboard.token, or use 127.0.0.1")

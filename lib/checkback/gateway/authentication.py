@@ -1,4 +1,4 @@
-"""Which client may send for which group: one bearer token per group."""
+"""Which client may send for which group: a bearer token per group, or two while it is rotated."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import hmac
 from typing import TYPE_CHECKING
 
 from checkback.gateway.problems import Problem
+from checkback.settings.secrets import tokens_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from checkback.rotated import Texts
     from checkback.settings import Producer
 
 #: the groups that a client may send for; None = all
@@ -17,32 +19,28 @@ Groups = frozenset[str] | None
 
 
 class BearerTokens:
-    """The groups' tokens. If any group has a token, every request needs one."""
+    """The groups' tokens. If any group has a token, every request needs one. Raises SettingsError."""
 
     def __init__(self, producers: Mapping[str, Producer]) -> None:
         self._known = frozenset(producers)
-        tokens: dict[bytes, set[str]] = {}
-        for group, producer in producers.items():
-            if producer.token is not None:
-                tokens.setdefault(producer.token.get_secret_value().encode(), set()).add(group)
-        self._groups = {token: frozenset(groups) for token, groups in tokens.items()}
+        self._tokens = tokens_of(producers, _groups_of)
 
     @property
     def needed(self) -> bool:
         """Is a token required?"""
-        return bool(self._groups)
+        return bool(self._tokens.current)
 
     def groups(self, authorization: bytes) -> Groups | Problem:
         """The groups of the header's token; None = all, no token is required.
 
         Every token is compared, each in constant time, against timing attacks.
         """
-        if not self._groups:
+        if not (tokens := self._tokens.current):
             return None
         scheme, _, given = authorization.partition(b" ")
         given = given.strip()
         found: Groups = None
-        for token, groups in self._groups.items():
+        for token, groups in tokens.items():
             if hmac.compare_digest(token, given):
                 found = groups
         if found is None or scheme.lower() != b"bearer":
@@ -57,6 +55,14 @@ class BearerTokens:
         if self._known and group not in self._known:
             return Problem("unknown_group", "producer_group: the settings name no such group")
         return None
+
+
+def _groups_of(tokens: Texts) -> dict[bytes, frozenset[str]]:
+    groups: dict[bytes, set[str]] = {}
+    for group, text in tokens.items():
+        for token in text.split():
+            groups.setdefault(token.encode(), set()).add(group)
+    return {token: frozenset(each) for token, each in groups.items()}
 
 
 _NOT_YOURS = "producer_group: not one that the token stands for"

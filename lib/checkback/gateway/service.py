@@ -79,6 +79,8 @@ class GatewayService:
             self.journal = own_queues(self.journal, settings, half, op, history, take_over)
             #: how often a gateway has started on these queues
             self.starts = half.epoch()
+            #: of `half`
+            self.table_id = half.table_id()
             others = history.others(gateway.queues)
             # Claimed: from here on no other process assigns offsets, so what is read next cannot become stale.
             firsts = half.versions(map(first_app, gateway.queues))

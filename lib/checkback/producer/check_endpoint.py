@@ -249,7 +249,8 @@ def check_app(
     check, 405, 408, 503 the listener took longer than ``timeout``. Checkback records each as NO_ANSWER and checks
     again.
 
-    ``secret``: that of ``producers.GROUP.secret``, or group -> secret; None accepts unsigned checks: 403 for those of a
+    ``secret``: that of ``producers.GROUP.secret``, two of them apart by a space, or ``file:PATH``, which is read again
+    when it has changed; or group -> secret; None accepts unsigned checks: 403 for those of a
     browser, 415 for what is not application/json. It is for loopback only, where CheckServer keeps it; in a server of
     your own that is yours to do: whoever reaches an unsigned endpoint can have transactions rolled back.
     ``group``: the group of a single listener; without it any group that uses the secret. ``max_request``: increase it

@@ -42,7 +42,6 @@ class Connection:
     def __init__(self, address: Address, curl_options: Mapping[int, Any]) -> None:
         self.url = address.gateway_url
         self._address = address
-        self._headers = address.headers()
         self._handle: Handle | None = None
         self._head_bytes = 0
         self._sockets: set[int] = set()
@@ -56,7 +55,7 @@ class Connection:
             handle = self._handle = Handle(self._options)
             handle.curl.setopt(pycurl.SOCKOPTFUNCTION, self._opened)
             handle.curl.setopt(pycurl.CLOSESOCKETFUNCTION, self._closed)
-        handle.prepare(Post(self._address.url(path), self._headers, body))
+        handle.prepare(Post(self._address.url(path), self._address.headers, body))
         handle.curl.setopt(pycurl.TIMEOUT_MS, max(1, round(timeout_s * 1000)))
         self._in_use = True
         try:

@@ -12,11 +12,13 @@ from urllib.parse import urlsplit
 from checkback.check.circuit_breaker import CircuitBreaker, Limits
 from checkback.errors import SettingsError
 from checkback.producer.message import Message, half_json
+from checkback.rotated import Rotated
 from checkback.urls import as_sent, postable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from checkback.rotated import Texts
 
 _PROBE = Message("probe", b"")
 
@@ -32,13 +34,14 @@ class Address:
     group: str
     gateway_url: str
     token: str | None = field(default=None, repr=False)
+    _headers: Rotated[list[str]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         half_json(self.group, _PROBE, "probe", 0)  # validates the group's name
         if not _fit(self.gateway_url):
             raise SettingsError("is not a gateway's URL", "gateway_url", "write http(s)://host[:port][/path]")
-        if self.token is not None and not (self.token.isascii() and self.token.isprintable() and self.token.strip()):
-            raise SettingsError("is empty, or no ASCII text in one line", "token", "give the group's token")
+        stated = {} if self.token is None else {"token": self.token}
+        object.__setattr__(self, "_headers", Rotated(stated, "{}", _headers))
 
     def url(self, path: str) -> str:
         """The URL of an API path."""
@@ -49,17 +52,25 @@ class Address:
         url = self.gateway_url
         return (url if url.isascii() else as_sent(url)).rstrip("/")
 
+    @property
     def headers(self) -> list[str]:
-        """The headers of every request, in lines."""
-        headers = [
-            "Content-Type: application/json",
-            "Accept: application/json, application/problem+json",
-            "Accept-Encoding: identity",
-            "User-Agent: checkback-producer",
-        ]
-        if self.token is not None:
-            headers.append(f"Authorization: Bearer {self.token}")
-        return headers
+        """The headers of every request, in lines: the same list until the token changes."""
+        return self._headers.current
+
+
+def _headers(texts: Texts) -> list[str]:
+    lines = [
+        "Content-Type: application/json",
+        "Accept: application/json, application/problem+json",
+        "Accept-Encoding: identity",
+        "User-Agent: checkback-producer",
+    ]
+    for text in texts.values():
+        token = text.split()[0]
+        if not (token.isascii() and token.isprintable()):
+            raise SettingsError("is no ASCII text", "token", "give the group's token")
+        lines.append(f"Authorization: Bearer {token}")
+    return lines
 
 
 def addresses(group: str, gateway_url: str | Sequence[str], token: str | None) -> list[Address]:

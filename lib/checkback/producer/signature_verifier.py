@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping
 from hashlib import sha256
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from standardwebhooks import Webhook, WebhookVerificationError
-
-from checkback.check.signature import Signer
+from checkback.check.signature import Verifier
 from checkback.errors import SettingsError
+from checkback.rotated import Rotated
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from checkback.rotated import Texts
 
 #: allowed clock skew of a request's timestamp, in seconds: that of Standard Webhooks' library
 TOLERANCE_S = 300
@@ -71,10 +70,6 @@ class ReplayCache:
             self._size -= len(self._seconds.pop(old))
 
 
-#: Checkback's timestamp format. The library would parse 1.8e9, +1800000000 and 1800000000.5 as the same second.
-_SECONDS = re.compile(r"[1-9][0-9]{0,11}", re.ASCII)
-
-
 class RefusedError(Exception):
     """A request is refused, with an HTTP status and a title without any of its content."""
 
@@ -86,19 +81,20 @@ class RefusedError(Exception):
 class SignatureVerifier:
     """Verifies requests against the groups' secrets. Thread-safe.
 
-    ``secret``: base64, optionally prefixed with ``whsec_``, for all groups; or group -> secret; or None to accept
-    unsigned checks. ``replays``: number of requests remembered. Raises SettingsError for an invalid or missing secret,
-    which is never quoted.
+    ``secret``: base64, optionally prefixed with ``whsec_``, or two of them, or ``file:PATH`` of such a text
+    (`checkback.rotated`), for all groups; or group -> secret; or None to accept unsigned checks. ``replays``: number of
+    requests remembered. Raises SettingsError for an invalid or missing secret, which is never quoted.
     """
 
     def __init__(self, secret: str | Mapping[str, str] | None, groups: Collection[str], replays: int) -> None:
-        self._webhooks = {group: _webhook(secret, group) for group in groups}
+        self._groups = frozenset(groups)
+        self._verifiers = None if secret is None else Rotated(_of(secret, groups), "secret of {}", _verifiers)
         self._replays = ReplayCache(replays)
 
     @property
     def signed(self) -> bool:
         """Are unsigned checks refused?"""
-        return None not in self._webhooks.values()
+        return self._verifiers is not None
 
     def verify(self, headers: Mapping[str, str], body: bytes) -> frozenset[str]:
         """The groups whose secret the request is signed with.
@@ -106,37 +102,32 @@ class SignatureVerifier:
         ``headers``: by lower-case name. Raises RefusedError, 401, if there is none, or the timestamp is more than five
         minutes off.
         """
-        groups = frozenset(group for group, webhook in self._webhooks.items() if _genuine(webhook, headers, body))
+        if self._verifiers is None:
+            return self._groups
+        verifiers = self._verifiers.current.items()
+        groups = frozenset(group for group, verifier in verifiers if verifier.is_genuine(headers, body))
         if not groups:
             raise RefusedError(401, "not signed, or signed more than five minutes ago")
         return groups
 
     def take(self, headers: Mapping[str, str], body: bytes, group: str) -> None:
         """Accept a verified request once. Raises RefusedError, 409, if it is a replay."""
-        if self._webhooks[group] is None:
+        if self._verifiers is None:
             return
         timestamp = int(headers["webhook-timestamp"])
         if not self._replays.take(headers["webhook-id"], timestamp, body, time.time()):
             raise RefusedError(409, "this request is a replay")
 
 
-def _webhook(secret: str | Mapping[str, str] | None, group: str) -> Webhook | None:
-    if secret is None:
-        return None
-    own = secret if isinstance(secret, str) else secret.get(group)
-    if own is None:
-        raise SettingsError(f"group {group} has no secret", "secret", "give each group one, or None for all")
-    Signer(own, f"secret of {group}")  # strict; the library ignores invalid base64 characters
-    return Webhook(own)
+def _of(secret: str | Mapping[str, str], groups: Collection[str]) -> dict[str, str]:
+    """Each group's secret. Raises SettingsError if one has none."""
+    if isinstance(secret, str):
+        return dict.fromkeys(groups, secret)
+    for group in groups:
+        if secret.get(group) is None:
+            raise SettingsError(f"group {group} has no secret", "secret", "give each group one, or None for all")
+    return {group: secret[group] for group in groups}
 
 
-def _genuine(webhook: Webhook | None, headers: Mapping[str, str], body: bytes) -> bool:
-    if webhook is None:
-        return True
-    if not _SECONDS.fullmatch(headers.get("webhook-timestamp", "")):
-        return False
-    try:
-        webhook.verify(body, dict(headers), json_parse=False)
-    except (WebhookVerificationError, ValueError):  # ValueError: a header or the body that cannot be decoded
-        return False
-    return True
+def _verifiers(secrets: Texts) -> dict[str, Verifier]:
+    return {group: Verifier(text, f"secret of {group}") for group, text in secrets.items()}

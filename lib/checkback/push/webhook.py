@@ -17,12 +17,14 @@ from checkback.check.endpoint_health import Rate, RateState
 from checkback.check.signature import Signer
 from checkback.check.wire import MAX_ANSWER, StatusError, read_retry_after
 from checkback.consumer.listener_calls import NotConsumedError
+from checkback.rotated import Rotated
 from checkback.urls import masked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from checkback.check.connections import Post, Response
+    from checkback.rotated import Texts
     from checkback.settings.model import Check, Push
 
 _SUCCESS = range(200, 300)
@@ -42,6 +44,17 @@ class WaitError(Exception):
     """The request was not sent, or was answered with Retry-After: it is to be sent again when `Webhook.ready`."""
 
 
+class _Credentials(NamedTuple):
+    signer: Signer | None
+    lines: list[str]
+
+    @classmethod
+    def of(cls, texts: Texts, where: str) -> _Credentials:
+        """``texts``: of secret and token, as far as they are set."""
+        lines = [f"Authorization: Bearer {texts['token'].split()[0]}"] if "token" in texts else []
+        return cls(Signer(texts["secret"], where) if "secret" in texts else None, lines)
+
+
 class Webhook:
     """One URL, for the threads of a consumer group: each has a connection of its own.
 
@@ -59,11 +72,10 @@ class Webhook:
         )
         self._limits, self._clock, self._timeout_s = limits, clock, timeout_s
         self._endpoint = Endpoint(push.url, self.shown, f"{where}.url", limits, CircuitBreaker())
-        self._signer = None if push.secret is None else Signer(push.secret.get_secret_value(), f"{where}.secret")
+        stated = {"secret": push.secret, "token": push.token}
+        secrets = {name: each.get_secret_value() for name, each in stated.items() if each is not None}
+        self._secrets = Rotated(secrets, f"{where}.{{}}", lambda texts: _Credentials.of(texts, f"{where}.secret"))
         self._ca_file = check.ca_file
-        self._lines = list(_HEADERS)
-        if push.token is not None:
-            self._lines.append(f"Authorization: Bearer {push.token.get_secret_value()}")
         try:
             self._options = options(check.ca_file, MAX_ANSWER) | {pycurl.TIMEOUT_MS: max(1, round(timeout_s * 1000))}
         except OSError as error:
@@ -118,10 +130,10 @@ class Webhook:
             turn = self._endpoint.enter(now)
         if isinstance(turn, State):
             raise WaitError
-        told = {"webhook-id": request.message_id}
-        if self._signer is not None:
-            told = self._signer.headers(request.message_id, now, request.body)
-        lines = [*request.lines, *self._lines, *(f"{name}: {value}" for name, value in told.items())]
+        told, credentials = {"webhook-id": request.message_id}, self._secrets.current
+        if credentials.signer is not None:
+            told = credentials.signer.headers(request.message_id, now, request.body)
+        lines = [*request.lines, *_HEADERS, *credentials.lines, *(f"{name}: {value}" for name, value in told.items())]
         return self._endpoint.request(lines, request.body), turn
 
     def heard(self, response: Response, turn: int) -> None:

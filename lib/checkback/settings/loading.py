@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource
 
 from checkback.errors import SettingsError
+from checkback.rotated import FILE_REFERENCE
 from checkback.settings.model import BASE_FILE, Settings, flatten
 from checkback.settings.validation_errors import OPTIONS, KeyPath, dotted, explained, is_secret, where_of
 from checkback.settings.values import ENV_REFERENCE, SECRET_OPTION
@@ -284,7 +285,8 @@ def _resolved(leaf: Leaf, environ: Mapping[str, str], used: bool) -> Leaf:
         return leaf
     where, fix = where_of(leaf.path, leaf.origin), 'put it in an environment variable and write "env:NAME" here'
     if not _is_reference(leaf):
-        if leaf.origin.startswith(ENV_PREFIX):
+        in_file = leaf.path[0] in _BY_GROUP or leaf.path[0] == "dashboard"
+        if leaf.origin.startswith(ENV_PREFIX) or (in_file and str(leaf.value).startswith(FILE_REFERENCE)):
             return leaf
         raise SettingsError(f"a {leaf.path[-1]} in plain text is refused", where, fix)
     name = leaf.value[len(ENV_REFERENCE) :]

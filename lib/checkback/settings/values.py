@@ -18,6 +18,7 @@ from checkback.messages.cloud_events import MEDIA_TYPE
 from checkback.messages.durations import LONGEST, format_duration, parse_duration
 from checkback.messages.limits import INT_MAX
 from checkback.messages.names import is_consumer_group, is_group, is_topic
+from checkback.rotated import FILE_REFERENCE, is_token
 
 T = TypeVar("T")
 
@@ -35,8 +36,6 @@ _HOST = re.compile(r"(?:[^:@\[\]\\]*|\[[0-9A-Fa-f:.%]*\])(?::[0-9]*)?(?:,[^:@\[\
 _BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _SIZE = re.compile(r"([0-9]{1,18})(B|KiB|MiB|GiB|TiB)")
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
-# RFC 6750's b64token, as after "Bearer" in a header.
-_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,512}=*")
 #: Longer than any write takes from file to commit, and any reader keeps a file open.
 SHORTEST_RETENTION = timedelta(hours=1)
 
@@ -169,37 +168,34 @@ def _location(text: str) -> str:
     return text
 
 
-def _resolved(value: object, noun: str) -> str | None:
-    """The text of a secret value; None if it is not text, which pydantic refuses."""
+def _values(value: object, noun: str) -> list[str]:
+    """The values of a secret that is stated here; none if it is not text, which pydantic refuses, or in a file."""
     text = value.get_secret_value() if isinstance(value, SecretStr) else value
-    if not isinstance(text, str):
-        return None
+    if not isinstance(text, str) or text.startswith(FILE_REFERENCE):
+        return []
     if text.startswith(ENV_REFERENCE):
         refuse(f"{ENV_REFERENCE}NAME is resolved when settings are loaded, not here", f"give the {noun} itself")
-    return text
+    return text.split() or [""]
 
 
 def _secret(value: object) -> object:
-    text = _resolved(value, "secret")
-    if text is None:
-        return value
     from standardwebhooks import Webhook
 
-    # Webhook ignores invalid base64 characters: a mistyped secret would silently become a different one.
-    usable = _BASE64.fullmatch(text.removeprefix("whsec_")) is not None
-    if usable:
-        try:
-            Webhook(text)
-        except Exception:  # noqa: BLE001 - what it raises for an empty or truncated key is not part of its API
-            usable = False
-    if not usable:
-        refuse("is not a webhook secret", "give whsec_<base64> or the base64 alone")
+    for text in _values(value, "secret"):
+        # Webhook ignores invalid base64 characters: a mistyped secret would silently become a different one.
+        usable = _BASE64.fullmatch(text.removeprefix("whsec_")) is not None
+        if usable:
+            try:
+                Webhook(text)
+            except Exception:  # noqa: BLE001 - what it raises for an empty or truncated key is not part of its API
+                usable = False
+        if not usable:
+            refuse("is not a webhook secret", "give whsec_<base64> or the base64 alone")
     return value
 
 
 def _token(value: object) -> object:
-    text = _resolved(value, "token")
-    if text is not None and not _TOKEN.fullmatch(text):
+    if not all(map(is_token, _values(value, "token"))):
         refuse("is not a bearer token", "use 16 to 512 of A-Z a-z 0-9 . _ ~ + / -, as `openssl rand -hex 32` makes")
     return value
 

@@ -98,7 +98,7 @@ def test_scheduled_message_is_recalled_until_its_time(tmp_path: Path) -> None:
             assert (await recall(handle))[0] == Code.INTERNAL_SERVER_ERROR
         assert [(await sent("C")).recall_handle, (await client.half()).recall_handle] == ["", ""]
         past = await sent("D", kind=MessageType.DELAY, delivery_timestamp=at(now_ms() - 1))
-        due = TransactionIds({}).recall_handle(Half(0, past.offset, TOPIC, "D"), now_ms() - 1, TOPIC)
+        due = TransactionIds(service.table_id).recall_handle(Half(0, past.offset, TOPIC, "D"), now_ms() - 1, TOPIC)
         assert (past.recall_handle, (await recall(due))[0]) == ("", Code.INTERNAL_SERVER_ERROR)
 
     with_clients(tmp_path, act)
@@ -279,8 +279,8 @@ def test_ends_that_name_no_half_message(tmp_path: Path) -> None:
         told = [await client.end(*ids) for ids in (("NOSUCH", COMMIT), ("", COMMIT), (transaction_id, COMMIT, "other"))]
         assert [status.code for status in told] == [Code.INVALID_TRANSACTION_ID] * 3
         assert (await client.end(transaction_id, COMMIT, "")).code == Code.ILLEGAL_TOPIC
-        for offset in (9, 2**80):  # without tokens anybody can sign
-            forged = TransactionIds({}).of(Half(0, offset, TOPIC, "A"), TOPIC)
+        for offset in (9, 2**80):
+            forged = TransactionIds(service.table_id).of(Half(0, offset, TOPIC, "A"), TOPIC)
             assert (await client.end(forged, COMMIT)).code == Code.INVALID_TRANSACTION_ID
 
     with_clients(tmp_path, act)
@@ -399,7 +399,7 @@ def test_check_is_answered_by_an_id_of_its_transaction_only(tmp_path: Path) -> N
             reply = asyncio.create_task(server.bridge.reply(check((0, half.offset), "A"), {}))
             asked = (await stream.check()).transaction_id
             for group, message_id in (("stock", "A"), (TOPIC, "B")):
-                other = TransactionIds({}).of(Half(0, half.offset, group, message_id), group)
+                other = TransactionIds(service.table_id).of(Half(0, half.offset, group, message_id), group)
                 for resolution in (COMMIT, 0):
                     await client.end(other, resolution, group)
             await client.end(asked, ROLLBACK)

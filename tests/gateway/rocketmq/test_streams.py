@@ -142,7 +142,7 @@ def test_client_that_is_slow_to_read_is_connected() -> None:
 
     async def act() -> None:
         streams = Streams(group_of)
-        bridge = CheckBridge(streams, TransactionIds({}), {}, 0.1)
+        bridge = CheckBridge(streams, TransactionIds(""), {}, 0.1)
         slow = Stream(Caller("a", None, "", ""), never, "", 0)
         streams.add(slow, ["orders"])
         named = {"transaction_id": ID, "producer_group": "shop", "real_topic": "orders"}

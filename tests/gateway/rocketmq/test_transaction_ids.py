@@ -1,4 +1,4 @@
-"""Transaction ids: any gateway with the same tokens reads them; a forged or foreign one names nothing."""
+"""Transaction ids: any gateway of the same tables reads them; a forged or foreign one names nothing."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.gateway.rocketmq.transaction_ids import Half, TransactionIds
-from checkback.settings import Producer
 
-TOKEN = "0123456789abcdef"
 HALF = Half(3, 12, "orders", "01AB/34")
 
 
-def ids(token: str | None = TOKEN) -> TransactionIds:
-    return TransactionIds({"orders": Producer.model_validate({"token": token}), "other": Producer()})
+def ids(table_id: str = "8c6d1d2e") -> TransactionIds:
+    return TransactionIds(table_id)
 
 
 @given(st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1), st.text(st.characters(exclude_categories=["Cs"])))
@@ -25,9 +23,8 @@ def test_another_gateway_reads_it(queue_id: int, queue_offset: int, message_id: 
     assert ids().read(ids().of(half, "payments"), "payments") == half
 
 
-@pytest.mark.parametrize("token", [None, "fedcba9876543210"])
-def test_key_is_the_groups_token(token: str | None) -> None:
-    assert ids(token).read(ids().of(HALF, "payments"), "payments") is None
+def test_id_of_other_tables_names_nothing() -> None:
+    assert ids("9d7e2e3f").read(ids().of(HALF, "payments"), "payments") is None
 
 
 def test_id_of_another_topic_names_nothing() -> None:
@@ -40,13 +37,6 @@ def test_no_bit_can_be_changed() -> None:
         forged = bytearray(signed)
         forged[bit // 8] ^= 1 << bit % 8
         assert ids().read(base64.urlsafe_b64encode(bytes(forged)).decode(), "payments") is None
-
-
-def test_group_without_a_token_does_not_sign_for_one_with() -> None:
-    """What the id says of its group is signed with that group's key."""
-    of_other = base64.urlsafe_b64decode(ids().of(HALF._replace(producer_group="other"), "payments"))
-    forged = of_other[:16] + of_other[16:].replace(b"/other/", b"/orders/")
-    assert ids().read(base64.urlsafe_b64encode(forged).decode(), "payments") is None
 
 
 @pytest.mark.parametrize("text", ["", "NOSUCH", "A" * 8192, "A" * 100_000, "\u00e9", "====", "QQ==", "MQ=="])

@@ -13,11 +13,13 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, NamedTuple
 
 from checkback.gateway.rocketmq.codes import Code, Refusal
+from checkback.settings.secrets import tokens_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from checkback.gateway.authentication import Groups
+    from checkback.rotated import Texts
     from checkback.settings import Producer
 
 #: a signature is taken so long before and after its time, in seconds
@@ -48,13 +50,17 @@ class Credentials:
     """The groups' access and secret keys. If any group has a token, every call needs a signature."""
 
     def __init__(self, producers: Mapping[str, Producer], clock: Callable[[], float] = time.time) -> None:
-        """``clock``: seconds since the epoch."""
+        """``clock``: seconds since the epoch. Raises SettingsError."""
         self._clock = clock
-        self._secrets: dict[str, list[tuple[str, bytes]]] = {}
-        for group, producer in producers.items():
-            if producer.token is not None:
-                secrets = self._secrets.setdefault(producer.access_key or group, [])
-                secrets.append((group, producer.token.get_secret_value().encode()))
+
+        def by_access_key(tokens: Texts) -> dict[str, list[tuple[str, bytes]]]:
+            secrets: dict[str, list[tuple[str, bytes]]] = {}
+            for group, text in tokens.items():
+                of_key = secrets.setdefault(producers[group].access_key or group, [])
+                of_key += [(group, token.encode()) for token in text.split()]
+            return secrets
+
+        self._secrets = tokens_of(producers, by_access_key)
 
     def caller(self, metadata: Mapping[str, str]) -> Caller | Refusal:
         """The client that sent these headers, or why it is refused."""
@@ -70,7 +76,7 @@ class Credentials:
         return Caller(client_id, groups, *about)
 
     def _groups(self, metadata: Mapping[str, str]) -> Groups | Refusal:
-        if not self._secrets:
+        if not (secrets := self._secrets.current):
             return None
         signed = _AUTHORIZATION.fullmatch(metadata.get("authorization", ""))
         if signed is None:
@@ -80,7 +86,7 @@ class Credentials:
         # All secrets of an access key are compared, each in constant time.
         matching = [
             group
-            for group, secret in self._secrets.get(access_key, [])
+            for group, secret in secrets.get(access_key, [])
             if hmac.compare_digest(hmac.digest(secret, date_time.encode(), "sha1"), signature)
         ]
         if not matching:

@@ -8,8 +8,8 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from standardwebhooks import Webhook, WebhookVerificationError
 
+from checkback.check.signature import Verifier
 from checkback.gateway.http.middleware import reply_of
 from checkback.gateway.problems import Problem
 from checkback.gateway.rocketmq.codes import IDENTITY, MD5, MessageType
@@ -17,6 +17,7 @@ from checkback.gateway.rocketmq.interface import message
 from checkback.gateway.rocketmq.transaction_ids import Half, sent_as
 from checkback.messages.half import CLIENT_ID, SHARDING_KEY
 from checkback.messages.trace_context import TRACEPARENT
+from checkback.settings.secrets import secrets_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 #: Shares of check.timeout: when `reconcile` gets its answer, in any case; and when a second client is asked.
 _WHOLE, _FIRST = 0.8, 0.4
+_FORGED = "the check's signature is not valid"
 _log = logging.getLogger("checkback.gateway")
 
 
@@ -67,13 +69,11 @@ class CheckBridge:
         producers: Mapping[str, Producer],
         timeout_s: float,
     ) -> None:
-        """``timeout_s``: check.timeout."""
+        """``timeout_s``: check.timeout. Raises SettingsError."""
         self._streams, self._ids = streams, ids
-        self._secrets = {
-            group: Webhook(producer.secret.get_secret_value())
-            for group, producer in producers.items()
-            if producer.secret is not None
-        }
+        self._verifiers = secrets_of(
+            producers, lambda secrets: {group: Verifier(secrets[group], group) for group in secrets}
+        )
         self._needs_secret = any(producer.token is not None for producer in producers.values())
         self._timeout_s = timeout_s
         #: By the whole half message: who makes up a transaction id of his own may know another's place.
@@ -104,15 +104,11 @@ class CheckBridge:
 
     def _refused(self, group: str, body: bytes, headers: Mapping[str, str]) -> Problem | None:
         """Why the sender is not `reconcile`: it signs with the group's secret."""
-        webhook = self._secrets.get(group)
-        if webhook is None:
+        verifier = self._verifiers.current.get(group)
+        if verifier is None:
             what = "checks of clients that authenticate must be signed: give the group a secret"
             return Problem("unauthorized", what) if self._needs_secret else None
-        try:
-            webhook.verify(body, dict(headers))
-        except WebhookVerificationError:
-            return Problem("unauthorized", "the check's signature is not valid")
-        return None
+        return None if verifier.is_genuine(headers, body) else Problem("unauthorized", _FORGED)
 
     async def _ask(self, check: Check) -> dict[str, Any] | Problem:
         half = check.half

@@ -9,6 +9,7 @@ import requests
 
 from checkback.errors import CheckbackError, SettingsError
 from checkback.gateway.rocketmq.streams import CLIENTS
+from checkback.settings.secrets import tokens_of
 from checkback.urls import in_url
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def connected_clients(settings: Settings) -> pa.Table:
     there or it has no port for such clients, and CheckbackError if it refuses the groups' tokens.
     """
     url = f"http://{in_url(settings.gateway.host)}:{settings.gateway.port}{CLIENTS}"
-    tokens = {one.token.get_secret_value() for one in settings.producers.values() if one.token is not None}
+    tokens = tokens_of(settings.producers, lambda texts: {text.split()[0] for text in texts.values()}).current
     found: dict[tuple[str, str], dict[str, Any]] = {}
     with requests.Session() as session:
         session.trust_env = False

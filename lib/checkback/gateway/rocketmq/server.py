@@ -60,7 +60,7 @@ class RocketMQServer:
         mine, host = settings.gateway.rocketmq, settings.gateway.host
         producers = settings.producers
         group_of = topic_groups(mine.groups)
-        ids, self.streams = TransactionIds(producers), Streams(group_of)
+        ids, self.streams = TransactionIds(service.table_id), Streams(group_of)
         #: clients' streams; as many other calls may be in flight
         most = connections
         metrics.watch_clients(lambda: len(self.streams))

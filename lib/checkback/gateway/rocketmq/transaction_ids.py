@@ -1,8 +1,8 @@
 """Transaction ids as RocketMQ's clients get them: the half message's place and names, signed. Pure.
 
 Clients pass the id on unread. It has all that an op needs, so the gateway need not remember it: any gateway of the
-tables ends any transaction, at any time. The key is the group's token, which all gateways have. Without tokens there is
-nobody to keep out: the signature is then a checksum.
+tables ends any transaction, at any time. The key is made of the id of the table `half`: all gateways have it, clients do
+not, and it lasts longer than a token.
 """
 
 from __future__ import annotations
@@ -11,12 +11,7 @@ import base64
 import hashlib
 import hmac
 import re
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from checkback.settings import Producer
+from typing import NamedTuple
 
 _VERSION = "1"
 _APART = "~"
@@ -58,19 +53,16 @@ def sent_as(transaction_id: str) -> str:
 
 
 class TransactionIds:
-    """Makes and reads ids."""
+    """Makes and reads ids. ``table_id``: of `half`."""
 
-    def __init__(self, producers: Mapping[str, Producer]) -> None:
-        self._keys = {
-            group: _key_of("" if producer.token is None else producer.token.get_secret_value())
-            for group, producer in producers.items()
-        }
-        self._other = _key_of("")
+    def __init__(self, table_id: str) -> None:
+        # A key for this purpose alone.
+        self._key = hashlib.sha256(b"checkback rocketmq transaction id\0" + table_id.encode()).digest()
 
     def of(self, half: Half, topic: str) -> str:
         """The id of a half message."""
         content = "/".join((_VERSION, *map(str, half))).encode()
-        return base64.urlsafe_b64encode(self._signature(half.producer_group, topic, content) + content).decode()
+        return base64.urlsafe_b64encode(self._signature(topic, content) + content).decode()
 
     def read(self, transaction_id: str, topic: str) -> Half | None:
         """The half message of an id; None if no gateway of these tables has made it for this topic."""
@@ -83,7 +75,7 @@ class TransactionIds:
             half = Half(int(queue_id), int(queue_offset), group, message_id)
         except ValueError:
             return None
-        signed_by_us = hmac.compare_digest(signature, self._signature(group, topic, content))
+        signed_by_us = hmac.compare_digest(signature, self._signature(topic, content))
         return half if version == _VERSION and signed_by_us else None
 
     def recall_handle(self, half: Half, deliver_at: int, topic: str) -> str:
@@ -98,11 +90,6 @@ class TransactionIds:
             return None
         return half._replace(message_id=message_id), int(deliver_at)
 
-    def _signature(self, group: str, topic: str, content: bytes) -> bytes:
+    def _signature(self, topic: str, content: bytes) -> bytes:
         signed = topic.encode() + b"\0" + content
-        return hmac.digest(self._keys.get(group, self._other), signed, "sha256")[:_SIGNATURE]
-
-
-def _key_of(token: str) -> bytes:
-    """A key for this purpose alone."""
-    return hashlib.sha256(b"checkback rocketmq transaction id\0" + token.encode()).digest()
+        return hmac.digest(self._key, signed, "sha256")[:_SIGNATURE]
