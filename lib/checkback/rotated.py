@@ -47,8 +47,8 @@ class Rotated(Generic[T]):
     """What is made of some secrets, made anew when a file of theirs has changed. Thread-safe.
 
     ``secrets``: by name; ``where``: the setting, with ``{}`` for the name; ``make``: of the secrets' texts, which
-    have at least one value each. Raises SettingsError if a file cannot be read or has none, and what ``make`` raises. Later on, such a
-    file is logged once, without its content, and what was made before stays in use.
+    have at least one value each. Raises SettingsError if a file cannot be read or has none, and what ``make`` raises.
+    Later on, such a file is logged once, without its content, and what was made before stays in use.
     """
 
     def __init__(self, secrets: Mapping[str, str], where: str, make: Callable[[Texts], T]) -> None:

@@ -20,11 +20,14 @@ from checkback.check.checkpoint_reset import renew
 from checkback.check.query import CheckBatches, check_query, decisive_ops
 from checkback.check.superseded import superseding_rows
 from checkback.errors import SettingsError
+from checkback.producer import CheckRequest, CheckServer, LocalTransactionState, check_app
+from checkback.rotated import read_again
 from checkback.settings import Settings
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
 from checkback.storage.valid_texts import NOT_UTF8, OVERTAKEN
 from examples.producer import ExampleProducer
+from producer.checked import OTHER, Listener
 from support.odd_rows import BAD, append_odd
 from support.rows import rows_of
 
@@ -181,6 +184,24 @@ def test_batch_of_several_groups_one_answer_each_ops_for_decisions(bench: Bench,
     assert commit.born_timestamp == answers["c"].answered_at
     assert before.timestamp() <= commit.born_timestamp.timestamp() <= commit.store_timestamp.timestamp()
     assert commit.store_timestamp.timestamp() <= time.time()
+
+
+def test_secret_is_rotated_between_batches(spark: SparkSession, tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text(SECRET)
+
+    class Rotating(Listener):
+        def check_local_transaction(self, check: CheckRequest) -> LocalTransactionState | None:
+            file.write_text(OTHER)
+            read_again()
+            return super().check_local_transaction(check)
+
+    bench = Bench(spark, tmp_path / "lake")
+    bench.request((0, "orders", "tx-0", 1))
+    bench.request((1, "orders", "tx-1", 1))
+    with CheckServer(check_app(Rotating(), secret=f"file:{file}")) as server:
+        bench.run_one_by_one(settings(orders={"endpoints": [server.url], "secret": f"file:{file}"}))
+    assert bench.answers() == {"tx-0": ("COMMIT", None), "tx-1": ("COMMIT", None)}
 
 
 def test_request_whose_names_are_not_utf8_holds_up_no_other(bench: Bench, producer: ExampleProducer) -> None:

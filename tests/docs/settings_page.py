@@ -65,8 +65,8 @@ need none. To create them:
 export ORDERS_SECRET="whsec_$(openssl rand -base64 32)" ORDERS_TOKEN="$(openssl rand -hex 32)"
 ```"""
 _PUSH = """Each key of `push` is a consumer group of [`checkback push`](webhooks.md) with these settings; `topic` and
-`url` have no default. A `secret` or `token` is accepted from the environment or a file, as above; other commands than `push`
-and `config show` do not need it.
+`url` have no default. A `secret` or `token` is accepted from the environment or a file, as above; other commands than
+`push` and `config show` do not need it.
 
 ```yaml
 push:

@@ -169,7 +169,7 @@ class CheckApp:
         if group not in signed_for:
             raise RefusedError(403, "not this service's producer group")
         # Step 4
-        self._verifier.take(headers, body, group)
+        self._verifier.take(headers, body)
         # Step 5
         state, error = await self._ask(group, check, trace_of(headers))
         return answer_json(check, state.value, error)

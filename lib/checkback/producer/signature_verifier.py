@@ -110,7 +110,7 @@ class SignatureVerifier:
             raise RefusedError(401, "not signed, or signed more than five minutes ago")
         return groups
 
-    def take(self, headers: Mapping[str, str], body: bytes, group: str) -> None:
+    def take(self, headers: Mapping[str, str], body: bytes) -> None:
         """Accept a verified request once. Raises RefusedError, 409, if it is a replay."""
         if self._verifiers is None:
             return

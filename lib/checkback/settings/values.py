@@ -201,7 +201,7 @@ def _token(value: object) -> object:
 
 
 def _password(value: object) -> object:
-    if _resolved(value, "password") == "":
+    if _values(value, "password") == [""]:
         refuse("is empty", "leave it out")
     return value
 

@@ -1,8 +1,8 @@
 """Transaction ids as RocketMQ's clients get them: the half message's place and names, signed. Pure.
 
 Clients pass the id on unread. It has all that an op needs, so the gateway need not remember it: any gateway of the
-tables ends any transaction, at any time. The key is made of the id of the table `half`: all gateways have it, clients do
-not, and it lasts longer than a token.
+tables ends any transaction, at any time. The key is made of the id of the table `half`: all gateways have it, clients
+do not, and it lasts longer than a token.
 """
 
 from __future__ import annotations
