@@ -16,9 +16,9 @@ from standardwebhooks import Webhook, WebhookVerificationError
 from check.servers import Server, always, reply, request, says
 from checkback.check.client import CheckClient
 from checkback.check.endpoint import CheckedGroup
-from checkback.check.signature import Signer, webhook_id
 from checkback.check.wire import STATES, Message, NoAnswerError, read_answer, read_retry_after
 from checkback.errors import SettingsError
+from checkback.signature import Signer
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 NOW = datetime.now(timezone.utc).timestamp()
@@ -196,4 +196,4 @@ def test_secret_is_in_no_repr() -> None:
 
 
 def test_webhook_id_names_the_check() -> None:
-    assert webhook_id(3, 1234567890123, 15) == "chk_3_1234567890123_15"
+    assert request(queue_id=3, offset=1234567890123, times=15).webhook_id == "chk_3_1234567890123_15"

@@ -13,7 +13,6 @@ import requests
 from check.servers import request
 from checkback.check.client import CheckClient
 from checkback.check.endpoint import CheckedGroup
-from checkback.check.signature import Signer
 from checkback.producer import (
     AsyncTransactionListener,
     CheckRequest,
@@ -21,6 +20,7 @@ from checkback.producer import (
     LocalTransactionState,
     TransactionListener,
 )
+from checkback.signature import Signer
 
 if TYPE_CHECKING:
     from checkback.check.wire import CheckAnswer

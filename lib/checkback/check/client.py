@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from checkback.check.connections import Post
     from checkback.check.endpoint_health import Place
     from checkback.check.fair_scheduler import Dialogue
-    from checkback.check.signature import Signer
+    from checkback.signature import Signer
 
 
 _SUCCESS = range(200, 300)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from checkback.check.circuit_breaker import CircuitBreaker, Limits, State
 from checkback.check.connections import Post
-from checkback.check.signature import Signer
 from checkback.errors import SettingsError
+from checkback.signature import Signer
 from checkback.storage.valid_texts import NOT_TRIED
 from checkback.urls import as_sent, masked_each, postable
 

@@ -22,7 +22,6 @@ from checkback.check.circuit_breaker import limits_of
 from checkback.check.endpoint import CheckedGroup
 from checkback.check.endpoint_health import EndpointHealth, Rate
 from checkback.check.recorded_answers import KEY, SKEW, deduplicate_requests, key_numbers, recorded_answers
-from checkback.check.signature import Signer
 from checkback.check.superseded import (
     not_sent,
     offset_ranges,
@@ -41,6 +40,7 @@ from checkback.check.worker import (
     partition_requests,
 )
 from checkback.settings.secrets import secrets_of
+from checkback.signature import Signer
 from checkback.spark.connect import parallelism, query_id
 from checkback.storage.checkpoints.seen_commits import SeenCommits
 from checkback.storage.dataframes import frame

@@ -14,7 +14,6 @@ from datetime import timezone
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from checkback.check.signature import webhook_id
 from checkback.messages.fields import kind
 from checkback.messages.op import state_meant
 
@@ -82,7 +81,7 @@ class CheckRequest:
     @property
     def webhook_id(self) -> str:
         """The id of this check, the same for every retry: an idempotency key."""
-        return webhook_id(self.queue_id, self.queue_offset, self.check_times)
+        return f"chk_{self.queue_id}_{self.queue_offset}_{self.check_times}"
 
     @property
     def whole_message(self) -> Message:

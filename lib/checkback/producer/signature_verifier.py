@@ -8,9 +8,9 @@ from hashlib import sha256
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from checkback.check.signature import Verifier
 from checkback.errors import SettingsError
 from checkback.rotated import Rotated
+from checkback.signature import Verifier
 
 if TYPE_CHECKING:
     from collections.abc import Collection

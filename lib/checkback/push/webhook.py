@@ -14,10 +14,10 @@ from checkback.check.client import unreadable
 from checkback.check.connections import Connections, Handle, options
 from checkback.check.endpoint import Endpoint
 from checkback.check.endpoint_health import Rate, RateState
-from checkback.check.signature import Signer
 from checkback.check.wire import MAX_ANSWER, StatusError, read_retry_after
 from checkback.consumer.listener_calls import NotConsumedError
 from checkback.rotated import Rotated
+from checkback.signature import Signer
 from checkback.urls import masked
 
 if TYPE_CHECKING:

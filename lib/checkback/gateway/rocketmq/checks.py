@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from checkback.check.signature import Verifier
 from checkback.gateway.http.middleware import reply_of
 from checkback.gateway.problems import Problem
 from checkback.gateway.rocketmq.codes import IDENTITY, MD5, MessageType
@@ -18,6 +17,7 @@ from checkback.gateway.rocketmq.transaction_ids import Half, sent_as
 from checkback.messages.half import CLIENT_ID, SHARDING_KEY
 from checkback.messages.trace_context import TRACEPARENT
 from checkback.settings.secrets import secrets_of
+from checkback.signature import Verifier
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -25,11 +25,6 @@ _PREFIX = "whsec_"
 _SECONDS = re.compile(r"[1-9][0-9]{0,11}", re.ASCII)
 
 
-def webhook_id(queue_id: int, queue_offset: int, check_times: int) -> str:
-    """The id of a check. A retry has the same id, an idempotency key for the producer."""
-    return f"chk_{queue_id}_{queue_offset}_{check_times}"
-
-
 class Signer:
     """Signs requests with the secrets of one group, with each of them: a receiver verifies one.
 
