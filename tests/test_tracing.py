@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -20,13 +23,23 @@ from checkback.check.endpoint import CheckedGroup
 from checkback.check.wire import CheckRequest
 from checkback.check.wire import Message as HalfMessage
 from checkback.consumer.message import ConsumeResult, MessageExt
-from checkback.producer import LocalTransactionState, Message, TransactionListener, TransactionProducer
+from checkback.consumer.push_consumer import PushConsumer
+from checkback.producer import (
+    CheckServer,
+    LocalTransactionState,
+    Message,
+    TransactionListener,
+    TransactionProducer,
+    check_app,
+)
 from checkback.push.pushed_group import PushedGroup
 from checkback.settings import Settings, Storage
 from checkback.storage.tables import Tables
-from consumer.heard import until
+from consumer.heard import Heard, until
 from consumer.published import Published
-from gateway.process import Gateway, rows
+from gateway.process import PATIENCE_S, Gateway, rows
+from gateway.rocketmq.test_whole_way import reconciling
+from support.otlp_collector import Collector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +55,7 @@ _EXPORTER = InMemorySpanExporter()
 def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     monkeypatch.setattr(tracing, "loaded", lambda: True)
     if not isinstance(trace.get_tracer_provider(), TracerProvider):  # a process has one
-        provider = TracerProvider()
+        provider = TracerProvider(resource=Resource.create({"service.name": "service"}))
         provider.add_span_processor(SimpleSpanProcessor(_EXPORTER))
         trace.set_tracer_provider(provider)
     _EXPORTER.clear()
@@ -64,11 +77,11 @@ def parent_of(span: ReadableSpan) -> str | None:
 
 
 class Listener(TransactionListener):
-    """Its local transaction is a span of the application."""
+    """Its local transaction is a span of the application, and ends as ``arg`` says."""
 
     def execute_local_transaction(self, message: Message, arg: Any) -> LocalTransactionState:  # noqa: ARG002 - as RocketMQ's
         with trace.get_tracer("application").start_as_current_span("local transaction"):
-            return LocalTransactionState.COMMIT
+            return LocalTransactionState.COMMIT if arg is None else LocalTransactionState(arg)
 
     def check_local_transaction(self, check: CheckRequest) -> LocalTransactionState:  # noqa: ARG002 - as RocketMQ's
         return LocalTransactionState.COMMIT
@@ -87,6 +100,9 @@ def test_message_carries_the_producers_span_and_its_local_transaction_is_below(
             [Message("payments", b"2"), Message("payments", b"3", properties={"traceparent": f"{PARENT}-01"})]
         )
     sent, batch = of_name(spans, "send payments")
+    ops, halves, messages = (of_name(spans, f"POST /v1/{name}") for name in ("ops", "halves", "messages"))
+    assert [parent_of(each) for each in (*ops, *halves, *messages)] == [*[context_in(sent)] * 2, context_in(batch)]
+    assert [row["remark"][:-3] for row in rows(tmp_path, "op")] == [f"traceparent {context_in(ops[0])}"]
     (local,) = of_name(spans, "local transaction")
     assert (sent.kind, parent_of(local)) == (trace.SpanKind.PRODUCER, context_in(sent))
     assert dict(sent.attributes or {}) == {
@@ -163,6 +179,59 @@ def test_a_posted_message_is_a_span_that_the_receiver_is_told(tmp_path: Path, sp
     assert {each.headers["ce-traceparent"] for each in server.received} == {f"{PARENT}-01"}
     assert [parent_of(each) for each in posted] == [PARENT] * 3
     assert {(each.attributes or {})["checkback.outcome"] for each in posted} == {"SUCCESS"}
+
+
+def test_request_with_calls_of_several_spans_has_links_to_them(spans: InMemorySpanExporter) -> None:
+    contexts = [{"traceparent": f"{PARENT[:-1]}{number}-01"} for number in (1, 2, 1)]
+    with tracing.requesting("/v1/ops", [{}, *contexts]) as context:
+        pass
+    with tracing.requesting("/v1/ops", [{}]) as none:
+        pass
+    (span,) = of_name(spans, "POST /v1/ops")
+    assert (span.kind, parent_of(span), context["traceparent"][:-3]) == (trace.SpanKind.CLIENT, None, context_in(span))
+    assert [f"{link.context.span_id:016x}"[-1] for link in span.links] == ["1", "2"]
+    assert none == {}
+
+
+@pytest.mark.processes
+def test_transaction_is_one_trace_for_a_collector(
+    tmp_path: Path, spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of five processes or more, by OTLP: one transaction that its producer ends, and one that a check ends."""
+    folder, heard = tmp_path / "modules", Heard()
+    folder.mkdir()
+    with Collector() as collector, CheckServer(check_app({"orders": Listener()}, secret=None)) as asked:
+        for name, value in collector.environ(folder, "reconcile").items():
+            monkeypatch.setenv(name, value)
+        told = {"orders": {"endpoints": [asked.url], "include_body": True}}
+        settings = f"producers={json.dumps(told)}", "transaction.timeout=1s"
+        with (
+            Gateway(tmp_path, environ=collector.environ(folder, "gateway")) as gateway,
+            reconciling(tmp_path, *settings),
+            TransactionProducer("orders", gateway.url, Listener()) as producer,
+            PushConsumer("billing", str(tmp_path), heard).subscribe("payments"),
+        ):
+            producer.send_in_transaction(Message("payments", b"1", transaction_id="ended")).raise_for_status()
+            producer.send_in_transaction(Message("payments", b"2", transaction_id="checked"), "UNKNOWN")
+            heard.wait_for_count(2, 4 * PATIENCE_S)  # Spark starts first
+        OTLPSpanExporter(collector.url).export(spans.get_finished_spans())
+    common = [("service", name) for name in ("local transaction", "process payments", "send payments")]
+    common += [(service, "POST /v1/halves") for service in ("gateway", "service")]
+    more = {
+        "ended": [("gateway", "POST /v1/ops"), ("service", "POST /v1/ops")],
+        "checked": [("reconcile", "check orders"), ("service", "check orders")],
+    }
+    linked = {trace_id for each in collector.spans if each.name == "reconcile" for trace_id in each.links}
+    sent = of_name(spans, "send payments")
+    for span in sent:
+        assert span.context is not None
+        trace_id = span.context.trace_id.to_bytes(16, "big")
+        found = [each for each in collector.spans if each.trace_id == trace_id]
+        name = str((span.attributes or {})["messaging.message.id"])
+        assert sorted((each.service, each.name) for each in found) == sorted([*common, *more[name]])
+        assert {each.parent for each in found} <= {each.span_id for each in found} | {b""}
+        assert trace_id in linked
+    assert len(sent) == 2
 
 
 @pytest.mark.processes

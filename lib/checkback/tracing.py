@@ -12,14 +12,13 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from checkback.messages.trace_context import trace_of
+from checkback.messages.trace_context import NO_CONTEXT, TRACEPARENT, trace_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 #: of a span: its SDK keeps so many
-_LINKS_MAX = 128
-_NO_CONTEXT: Mapping[str, str] = {}
+LINKS_MAX = 128
 
 
 class Traced(Protocol):
@@ -46,6 +45,29 @@ def sending(messages: Sequence[Traced]) -> Iterator[dict[str, str]]:
         yield _context_of(span)
 
 
+def current() -> dict[str, str]:
+    """The context of the current span; empty if there is none."""
+    from opentelemetry import trace
+
+    return _context_of(trace.get_current_span())
+
+
+@contextmanager
+def requesting(path: str, contexts: Iterable[Mapping[str, str]]) -> Iterator[Mapping[str, str]]:
+    """The span of a producer's request; yields its context, for headers. ``contexts``: of the calls in it.
+
+    Of calls in one span it is a child, else it has links. Without any context there is none.
+    """
+    found = list({context[TRACEPARENT]: context for context in contexts if context}.values())
+    if not found:
+        yield NO_CONTEXT
+        return
+    parent, links = (NO_CONTEXT, found) if len(found) > 1 else (found[0], [])
+    about = {"http.request.method": "POST", "url.path": path}
+    with _span(f"POST {path}", "CLIENT", about, parent, links) as span:
+        yield _context_of(span)
+
+
 def processed(listener: Callable[..., Any], group: str) -> Callable[..., Any]:
     """The listener of a consumer group with a span of each call.
 
@@ -58,7 +80,7 @@ def processed(listener: Callable[..., Any], group: str) -> Callable[..., Any]:
         several: Sequence[Traced] = [messages] if one else messages
         about = _about("process", "process", several) | {"messaging.consumer.group.name": group}
         contexts = [trace_of(message.properties) for message in several]
-        parent, links = (contexts[0], ()) if one else (_NO_CONTEXT, contexts)
+        parent, links = (contexts[0], ()) if one else (NO_CONTEXT, contexts)
         with _span(f"process {about['messaging.destination.name']}", "CONSUMER", about, parent, links):
             return listener(messages, *more)
 
@@ -115,10 +137,18 @@ def receiving(path: str, context: Mapping[str, str]) -> Iterator[Any]:
 @contextmanager
 def reconciling(batch_id: int) -> Iterator[Any]:
     """The span of a batch of `reconcile`."""
-    with _span(
-        "reconcile", "INTERNAL", {"messaging.operation.name": "reconcile", "checkback.batch_id": batch_id}
-    ) as span:
+    about = {"messaging.operation.name": "reconcile", "checkback.batch_id": batch_id}
+    with _span("reconcile", "INTERNAL", about) as span:
         yield span
+
+
+def link(contexts: Iterable[Mapping[str, str]]) -> None:
+    """Add links to the current span, each once, LINKS_MAX at most."""
+    from opentelemetry import trace
+
+    span = trace.get_current_span()
+    for context in list({one[TRACEPARENT]: one for one in contexts if one}.values())[:LINKS_MAX]:
+        span.add_link(trace.get_current_span(_read(context)).get_span_context())
 
 
 def _about(operation: str, kind: str, messages: Sequence[Traced]) -> dict[str, Any]:
@@ -142,7 +172,7 @@ def _span(
     name: str,
     kind: str,
     about: Mapping[str, Any],
-    context: Mapping[str, str] = _NO_CONTEXT,
+    context: Mapping[str, str] = NO_CONTEXT,
     links: Iterable[Mapping[str, str]] = (),
     *,
     current: bool = True,
@@ -155,7 +185,7 @@ def _span(
         name,
         context=_read(context) if context else None,
         kind=trace.SpanKind[kind],
-        links=[trace.Link(one) for one in linked[:_LINKS_MAX]],
+        links=[trace.Link(one) for one in linked[:LINKS_MAX]],
         attributes={"messaging.system": "checkback", **about},
     )
     if current:

@@ -51,14 +51,14 @@ class Heard:
         """How often each offset was heard."""
         return Counter(self.offsets)
 
-    def wait(self, done: Callable[[Heard], object]) -> None:
-        """Until ``done`` says so; fails after 30 s."""
+    def wait(self, done: Callable[[Heard], object], patience_s: float = PATIENCE_S) -> None:
+        """Until ``done`` says so; fails after ``patience_s``."""
         with self.changed:
-            assert self.changed.wait_for(lambda: done(self), PATIENCE_S), self.messages[-5:]
+            assert self.changed.wait_for(lambda: done(self), patience_s), self.messages[-5:]
 
-    def wait_for_count(self, count: int) -> None:
+    def wait_for_count(self, count: int, patience_s: float = PATIENCE_S) -> None:
         """Until so many calls are heard."""
-        self.wait(lambda heard: len(heard.messages) >= count)
+        self.wait(lambda heard: len(heard.messages) >= count, patience_s)
 
     def wait_for(self, *offsets: int) -> None:
         """Until these are heard."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.reconcile.publish.half_lookup import FoundRows, HalfLookup
 from checkback.reconcile.records.segment_records import Action
-from reconcile.messages import action, wanted
+from reconcile.messages import action, half, halves, wanted
 
 _LAST_QUEUE, _LAST_OFFSET = 2**31 - 1, 2**63 - 1
 _queues = st.sampled_from([0, 1, _LAST_QUEUE])
@@ -64,6 +66,24 @@ def test_no_file_with_a_wanted_row_is_skipped(
     assert chosen.most_in({"queue_id": queues}) == sum(queues[0] <= key[0] <= queues[1] for key in keys)
     assert chosen.most_in({"queue_offset": offsets}) == sum(offsets[0] <= key[1] <= offsets[1] for key in keys)
     assert chosen.most_in({}) == len(keys)
+
+
+def test_traceparents_are_collected_once_each_up_to_the_limit() -> None:
+    """Whoever has written them: text that is not UTF-8 is one, too, and none of a valid context."""
+    found = FoundRows(replace(wanted(action(Action.COMMIT, 1)), links=3))
+    properties = [[("a", "b"), ("traceparent", name)] for name in "xxyzw"]
+    rows = halves(*(half(number) | {"properties": each} for number, each in enumerate([None, [], *properties])))
+    found.add_traces(rows, np.array([0, 1, 2, 3]))
+    assert found.traces == ["x"]
+    odd = pa.Array.from_buffers(pa.string(), 2, pa.array([b"\xff", b"b"]).buffers())
+    maps = pa.MapArray.from_arrays(pa.array([0, 2], pa.int32()), pa.array(["traceparent", "a"]), odd)
+    found.add_traces(pa.record_batch({"properties": maps}), np.array([0]))
+    assert found.traces == ["x", "\xff"]
+    found.add_traces(rows, np.arange(2, 7))
+    assert found.traces == ["x", "\xff", "y"]
+    none = FoundRows(wanted(action(Action.COMMIT, 1)))
+    none.add_traces(rows, np.arange(2, 7))
+    assert none.traces == []
 
 
 def test_identity_tells_rows_apart_that_landed_in_one_microsecond() -> None:

@@ -142,7 +142,8 @@ def outcome_of(listener: Callable[..., Any], *arguments: Any) -> str | None:
         if os.getpid() != own:
             _exit_child(error)
         reason = str(error) if isinstance(error, NotConsumedError) else error_summary(error)
-        warn("the listener failed on %r: %s", _first_of(arguments[0]), reason)
+        failed = _first_of(arguments[0])
+        warn("the listener failed on %r: %s", failed, reason, message=failed)
         return reason
     if os.getpid() != own:
         _exit_child(None)
@@ -150,8 +151,8 @@ def outcome_of(listener: Callable[..., Any], *arguments: Any) -> str | None:
         return None
     if result is ConsumeResult.RECONSUME_LATER:
         return "RECONSUME_LATER"
-    returned = printable(type(result).__name__)
-    warn("the listener returned %s instead of a ConsumeResult, on %r", returned, _first_of(arguments[0]))
+    returned, failed = printable(type(result).__name__), _first_of(arguments[0])
+    warn("the listener returned %s instead of a ConsumeResult, on %r", returned, failed, message=failed)
     return f"it returned {returned}"
 
 

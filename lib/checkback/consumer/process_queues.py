@@ -9,10 +9,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from checkback.errors import CheckbackError, error_summary, printable
+from checkback.messages.trace_context import in_trace
 from checkback.storage.files.lease import boot_time
 
 if TYPE_CHECKING:
     from checkback.consumer.group.group_state import MessageQueue
+    from checkback.consumer.message import MessageExt
     from checkback.consumer.process_queue import ProcessQueue
 
 log = logging.getLogger("checkback.consumer")
@@ -77,10 +79,10 @@ class ProcessQueues:
         warn("group %s: %s", self.group, self.last_error)
 
 
-def warn(text: str, *arguments: object) -> None:
-    """Log it. A filter or a handler of the service's that fails ends no thread of the consumer."""
+def warn(text: str, *arguments: object, message: MessageExt | None = None) -> None:
+    """Log it; ``message``: about which it is. A filter or handler of the service's that fails ends no thread here."""
     with suppress(Exception):
-        log.warning(text, *arguments)
+        log.warning(text, *arguments, extra=None if message is None else in_trace(message.properties))
 
 
 #: The wall clock at the process's start; from then on the time since boot counts: a clock that is set back holds up no

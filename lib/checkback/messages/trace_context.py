@@ -9,12 +9,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
+NO_CONTEXT: Mapping[str, str] = {}
 #: They are no content: who sends a message again may do so in another span.
 PROPERTIES = frozenset({TRACEPARENT, TRACESTATE})
 #: the header of version 00, and of later ones, which begin alike
 _TRACEPARENT = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})(?P<trace_id>[0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-[!-~]*)?"
 )
+#: of a traceparent of version 00
+_LENGTH = 55
 _TRACESTATE = re.compile(r"[ -~\t]{1,512}")
 _HEADERS = {name.encode(): name for name in (TRACEPARENT, TRACESTATE)}
 
@@ -41,7 +44,18 @@ def traced(properties: dict[str, str], context: Mapping[str, str]) -> dict[str, 
     return properties if not context or TRACEPARENT in properties else {**properties, **context}
 
 
+def remark_of(context: Mapping[str, str]) -> str | None:
+    """What an op whose request has this context is remarked with; None without one."""
+    return f"{TRACEPARENT} {context[TRACEPARENT][:_LENGTH]}" if context else None
+
+
 def trace_id_of(properties: Mapping[str, str]) -> str | None:
     """The trace's id, in 32 hexadecimal digits."""
     found = _TRACEPARENT.fullmatch(properties.get(TRACEPARENT, ""))
     return found and found["trace_id"]
+
+
+def in_trace(properties: Mapping[str, str]) -> dict[str, str]:
+    """What a log record about a message has as ``extra``: the trace's id, if it has one."""
+    trace_id = trace_id_of(properties)
+    return {} if trace_id is None else {"trace_id": trace_id}

@@ -25,7 +25,7 @@ def event(name: str, level: int = logging.INFO, **fields: Any) -> None:
 class JsonFormatter(logging.Formatter):
     """One JSON object per line: time (UTC, ISO 8601), level, event, the event's own keys; logger for other records.
 
-    ``error`` is the last line of an exception; tracebacks are never included.
+    ``error`` is the last line of an exception; tracebacks are never included. ``trace_id`` is that of a message.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -33,7 +33,7 @@ class JsonFormatter(logging.Formatter):
         line: dict[str, Any] = json_head(record.levelname.lower(), record.created)
         fields = getattr(record, _FIELDS, None)
         if fields is None:
-            line |= {"event": "message", "logger": record.name, "message": record.getMessage()}
+            line |= {"event": "message", "logger": record.name, "message": record.getMessage(), **_trace_of(record)}
         else:
             line |= {"event": record.getMessage()} | fields
         if record.exc_info and record.exc_info[1] is not None:
@@ -41,12 +41,18 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str)
 
 
+def _trace_of(record: logging.LogRecord) -> dict[str, str]:
+    """The trace's id of a record about a message (`in_trace`), if it has one."""
+    trace_id = getattr(record, "trace_id", None)
+    return {} if trace_id is None else {"trace_id": str(trace_id)}
+
+
 class TextFormatter(logging.Formatter):
-    """``checkback: message``; for an event its name, and key=value."""
+    """``checkback: message``; for an event its name, and key=value; of a message in a trace its trace_id, too."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record, with the traceback if it has one."""
-        fields = getattr(record, _FIELDS, None) or {}
+        fields = getattr(record, _FIELDS, None) or _trace_of(record)
         told = " ".join([record.getMessage(), *(f"{key}={value}" for key, value in fields.items())])
         lines = [f"checkback: {printable(told)}"]
         if record.exc_info:

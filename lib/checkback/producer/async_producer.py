@@ -181,9 +181,9 @@ class AsyncTransactionProducer(BaseProducer):
         local_error: Exception | None = None
         try:
             executed = await execute(message.stored_at(*place, self._group, transaction_id))
-            state = state_of(executed.value(), transaction_id)
+            state = state_of(executed.value(), transaction_id, call.trace)
         except Exception as error:  # noqa: BLE001 - as in RocketMQ: any error is resolved by the check-back
-            state, local_error = failed(error, transaction_id, "execute_local_transaction"), error
+            state, local_error = failed(error, transaction_id, "execute_local_transaction", call.trace), error
         # Step 3
         return self._end(call, place, state, local_error)
 

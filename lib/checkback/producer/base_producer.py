@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from checkback import tracing
 from checkback.errors import SettingsError
 from checkback.messages.durations import seconds_of
-from checkback.messages.trace_context import traced
+from checkback.messages.trace_context import NO_CONTEXT, trace_of, traced
 from checkback.producer.calls import OPS, Call, Op, Route, batches, send_results, unsent
 from checkback.producer.connection import curl_options
 from checkback.producer.gateway_address import addresses
@@ -76,9 +77,9 @@ class BaseProducer:
         """One message. Raises MessageRejectedError."""
         transaction_id = id_of(message)
         json = half_json(self._group, message, transaction_id, self._now_ms())
-        return Call(
-            [(transaction_id, json)], Attempts(self._retry_policy, self._timer()), self._senders.home_of(message)
-        )
+        attempts, home = Attempts(self._retry_policy, self._timer()), self._senders.home_of(message)
+        trace = tracing.current() if tracing.loaded() else trace_of(message.properties)
+        return Call([(transaction_id, json)], attempts, home, trace)
 
     def _requests(self, messages: Iterable[Message], results: list[SendResult]) -> Iterator[Call]:
         """The requests of send_batch, each to be made before the next; what came of them is added to ``results``."""
@@ -88,7 +89,8 @@ class BaseProducer:
             if silent:
                 found.update(zip(batch.numbers, unsent(batch.messages), strict=True))
                 continue
-            call = Call(batch.messages, Attempts(self._retry_policy, self._timer()), batch.home)
+            trace = tracing.current() if tracing.loaded() else NO_CONTEXT
+            call = Call(batch.messages, Attempts(self._retry_policy, self._timer()), batch.home, trace)
             yield call
             found.update(zip(batch.numbers, send_results(call), strict=True))
             silent = call.silent
@@ -102,7 +104,7 @@ class BaseProducer:
         ((transaction_id, _),) = half.messages
         if state is not LocalTransactionState.UNKNOWN:
             json = op_json(self._group, transaction_id, *place, state.value, self._now_ms())
-            op = Op(transaction_id, json, Attempts(self._retry_policy, self._timer()), state)
+            op = Op(transaction_id, json, Attempts(self._retry_policy, self._timer()), state, half.trace)
             op.gateway = half.gateway
             op.late = op.attempts.until - half.attempts.until >= LATE_S
             error = self._senders.hand_over(op)

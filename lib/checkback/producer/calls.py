@@ -6,6 +6,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 from checkback.messages.limits import BATCH_MAX
+from checkback.messages.trace_context import NO_CONTEXT
 from checkback.producer.message import half_json, id_of
 from checkback.producer.responses import (
     TRY_AGAIN,
@@ -21,7 +22,7 @@ from checkback.producer.responses import (
 from checkback.producer.result import SendResult, not_sent, sent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from checkback.producer.listener import LocalTransactionState
     from checkback.producer.message import Message
@@ -76,21 +77,29 @@ class Call:
     ``messages``: transaction id and JSON. ``results``: in order, the place of each that is stored, or why it is not;
     None = not known yet. ``waiter``: how its caller waits for the end of an attempt. URLs of gateways: ``home``, to
     which messages in order go unless it is left alone, None = any; ``gateway``, that of the last attempt; ``preferred``
-    for the next one, unless it is left alone; ``pinned``, the only one that may have it. None = any.
+    for the next one, unless it is left alone; ``pinned``, the only one that may have it. None = any. ``trace``: the
+    trace context in which it is made.
     """
 
     __slots__ = (
         *("_left", "_reply", "attempts", "gateway", "home", "messages", "pinned", "preferred", "results", "size"),
-        *("taken", "waiter"),
+        *("taken", "trace", "waiter"),
     )
 
-    def __init__(self, messages: Sequence[tuple[str, bytes]], attempts: Attempts, home: str | None = None) -> None:
+    def __init__(
+        self,
+        messages: Sequence[tuple[str, bytes]],
+        attempts: Attempts,
+        home: str | None = None,
+        trace: Mapping[str, str] = NO_CONTEXT,
+    ) -> None:
         self.messages = messages
         self.attempts = attempts
         self.results: list[Place | GatewayError | None] = [None] * len(messages)
         self.waiter: Any = None
         self.gateway = ""
         self.home = home
+        self.trace = trace
         self.preferred: str | None = None
         self.pinned: str | None = None
         self._left: Sequence[int] = range(len(messages))
@@ -190,8 +199,15 @@ class Op(Call):
 
     __slots__ = ("again", "late", "number", "state")
 
-    def __init__(self, transaction_id: str, json: bytes, attempts: Attempts, state: LocalTransactionState) -> None:
-        super().__init__([(transaction_id, json)], attempts)
+    def __init__(
+        self,
+        transaction_id: str,
+        json: bytes,
+        attempts: Attempts,
+        state: LocalTransactionState,
+        trace: Mapping[str, str] = NO_CONTEXT,
+    ) -> None:
+        super().__init__([(transaction_id, json)], attempts, trace=trace)
         self.state = state
         self.number = 0
         self.late = self.again = False

@@ -196,9 +196,9 @@ class CheckApp:
         except asyncio.CancelledError as error:
             said = Outcome(None, error)
         if said.error is not None:
-            state = failed(said.error, check.transaction_id, "check_local_transaction")
+            state = failed(said.error, check.transaction_id, "check_local_transaction", context)
             return state, f"listener raised {type(said.error).__name__}"
-        state, returned = state_of(said.returned, check.transaction_id), said.returned
+        state, returned = state_of(said.returned, check.transaction_id, context), said.returned
         unfit = returned is not None and not isinstance(returned, LocalTransactionState)
         return state, f"listener returned {type(returned).__name__}" if unfit else None
 

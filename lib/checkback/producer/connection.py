@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pycurl
 
 from checkback.check.connections import Handle, Post, options
+from checkback.messages.trace_context import NO_CONTEXT
 from checkback.producer.calls import NoReply
 from checkback.producer.gateway_address import not_pem
 from checkback.producer.responses import MAX_REPLY, GatewayReply
@@ -48,14 +49,18 @@ class Connection:
         self._in_use = False
         self._options = curl_options
 
-    def post(self, path: str, body: bytes, timeout_s: float) -> GatewayReply | NoReply:
-        """The reply to a request, or why there is none."""
+    def post(
+        self, path: str, body: bytes, timeout_s: float, more: Mapping[str, str] = NO_CONTEXT
+    ) -> GatewayReply | NoReply:
+        """The reply to a request, or why there is none. ``more``: headers of this request."""
         handle = self._handle
         if handle is None:
             handle = self._handle = Handle(self._options)
             handle.curl.setopt(pycurl.SOCKOPTFUNCTION, self._opened)
             handle.curl.setopt(pycurl.CLOSESOCKETFUNCTION, self._closed)
-        handle.prepare(Post(self._address.url(path), self._address.headers, body))
+        added = [f"{name}: {value}" for name, value in more.items()]
+        headers = [*self._address.headers, *added] if added else self._address.headers
+        handle.prepare(Post(self._address.url(path), headers, body))
         handle.curl.setopt(pycurl.TIMEOUT_MS, max(1, round(timeout_s * 1000)))
         self._in_use = True
         try:
@@ -69,7 +74,7 @@ class Connection:
             response.body,
             response.header("Content-Type") or "",
             response.header("Retry-After"),
-            self._was_resent(handle, len(body)),
+            self._was_resent(handle, len(body), sum(len(line) + 2 for line in added)),
         )
 
     def answers(self, path: str, timeout_s: float) -> bool:
@@ -107,12 +112,15 @@ class Connection:
             _LEFT_TO_THE_PARENT.append(self._handle)
         self._handle, self._in_use, self._sockets = None, False, set()
 
-    def _was_resent(self, handle: Handle, length: int) -> bool:
-        """Libcurl sends a request again when a kept connection ends before any of the reply."""
+    def _was_resent(self, handle: Handle, length: int, added: int) -> bool:
+        """Libcurl sends a request again when a kept connection ends before any of the reply.
+
+        ``length``: bytes of its body; ``added``: of its own headers.
+        """
         head: int = handle.curl.getinfo(pycurl.REQUEST_SIZE) - length
         if not self._head_bytes:
-            self._head_bytes = head
-        return head > self._head_bytes * 3 // 2
+            self._head_bytes = head - added
+        return head > (self._head_bytes + added) * 3 // 2
 
     def _opened(self, number: int, _: int) -> int:
         self._sockets.add(number)

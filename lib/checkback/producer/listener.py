@@ -9,8 +9,11 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from checkback.errors import CheckbackError, error_summary
+from checkback.messages.trace_context import in_trace
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from checkback.check.wire import CheckRequest
     from checkback.producer.message import Message
 
@@ -85,20 +88,24 @@ def no_listener() -> CheckbackError:
     return CheckbackError("the producer has no listener", "send_in_transaction", "construct it with one, or use send")
 
 
-def state_of(said: object, transaction_id: str) -> LocalTransactionState:
-    """A listener's return value; UNKNOWN unless it is a LocalTransactionState. True or "COMMIT" decide nothing."""
+def state_of(said: object, transaction_id: str, trace: Mapping[str, str]) -> LocalTransactionState:
+    """A listener's return value; UNKNOWN unless it is a LocalTransactionState. True or "COMMIT" decide nothing.
+
+    ``trace``: the transaction's trace context, for the log.
+    """
     if isinstance(said, LocalTransactionState):
         return said
     if said is not None:
-        logger.error("transaction %s: the listener returned %s, taken as UNKNOWN", transaction_id, type(said).__name__)
+        text = "transaction %s: the listener returned %s, taken as UNKNOWN"
+        logger.error(text, transaction_id, type(said).__name__, extra=in_trace(trace))
     return LocalTransactionState.UNKNOWN
 
 
-def failed(error: BaseException, transaction_id: str, method: str) -> LocalTransactionState:
+def failed(error: BaseException, transaction_id: str, method: str, trace: Mapping[str, str]) -> LocalTransactionState:
     """Log where the listener failed; returns UNKNOWN.
 
     The error's text, which may contain message data (SQL parameters), is logged at DEBUG only.
     """
-    logger.error("transaction %s: %s raised %s", transaction_id, method, error_summary(error))
-    logger.debug("transaction %s", transaction_id, exc_info=error)
+    logger.error("transaction %s: %s raised %s", transaction_id, method, error_summary(error), extra=in_trace(trace))
+    logger.debug("transaction %s", transaction_id, exc_info=error, extra=in_trace(trace))
     return LocalTransactionState.UNKNOWN

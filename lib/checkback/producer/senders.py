@@ -12,12 +12,14 @@ import os
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from http import HTTPStatus
 from operator import attrgetter
 from typing import TYPE_CHECKING, Generic
 
+from checkback import tracing
 from checkback.errors import CheckbackError
+from checkback.messages.trace_context import NO_CONTEXT, in_trace
 from checkback.producer.accumulator import Accumulator, C, Outstanding
 from checkback.producer.calls import HALVES, MESSAGES, OPS, Call, NoReply, Op, Route, distribute, request_body
 from checkback.producer.connection import Connection
@@ -267,7 +269,9 @@ class Senders:
             self._late = later, []
         self._landed_late(())
         for op in due:
-            again = Op(op.transaction_id, op.messages[0][1], Attempts(self._retry_policy, self._timer()), op.state)
+            again = Op(
+                op.transaction_id, op.messages[0][1], Attempts(self._retry_policy, self._timer()), op.state, op.trace
+            )
             again.gateway, again.again = op.gateway, True
             self.hand_over(again)
 
@@ -335,7 +339,9 @@ class Senders:
         try:
             last = max([call.attempts for call in calls], key=_until)
             left = min(self._retry_policy.timeout.total_seconds(), last.left(self._timer()))
-            reply = connection.post(route.path, request_body(route, calls), left)
+            traces = [call.trace for call in calls]
+            with tracing.requesting(route.path, traces) if tracing.loaded() else nullcontext(NO_CONTEXT) as context:
+                reply = connection.post(route.path, request_body(route, calls), left, context)
         except Exception as error:  # noqa: BLE001 - else callers would wait, and the thread would be gone
             logger.error("a request failed: %s", type(error).__name__, exc_info=error)
             reply = NoReply(f"failed: {type(error).__name__}")
@@ -401,7 +407,8 @@ class Senders:
 
     def _tell_errors(self, failed: Sequence[tuple[Op, GatewayError]]) -> None:
         for op, error in failed:
-            logger.warning("transaction %s: %s did not land: %s", op.transaction_id, op.state.value, error)
+            what = op.transaction_id, op.state.value, error
+            logger.warning("transaction %s: %s did not land: %s", *what, extra=in_trace(op.trace))
             if self._on_op_error is None:
                 continue
             try:

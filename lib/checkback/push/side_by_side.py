@@ -167,7 +167,8 @@ class _Posting:
         return post._replace(headers=[*others, *(f"{name}: {value}" for name, value in context.items())])
 
     def _failed(self, place: int, reason: str) -> None:
-        warn("the request of %r failed: %s", self._messages[place - self._first], reason)
+        message = self._messages[place - self._first]
+        warn("the request of %r failed: %s", message, reason, message=message)
         self._outcomes[place] = reason
 
     def _report(self, consuming: Consuming) -> None:

@@ -86,7 +86,7 @@ OP: Columns = (
         "COMMIT, ROLLBACK, CANCEL (by an operator, or a producer's recall), or COUNTED (no op: a check that counts)",
     ),
     _column("source", _STRING, "producer, check or operator"),
-    _column("remark", _STRING, "free text; `check N` if COUNTED"),
+    _column("remark", _STRING, "free text; without one the traceparent of the op's request; `check N` if COUNTED"),
     _BORN,
     _column("store_timestamp", _TIME, "when it landed"),
 )

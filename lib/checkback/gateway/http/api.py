@@ -21,7 +21,7 @@ from checkback.gateway.problems import Problem
 from checkback.messages.fields import MessageRejectedError, message_of
 from checkback.messages.half import Half
 from checkback.messages.names import refuse_group
-from checkback.messages.trace_context import trace_of_headers, traced
+from checkback.messages.trace_context import remark_of, trace_of_headers, traced
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from checkback.gateway.metrics import Metrics
     from checkback.gateway.problems import Answer
     from checkback.gateway.service import GatewayService
+    from checkback.messages.op import RemarkedOp
     from checkback.settings import Gateway
 
     Read = Callable[[bytes, int, Headers], Any]
@@ -46,8 +47,8 @@ def message_routes(service: GatewayService) -> dict[str, Direct]:
         "/v1/halves": _many(_traced(decoder.halves_of_body), halves),
         "/v1/message": _one(_traced(partial(decoder.half_of_body, committed=True)), halves),
         "/v1/messages": _many(_traced(partial(decoder.halves_of_body, committed=True)), halves),
-        "/v1/op": _one(lambda body, now, _: decoder.op_of_body(body, now), ops),
-        "/v1/ops": _many(lambda body, now, _: decoder.ops_of_body(body, now), ops),
+        "/v1/op": _one(_traced_ops(decoder.op_of_body), ops),
+        "/v1/ops": _many(_traced_ops(decoder.ops_of_body), ops),
     }
 
 
@@ -65,6 +66,22 @@ def _traced(read: Callable[[bytes, int], Any]) -> Read:
 
 def _with(context: Mapping[str, str], half: Half | Problem) -> Half | Problem:
     return half if isinstance(half, Problem) else half._replace(properties=traced(half.properties, context))
+
+
+def _traced_ops(read: Callable[[bytes, int], Any]) -> Read:
+    """Ops have the request's traceparent as their remark, unless they state one."""
+
+    def read_traced(body: bytes, now: int, headers: Headers) -> Any:
+        ops, remark = read(body, now), remark_of(trace_of_headers(headers))
+        if remark is None or isinstance(ops, Problem):
+            return ops
+        return _remarked(ops, remark) if isinstance(ops, tuple) else [_remarked(one, remark) for one in ops]
+
+    return read_traced
+
+
+def _remarked(op: RemarkedOp | Problem, remark: str) -> RemarkedOp | Problem:
+    return op if isinstance(op, Problem) or op[1] is not None else (op[0], remark)
 
 
 def event_routes(service: GatewayService) -> dict[str, Event]:

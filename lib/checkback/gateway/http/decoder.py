@@ -41,7 +41,10 @@ class Halves(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 class Op(OpMessage):
     """The end of a transaction."""
 
-    remark: Annotated[Annotated[str, Meta(max_length=REMARK_MAX)] | None, Meta(description="free text")] = None
+    remark: Annotated[
+        Annotated[str, Meta(max_length=REMARK_MAX)] | None,
+        Meta(description="free text; without one the request's traceparent"),
+    ] = None
 
 
 class Ops(msgspec.Struct, gc=False, forbid_unknown_fields=True):

@@ -15,7 +15,7 @@ import orjson
 from checkback import tracing
 from checkback.gateway.http.cloud_events import event_head
 from checkback.gateway.problems import Problem
-from checkback.messages.trace_context import trace_of_headers
+from checkback.messages.trace_context import in_trace, trace_of_headers
 from checkback.urls import LOOPBACK, host_of
 
 if TYPE_CHECKING:
@@ -192,7 +192,9 @@ class RequestMiddleware:
             if problem is not None:
                 await sent.refuse(problem, lambda: self._receiving.rest(incoming))
         except Exception as error:  # noqa: BLE001 - the client gets a problem, the log the reason without the request
-            _log.error("a request failed: %s", type(error).__name__, exc_info=_log.isEnabledFor(logging.DEBUG))
+            trace = in_trace(trace_of_headers(scope["headers"]))
+            debug = _log.isEnabledFor(logging.DEBUG)
+            _log.error("a request failed: %s", type(error).__name__, exc_info=debug, extra=trace)
             if not sent.status:
                 problem = Problem("internal", "an error of the gateway; its log says more")
                 await sent.answer(500, orjson.dumps(problem.members()), PROBLEM_JSON)

@@ -8,8 +8,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from checkback.messages.trace_context import TRACEPARENT
 from checkback.reconcile.records.actions import ACTED_ON, PUBLISHED, Actions
 
 if TYPE_CHECKING:
@@ -42,16 +45,17 @@ class HalfLookup:
 
     The records have no field ``due`` if it is 0 in all of them.
     ``identity``: their group and transaction hashes, if `half` repeats (queue_id, queue_offset, store_timestamp); else
-    None.
+    None. ``links``: how many trace contexts of the messages a task reports at most.
     """
 
     records: Records
     identity: Records | None
     batch_time: int
     batch_id: int
+    links: int = 0
 
     @classmethod
-    def of(cls, actions: Actions, batch_id: int, by_identity: bool = False) -> HalfLookup:
+    def of(cls, actions: Actions, batch_id: int, by_identity: bool = False, links: int = 0) -> HalfLookup:
         """The lookup for the actions on pending half messages. ``by_identity``: always match the identity, too."""
         about = actions.only(*ACTED_ON).records
         about = about[np.lexsort((about["store"], about["offset"], about["queue_id"]))]
@@ -62,7 +66,7 @@ class HalfLookup:
         if by_identity or actions.repeated:
             identity = np.empty(len(about), _IDENTITY)
             identity["group"], identity["transaction"] = about["group"], about["transaction"]
-        return cls(records, identity, actions.batch_time, batch_id)
+        return cls(records, identity, actions.batch_time, batch_id, links)
 
     def published(self) -> HalfLookup:
         """Only the messages to publish."""
@@ -150,11 +154,24 @@ class FoundRows:
     def __init__(self, wanted: HalfLookup) -> None:
         self._seen: Bits = np.zeros(len(wanted.records), bool)
         self._total = 0
+        self._links = wanted.links
+        #: traceparents of their messages, each once, ``wanted.links`` at most
+        self.traces: list[str] = []
 
     def add(self, records: NDArray[np.intp]) -> None:
         """Add found records."""
         self._seen[records] = True
         self._total += len(records)
+
+    def add_traces(self, messages: pa.RecordBatch, rows: NDArray[np.intp]) -> None:
+        """Add the traceparents of some rows of `half`, while there are fewer than ``links``."""
+        if len(self.traces) < self._links:
+            properties = messages.column("properties").take(pa.array(rows))
+            # As bytes: another writer of `half` may have stored invalid UTF-8.
+            names, values = (part.cast(pa.binary()) for part in (properties.keys, properties.items))
+            there = values.filter(pc.equal(names, TRACEPARENT.encode())).unique().to_pylist()
+            found = [(value or b"").decode("latin-1") for value in there]
+            self.traces = list(dict.fromkeys([*self.traces, *found]))[: self._links]
 
     def note(self) -> bytes:
         """Their number, and a bitmap of the records, compressed."""

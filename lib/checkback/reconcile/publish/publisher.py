@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 
 from checkback import tracing
 from checkback.errors import StorageError
+from checkback.messages.trace_context import TRACEPARENT
 from checkback.reconcile.checkpoint_owner import NAME, claim
 from checkback.reconcile.publish import rejected, unpublished
 from checkback.reconcile.publish.batch_row import NOT_KNOWN, READ, Written, application, batch_row, read_ranges
@@ -146,12 +147,13 @@ class Publisher:
             self._make_durable()
             late = self._topics.publish_unpublished(spark, app, batch_id, self._time(spark, actions, batch_id), _now())
         # Step 2
-        wanted, added = HalfLookup.of(actions, batch_id), Written()
+        links = tracing.LINKS_MAX if tracing.loaded() else 0
+        wanted, added = HalfLookup.of(actions, batch_id, links=links), Written()
         if len(wanted.records):
             # If half messages landed together at one offset but were read by two batches, the first batch does not
             # know of the second row: look up by identity then.
             added = self._add(spark, actions, wanted, app) or (
-                self._add(spark, actions, HalfLookup.of(actions, batch_id, by_identity=True), app) or added
+                self._add(spark, actions, HalfLookup.of(actions, batch_id, by_identity=True, links=links), app) or added
             )
         # Step 3
         rejected = self._reject(spark, actions, batch_id, app)
@@ -236,6 +238,9 @@ class Publisher:
                 durable.result()  # if both fail, its error has the cause
         if not self._prove(wanted, [report.found for report in writer.reports]):
             return None
+
+        if wanted.links:
+            tracing.link({TRACEPARENT: each} for report in writer.reports for each in report.traces)
 
         def commit(name: str) -> str | None:
             work = partial(writer.append, name)

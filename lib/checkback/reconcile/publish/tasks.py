@@ -205,12 +205,13 @@ class TaskReport:
     """A task's report to the driver.
 
     ``found``: the note of `FoundRows`. ``rows``: counts by table, for `unpublished` by ``unpublished/<real_topic>``.
-    ``failed``: the reason by topic table whose file could not be written.
+    ``failed``: the reason by topic table whose file could not be written. ``traces``: that of `FoundRows`.
     """
 
     found: bytes
     rows: Mapping[str, int] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
+    traces: Sequence[str] = ()
 
     def to_bytes(self) -> bytes:
         """Serialised."""
@@ -236,7 +237,7 @@ def picker(
                 writer.write(name, rows)
             files = writer.close()
             failed = {name: as_reason(reason(error)) for name, error in writer.failed.items()}
-            yield file_rows(files, TaskReport(found.note(), counts, failed).to_bytes())
+            yield file_rows(files, TaskReport(found.note(), counts, failed, found.traces).to_bytes())
 
     return pick
 
@@ -287,7 +288,9 @@ def surveyor(
             {"name": name, "rows": to_stream(pa.Table.from_batches(rows)).to_pybytes() if rows else None}
             for name, rows in sorted(parts.items())
         ]
-        yield pa.RecordBatch.from_pylist([*tables, {"note": TaskReport(found.note(), counts).to_bytes()}], schema)
+        yield pa.RecordBatch.from_pylist(
+            [*tables, {"note": TaskReport(found.note(), counts, traces=found.traces).to_bytes()}], schema
+        )
 
     return survey
 
@@ -331,4 +334,5 @@ def _tables_of(
         rows, records = wanted.find(queue_id, offset, store_us(batch), identity)
         if len(rows):
             found.add(records)
+            found.add_traces(batch, rows)
             yield from table_rows(batch.select(HALF.names), rows, wanted.records[records], wanted, unpublished_topics)
