@@ -58,8 +58,10 @@ class Connection:
             handle = self._handle = Handle(self._options)
             handle.curl.setopt(pycurl.SOCKOPTFUNCTION, self._opened)
             handle.curl.setopt(pycurl.CLOSESOCKETFUNCTION, self._closed)
-        added = [f"{name}: {value}" for name, value in more.items()]
-        headers = [*self._address.headers, *added] if added else self._address.headers
+        headers, added = self._address.headers, 0
+        if more:
+            lines = [f"{name}: {value}" for name, value in more.items()]
+            headers, added = [*headers, *lines], sum(len(line) + 2 for line in lines)
         handle.prepare(Post(self._address.url(path), headers, body))
         handle.curl.setopt(pycurl.TIMEOUT_MS, max(1, round(timeout_s * 1000)))
         self._in_use = True
@@ -74,7 +76,7 @@ class Connection:
             response.body,
             response.header("Content-Type") or "",
             response.header("Retry-After"),
-            self._was_resent(handle, len(body), sum(len(line) + 2 for line in added)),
+            self._was_resent(handle, len(body), added),
         )
 
     def answers(self, path: str, timeout_s: float) -> bool:

@@ -56,6 +56,7 @@ AGAIN_S = 15.0
 #: refusals of a whole request that may be meant for one of its messages: malformed, too large, unfit
 _OF_ONE = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY})
 _until = attrgetter("until")
+_NO_SPAN = nullcontext(NO_CONTEXT)
 _CLOSED = GatewayError("the producer is closed", fix="the check-back resolves it", refused=True)
 
 
@@ -339,8 +340,8 @@ class Senders:
         try:
             last = max([call.attempts for call in calls], key=_until)
             left = min(self._retry_policy.timeout.total_seconds(), last.left(self._timer()))
-            traces = [call.trace for call in calls]
-            with tracing.requesting(route.path, traces) if tracing.loaded() else nullcontext(NO_CONTEXT) as context:
+            span = tracing.requesting(route.path, [call.trace for call in calls]) if tracing.loaded() else _NO_SPAN
+            with span as context:
                 reply = connection.post(route.path, request_body(route, calls), left, context)
         except Exception as error:  # noqa: BLE001 - else callers would wait, and the thread would be gone
             logger.error("a request failed: %s", type(error).__name__, exc_info=error)
