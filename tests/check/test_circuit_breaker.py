@@ -48,13 +48,14 @@ class Model:
     def outcome(self, now: int, era: int, well: bool, retry_after: int | None) -> None:
         if era == self.era and well:
             self.failures, self.closed, self.trial_began = 0, True, None
-        elif era == self.era:
+            return
+        if era == self.era:
             self.failures += 1
-            if not self.closed or self.failures >= 3:
-                self.open(now + 10)
         asked = now + min(retry_after or 0, 30)
-        if not well and retry_after and (self.closed or asked > self.reopens):
+        if not well and retry_after and (era == self.era or asked > self.reopens):
             self.open(asked)
+        elif era == self.era and not retry_after and (not self.closed or self.failures >= 3):
+            self.open(now + 10)
 
     def open(self, until: int) -> None:
         self.closed, self.reopens, self.trial_began = False, until, None

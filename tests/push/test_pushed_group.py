@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import threading
+import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +20,7 @@ from deltalake import DeltaTable
 from standardwebhooks import Webhook as Verifier
 
 from check.servers import Received, Server, Wire, always, reply
+from checkback.push.side_by_side import SideBySide, threads_of
 from consumer.heard import until
 
 if TYPE_CHECKING:
@@ -167,6 +172,120 @@ def test_retry_after_is_waited_for_and_is_no_failure(
         until(done)
     assert Counter(each.headers["ce-id"] for each in server.received) == {"tx-0": 2, "tx-1": 1, "tx-2": 1, "tx-3": 1}
     assert (group.consumer.failed, group.consumer.dead) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "about",
+    [{"concurrency": 1}, {"concurrency": 9}, {"orderly": True, "concurrency": 2}, {"batch": 3, "concurrency": 1}],
+    ids=str,
+)
+def test_a_message_that_is_told_to_wait_while_others_pass_fails(
+    lake: Published, pushing: Push, monkeypatch: pytest.MonkeyPatch, about: dict[str, Any]
+) -> None:
+    """A proxy whose error page has Retry-After: the others pass, and it is a dead letter at last."""
+    monkeypatch.setattr("checkback.consumer.options.RETRY_LEVELS", (1, 1))
+    lake.publish({"payments": [lake.messages(3, (0, 1))]})
+
+    def answers(received: Received) -> bytes:
+        said = received.body.decode() + received.headers.get("ce-id", "")
+        bad = re.search(r"tx-1\b", said)
+        return reply(b"", "503 Service Unavailable", Retry_After="1") if bad else OK
+
+    with Server(handling(answers)) as server:
+        group = pushing(server.url, max_retries=1, **about)
+
+        def done() -> bool:
+            group.resume()  # as the command does
+            if not group.consumer.dead and group.consumer.consumed == lake.offset - 1:
+                lake.publish({"payments": [lake.messages(1)]})
+            return group.consumer.dead == 1 and group.consumer.consumed == lake.offset - 1
+
+        until(done)
+        group.close()
+    (letter,) = DeltaTable(lake.tables.location("dead_letters")).to_pyarrow_table().to_pylist()
+    assert (letter["transaction_id"], letter["reason"]) == ("tx-1", "status 503")
+
+
+def test_nothing_is_sent_before_the_receiver_wishes(lake: Published, pushing: Push) -> None:
+    """Not for check.breaker_pause (30 s) after a probe that was told to wait a second, nor before that is over."""
+    lake.publish({"payments": [lake.messages(3)]})
+    at: list[float] = []
+
+    def answers(received: Received) -> bytes:
+        at.append(time.monotonic())
+        return reply(b"", "503 Service Unavailable", Retry_After="1") if len(at) < 4 else OK
+
+    with Server(handling(answers)) as server:
+        group = pushing(server.url, concurrency=1)
+
+        def done() -> bool:
+            group.resume()
+            return group.consumer.consumed == 3
+
+        until(done)
+    assert [round(later - earlier) for earlier, later in pairwise(at)] == [1, 1, 1, 0, 0]
+    assert [each.headers["ce-id"] for each in server.received][:2] == ["tx-0", "tx-1"]  # another is the probe
+    assert (group.consumer.failed, group.consumer.dead) == (0, 0)
+
+
+@pytest.mark.parametrize("concurrency", [2, 7, 32])
+def test_slow_retries_do_not_hold_up_what_is_new(
+    lake: Published, pushing: Push, monkeypatch: pytest.MonkeyPatch, concurrency: int
+) -> None:
+    monkeypatch.setattr("checkback.consumer.options.RETRY_LEVELS", (1,))
+    slow = 2 * concurrency
+    lake.publish({"payments": [lake.messages(slow)]})
+    known: Counter[str] = Counter()
+    released = threading.Event()
+
+    def handle(received: Received, wire: Wire) -> bool:
+        name = received.headers["ce-id"]
+        known[name] += 1
+        if known[name] == 2:
+            released.wait(20)
+        first = known[name] == 1 and int(name.removeprefix("tx-")) < slow
+        wire.send(reply(b"", "400 Bad Request") if first else OK)
+        return True
+
+    with Server(handle) as server:
+        group = pushing(server.url, concurrency=concurrency, timeout="30s")
+        until(lambda: len(server.received) >= slow + concurrency // 2)  # retries hang
+        lake.publish({"payments": [lake.messages(50)]})
+        until(lambda: group.consumer.consumed == 50)
+        released.set()
+        until(lambda: group.consumer.consumed == 50 + slow)
+    assert known == {f"tx-{n}": 2 if n < slow else 1 for n in range(50 + slow)}
+
+
+@pytest.mark.parametrize("concurrency", [1, 3, 31, 32])
+def test_as_many_requests_are_in_flight_as_configured(concurrency: int) -> None:
+    threads = threads_of(concurrency)
+    found = SideBySide(None, None, concurrency, None)  # type: ignore[arg-type]
+    with ThreadPoolExecutor(threads) as pool:
+        barrier = threading.Barrier(threads)
+
+        def share(_: int) -> int:
+            barrier.wait()
+            return found.share
+
+        shares = list(pool.map(share, range(threads)))
+    assert sum(shares) == concurrency
+    assert max(shares) - min(shares) <= 1
+
+
+def test_a_2xx_counts_whatever_becomes_of_its_body(lake: Published, pushing: Push) -> None:
+    lake.publish({"payments": [lake.messages(3)]})
+    cut = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort"
+
+    def handle(received: Received, wire: Wire) -> bool:
+        wire.send(cut)
+        return False
+
+    with Server(handle) as server:
+        group = pushing(server.url, concurrency=1)
+        until(lambda: len(server.received) == 3 or group.consumer.failed)
+        group.close()
+    assert (group.consumer.failed, group.consumer.consumed) == (0, 3)
 
 
 def test_an_open_breaker_keeps_messages_from_being_tried_in_vain(lake: Published, pushing: Push) -> None:

@@ -94,6 +94,12 @@ class Consuming(Protocol):
     def failed_with(self, taken: Slice, count: int, reason: str) -> bool:
         """The next ``count`` messages are not consumed; False if they hold up their queue."""
 
+    def more(self, only_new: bool) -> Slice | None:
+        """More messages for the thread, which it puts back; None if there are none now."""
+
+    def put_back(self, taken: Slice) -> None:
+        """The thread has ended with it. The first one is put back for it, unless it is done before."""
+
     def lose(self, queue: ProcessQueue, reason: str) -> None:
         """Discard the queue's in-flight messages and read them again."""
 

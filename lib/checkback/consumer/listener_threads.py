@@ -37,7 +37,7 @@ class ListenerThreads:
     def run(self) -> None:
         """Until the consumer stops."""
         while (taken := self._take()) is not None:
-            done, failed, ends = taken.done, taken.failed, False
+            ends = False
             try:
                 self._listening.consume(taken, self)
             except NotNowError:
@@ -45,12 +45,29 @@ class ListenerThreads:
             except BaseException as error:  # noqa: BLE001 - the thread must go on; a panic of delta-rs is no Exception
                 self._hand.note(error)
                 ends = self._hand.stopping.wait(PAUSE_S)  # what it cannot consume it would take again at once
-            with self._hand.changed:
-                self._hand.consumed += taken.done - done - (taken.failed - failed)
-                taken.queue.put_back(taken)
-                self._hand.changed.notify_all()
+            self.put_back(taken)
             if ends:
                 return
+
+    def put_back(self, taken: Slice) -> None:
+        """The thread has ended with it, or has put it back before, done."""
+        with self._hand.changed:
+            if taken.busy:
+                self._hand.consumed += taken.done - taken.failed - taken.counted
+                taken.counted = taken.done - taken.failed
+                taken.queue.put_back(taken)
+                self._hand.changed.notify_all()
+
+    def more(self, only_new: bool) -> Slice | None:
+        """More messages for a thread that has some; None if there are none now.
+
+        ``only_new``: none to be consumed again, unless too many wait for that.
+        """
+        hand = self._hand
+        with hand.changed:
+            if hand.paused or hand.stopping.is_set() or not self._member.holds():
+                return None
+            return self._take_from(list(hand.queues.values()), False, only_new and not hand.only_again)
 
     def _take(self) -> Slice | None:
         """The next messages for a thread; None at the end."""
@@ -77,11 +94,11 @@ class ListenerThreads:
         """
         return self._hand.cut_off or all(each.idle or each.lost for each in self._hand.queues.values())
 
-    def _take_from(self, queues: list[ProcessQueue], stopping: bool) -> Slice | None:
+    def _take_from(self, queues: list[ProcessQueue], stopping: bool, only_new: bool = False) -> Slice | None:
         now, size, only_again = now_ms(), self._listening.slice_size(), self._hand.only_again
         for number in range(len(queues)):
             each = queues[(self._turn + number) % len(queues)]
-            taken = each.take_to_finish() if stopping else each.take(size, now, only_again)
+            taken = each.take_to_finish() if stopping else each.take(size, now, only_again, only_new)
             if taken is not None:
                 self._turn += number + 1
                 return taken

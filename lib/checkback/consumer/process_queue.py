@@ -84,7 +84,8 @@ class Slice:
 
     ``base``: the queue's position before the run; ``before``: that before the first message. ``retries``: the retries
     that the messages are, one each; None = they are consumed for the first time. ``failed``: of those done;
-    ``busy``: a thread has it.
+    ``counted``: those done and not failed, as of when a thread had it last; ``busy``: a thread has it. ``outcomes``: of
+    messages behind those done, by place: why it failed, None = success.
     """
 
     queue: ProcessQueue
@@ -95,7 +96,9 @@ class Slice:
     done: int = 0
     retries: list[Retry] | None = None
     failed: int = 0
+    counted: int = 0
     busy: bool = False
+    outcomes: dict[int, str | None] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -187,6 +190,7 @@ class ProcessQueue:
     _slices: deque[Slice] = field(default_factory=deque)
     _again: deque[Slice] = field(default_factory=deque)
     _busy: int = 0
+    _took_new: bool = True
     _run: tuple[Run, Position] | None = None
 
     @classmethod
@@ -319,10 +323,10 @@ class ProcessQueue:
         self._run = None
         self.stuck = bool(self._slices)
 
-    def take(self, most: int, now: int, only_again: bool = False) -> Slice | None:
+    def take(self, most: int, now: int, only_again: bool = False, only_new: bool = False) -> Slice | None:
         """Up to ``most`` messages to be consumed next; None if there are none now. ``now``: ms.
 
-        ``only_again``: none that are consumed for the first time.
+        ``only_again``: none that are consumed for the first time; ``only_new``: none but those.
         """
         if self.lost:
             return None
@@ -331,11 +335,15 @@ class ProcessQueue:
         taken = None
         if (self.ordered and now < self.held_until) or (self._busy and self.one_by_one):
             return None
-        if self._again:
+        new, again = bool(self._pieces) and not only_again, bool(self._again) and not only_new
+        if new and again and not self.one_by_one:
+            again = self._took_new  # in turn: neither holds up the other
+        if again:
             taken = self._again.popleft()
-        elif self._pieces and not only_again:
+        elif new:
             taken = self._next(most)
             self._slices.append(taken)
+        self._took_new = not again
         return self._given(taken)
 
     def take_to_finish(self) -> Slice | None:

@@ -55,8 +55,7 @@ class PushedGroup:
             max_reconsume_times=push.max_retries,
         )
         if side_by_side:
-            most = push.concurrency // threads
-            self.consumer.listening = SideBySide(self.webhook, self._request, most, self.consumer.pause)
+            self.consumer.listening = SideBySide(self.webhook, self._request, push.concurrency, self.consumer.pause)
         self.consumer.subscribe(push.topic, _selector(push))
 
     def start(self) -> None:

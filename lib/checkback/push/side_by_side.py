@@ -1,7 +1,8 @@
-"""Posts the messages of a slice side by side, from one thread. A thread for each would cost three times the CPU."""
+"""Posts messages side by side, from few threads. A thread for each would cost three times the CPU."""
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import deque
@@ -9,7 +10,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from checkback import tracing
-from checkback.consumer.listener_calls import NotConsumedError, NotNowError
+from checkback.consumer.listener_calls import NotConsumedError
 from checkback.consumer.process_queues import warn
 from checkback.errors import error_summary
 from checkback.messages.trace_context import PROPERTIES
@@ -18,167 +19,238 @@ from checkback.push.webhook import WaitError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from checkback.check.connections import Connections, Post
+    from checkback.check.connections import Connections, Post, Response
     from checkback.consumer.listener_calls import Consuming
     from checkback.consumer.message import MessageExt
     from checkback.consumer.process_queue import Slice
-    from checkback.push.webhook import Request, Webhook
+    from checkback.push.webhook import Request, Try, Webhook
 
 #: time for which a thread takes messages (s), and the most it takes
 _SLICE_S, _SLICE = 0.25, 256
 #: threads that share the requests in flight
 _MOST_THREADS = 4
-_LOOK_S = 1.0
+#: time between looks for what else may be posted (s): without room, and with
+_LOOK_S, _SOON_S = 1.0, 0.05
 
 
 def threads_of(concurrency: int) -> int:
-    """How many threads share so many requests in flight evenly."""
-    return next(threads for threads in range(_MOST_THREADS, 0, -1) if concurrency % threads == 0)
+    """How many threads share so many requests in flight: each has more than one, if there are."""
+    return max(1, min(concurrency // 2, _MOST_THREADS))
 
 
 class SideBySide:
     """Consumes as `listener_calls.Listening` does: of each message ``request`` makes a request to the webhook.
 
-    ``most``: requests in flight, of each thread; ``pause``: pauses the consumer, until the webhook is ready.
+    ``concurrency``: requests in flight, of all threads; ``pause``: pauses the consumer, until the webhook is ready.
     """
 
     def __init__(
-        self, webhook: Webhook, request: Callable[[MessageExt], Request], most: int, pause: Callable[[], None]
+        self, webhook: Webhook, request: Callable[[MessageExt], Request], concurrency: int, pause: Callable[[], None]
     ) -> None:
-        self._webhook, self._request, self._most, self._pause = webhook, request, most, pause
+        self.webhook, self.request, self.pause = webhook, request, pause
+        threads = threads_of(concurrency)
+        self._shares = (concurrency // threads + (n % threads < concurrency % threads) for n in itertools.count())
+        self._sharing = threading.Lock()
         self._threads = threading.local()
         self._pace = 0.0
 
+    @property
+    def share(self) -> int:
+        """Requests in flight of this thread, at most."""
+        if (found := getattr(self._threads, "share", None)) is None:
+            with self._sharing:
+                found = self._threads.share = next(self._shares)
+        return int(found)
+
     def slice_size(self) -> int:
         """How many messages a thread is to take: few if the webhook is slow, so that the end does not wait for many."""
-        return max(2 * self._most, min(_SLICE, int(_SLICE_S / self._pace) if self._pace else 0))
+        return max(2 * self.share, min(_SLICE, int(_SLICE_S / self._pace) if self._pace else 0))
 
     def consume(self, taken: Slice, consuming: Consuming) -> None:
-        """Post its messages, while they may be consumed; outcomes are reported in order.
-
-        Raises NotNowError if they are to be posted later; a message that was taken behind one that was not comes again.
-        """
-        began, first = time.perf_counter(), taken.done
+        """Post its messages and more of them, while there are any that may be; outcomes are reported in order."""
+        posting = _Posting(self, consuming, self._connections())
         try:
-            _Posting(self._webhook, self._request, self._most, self._pause, self._connections(), taken).run(consuming)
-        except NotNowError:
-            raise
+            posting.run(taken)
         except BaseException:
             self._threads.connections.close()  # with what is in flight
             del self._threads.connections
             raise
-        if taken.done > first:
-            self._pace = 0.8 * self._pace + 0.2 * (time.perf_counter() - began) / (taken.done - first)
+        finally:
+            posting.end(taken)
 
-    def _connections(self) -> Connections[tuple[int, int]]:
-        found: Connections[tuple[int, int]] | None = getattr(self._threads, "connections", None)
+    def ended(self, messages: int, seconds: float) -> None:
+        """A slice of so many is done, which took so long."""
+        self._pace = 0.8 * self._pace + 0.2 * seconds / messages
+
+    def _connections(self) -> Connections[_Key]:
+        found: Connections[_Key] | None = getattr(self._threads, "connections", None)
         if found is None:
-            found = self._threads.connections = self._webhook.connections()
+            found = self._threads.connections = self.webhook.connections()
         return found
 
 
+class _Part:
+    """A slice in hand. ``messages``: from place ``first`` on."""
+
+    def __init__(self, taken: Slice) -> None:
+        self.taken, self.first, self.messages = taken, taken.done, taken.messages()
+
+    def at(self, place: int) -> MessageExt:
+        return self.messages[place - self.first]
+
+
+#: a message in hand, and its request in flight
+_Place = tuple[_Part, int]
+_Key = tuple[_Part, int, "Try"]
+
+
 class _Posting:
-    """One slice being posted. ``todo``: places of messages to be posted; ``outcomes``: by place, None = success."""
+    """What one thread has in hand.
 
-    def __init__(
-        self,
-        webhook: Webhook,
-        request: Callable[[MessageExt], Request],
-        most: int,
-        pause: Callable[[], None],
-        connections: Connections[tuple[int, int]],
-        taken: Slice,
-    ) -> None:
-        self._webhook, self._request, self._most, self._pause = webhook, request, most, pause
-        self._connections, self._taken = connections, taken
-        self._messages, self._first = taken.messages(), taken.done
-        self._todo = deque(range(taken.done, len(taken)))
-        self._outcomes: dict[int, str | None] = {}
+    ``todo``: messages to be posted; ``behind``: those that were told to wait, while others are to try the URL.
+    """
+
+    def __init__(self, thread: SideBySide, consuming: Consuming, connections: Connections[_Key]) -> None:
+        self._thread, self._consuming, self._connections = thread, consuming, connections
+        self._webhook, self._most = thread.webhook, thread.share
+        self._parts: list[_Part] = []
+        self._todo: deque[_Place] = deque()
+        self._behind: deque[_Place] = deque()
+        #: answers of the webhook when one was put behind last
+        self._answered = 0
+        self._took_new = True
         self._in_flight = 0
-        #: of requests in flight, by place; empty unless the process makes spans
-        self._spans: dict[int, tuple[ExitStack, Any]] = {}
+        self._since = time.perf_counter()
+        #: of requests in flight; empty unless the process makes spans
+        self._spans: dict[_Place, tuple[ExitStack, Any]] = {}
 
-    def run(self, consuming: Consuming) -> None:
-        try:
-            self._run(consuming)
-        finally:
-            for span in self._spans.values():
-                _end(*span, "not known")
+    def end(self, first: Slice) -> None:
+        """Put all back but the first one, which its thread does."""
+        for span in self._spans.values():
+            _end(*span, "not known")
+        for part in self._parts:
+            if part.taken is not first:
+                self._consuming.put_back(part.taken)
 
-    def _run(self, consuming: Consuming) -> None:
-        while self._todo or self._in_flight:
-            wait_s = self._fill(consuming)
+    def run(self, taken: Slice) -> None:
+        self._add(taken)
+        while True:
+            wait_s = self._fill()
             if not self._in_flight:
-                if wait_s is None:
-                    break
-                if self._webhook.closed.wait(wait_s):
-                    raise NotNowError
+                if wait_s is None or self._webhook.closed.wait(wait_s):
+                    return
                 continue
-            for (place, turn), response in self._connections.responses(_LOOK_S if wait_s is None else wait_s):
+            if wait_s is None:
+                wait_s = _SOON_S if self._in_flight < self._most else _LOOK_S
+            for (part, place, sent), response in self._connections.responses(wait_s):
                 self._in_flight -= 1
-                span = self._spans.pop(place, None)
-                try:
-                    self._webhook.heard(response, turn)
-                except WaitError:
-                    self._pause()
-                    self._todo.appendleft(place)
-                except NotConsumedError as error:
-                    self._failed(place, str(error))
-                else:
-                    self._outcomes[place] = None
-                if span is not None:
-                    _end(*span, self._outcomes.get(place, "to be sent again") or "SUCCESS")
-            self._report(consuming)
-        self._report(consuming)
+                self._heard(part, place, sent, response)
 
-    def _fill(self, consuming: Consuming) -> float | None:
+    def _fill(self) -> float | None:
         """Post what may be posted now. Seconds until more may be; None: when others have ended, or never."""
-        taken = self._taken
-        while self._todo and self._in_flight < self._most and consuming.goes_on(taken, waits=not self._in_flight):
-            place = self._todo[0]
-            message = self._messages[place - self._first]
+        while self._in_flight < self._most:
+            waiting = self._todo or self._behind
+            if waiting and not self._consuming.goes_on(waiting[0][0].taken, waits=not self._in_flight):
+                return None
+            if not self._choose():
+                return None
+            part, place = self._todo[0]
             try:
-                request = self._request(message)
+                request = self._thread.request(part.at(place))
             except Exception as error:  # noqa: BLE001 - it fails this message only
                 self._todo.popleft()
-                self._failed(place, error_summary(error))
+                self._failed(part, place, error_summary(error))
+                self._report(part)
                 continue
             wait_s = self._webhook.rate_wait(request.message_id)
             if wait_s:
                 return wait_s
             try:
-                post, turn = self._webhook.begin(request)
+                post, sent = self._webhook.begin(request)
             except WaitError:
-                self._pause()
+                self._thread.pause()
                 return 0.0
             self._todo.popleft()
             if tracing.loaded():
-                post = self._traced(post, place, message)
-            self._connections.post(post, (place, turn))
+                post = self._traced(post, part, place)
+            self._connections.post(post, (part, place, sent))
             self._in_flight += 1
-        return None if self._todo or self._in_flight else 0.0
+        return None
 
-    def _traced(self, post: Post, place: int, message: MessageExt) -> Post:
+    def _choose(self) -> bool:
+        """Have a message to be posted next at the head of ``todo``; False if there is none now."""
+        if not self._todo:
+            others_first = len(self._behind) <= self._most and self._webhook.answered == self._answered
+            if not self._behind or others_first:
+                self._take()
+        if not self._todo and self._behind:
+            self._todo.append(self._behind.popleft())
+        return bool(self._todo)
+
+    def _take(self) -> None:
+        """More messages: in turn new ones and those to be consumed again, which get half of the places at most."""
+        again = sum(part.taken.retries is not None for part in self._parts)
+        room = again < max(1, self._most // 2)
+        taken = self._consuming.more(only_new=not (room and self._took_new))
+        if taken is None and room and not self._took_new:
+            taken = self._consuming.more(only_new=False)
+        if taken is not None:
+            self._took_new = taken.retries is None
+            self._add(taken)
+
+    def _add(self, taken: Slice) -> None:
+        part = _Part(taken)
+        self._parts.append(part)
+        self._todo.extend((part, place) for place in range(taken.done, len(taken)) if place not in taken.outcomes)
+        self._report(part)
+
+    def _heard(self, part: _Part, place: int, sent: Try, response: Response) -> None:
+        span = self._spans.pop((part, place), None)
+        try:
+            self._webhook.heard(response, sent)
+        except WaitError as error:
+            self._thread.pause()
+            if error.suspect:
+                self._todo.appendleft((part, place))
+            else:
+                self._behind.append((part, place))
+                self._answered = self._webhook.answered
+        except NotConsumedError as error:
+            self._failed(part, place, str(error))
+        else:
+            part.taken.outcomes[place] = None
+        if span is not None:
+            _end(*span, part.taken.outcomes.get(place, "to be sent again") or "SUCCESS")
+        self._report(part)
+
+    def _failed(self, part: _Part, place: int, reason: str) -> None:
+        message = part.at(place)
+        warn("the request of %r failed: %s", message, reason, message=message)
+        part.taken.outcomes[place] = reason
+
+    def _report(self, part: _Part) -> None:
+        """Report outcomes in order, and put the slice back when it is done."""
+        taken = part.taken
+        while taken.done in taken.outcomes:
+            reason = taken.outcomes.pop(taken.done)
+            if reason is None:
+                self._consuming.succeeded(taken, 1)
+            else:
+                self._consuming.failed_with(taken, 1, reason)
+        if taken.done == len(taken):
+            self._parts.remove(part)
+            self._consuming.put_back(taken)
+            now = time.perf_counter()
+            self._thread.ended(len(taken), now - self._since)
+            self._since = now
+
+    def _traced(self, post: Post, part: _Part, place: int) -> Post:
         """The POST in a span of its own, below the message's, and with its context for a header."""
         spans = ExitStack()
-        span, context = spans.enter_context(tracing.posting(message, self._webhook.group))
-        self._spans[place] = spans, span
+        span, context = spans.enter_context(tracing.posting(part.at(place), self._webhook.group))
+        self._spans[part, place] = spans, span
         others = [line for line in post.headers if line.partition(":")[0] not in PROPERTIES]
         return post._replace(headers=[*others, *(f"{name}: {value}" for name, value in context.items())])
-
-    def _failed(self, place: int, reason: str) -> None:
-        message = self._messages[place - self._first]
-        warn("the request of %r failed: %s", message, reason, message=message)
-        self._outcomes[place] = reason
-
-    def _report(self, consuming: Consuming) -> None:
-        taken = self._taken
-        while taken.done in self._outcomes:
-            reason = self._outcomes.pop(taken.done)
-            if reason is None:
-                consuming.succeeded(taken, 1)
-            else:
-                consuming.failed_with(taken, 1, reason)
 
 
 def _end(spans: ExitStack, span: Any, outcome: str) -> None:

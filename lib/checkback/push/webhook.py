@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pycurl
 
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 _SUCCESS = range(200, 300)
 _HEADERS = ["Accept: */*", "Accept-Encoding: identity", "User-Agent: checkback"]
+#: how often a request may be told to wait while others are answered; and requests of which that is known
+_REFUSALS, _MOST_REFUSED = 3, 10_000
+_LAST_OF_HEADER = (b"\r\n", b"\n")
 _log = logging.getLogger("checkback.push")
 
 
@@ -40,8 +43,23 @@ class Request(NamedTuple):
     message_id: str
 
 
+class Try(NamedTuple):
+    """A request in flight. ``turn``: the breaker's; ``probe``: it is the only one that was let through."""
+
+    message_id: str
+    turn: int
+    probe: bool
+
+
 class WaitError(Exception):
-    """The request was not sent, or was answered with Retry-After: it is to be sent again when `Webhook.ready`."""
+    """The request was not sent, or was answered with Retry-After: it is to be sent again when `Webhook.ready`.
+
+    ``suspect``: others were answered since it was told to wait first, so that it should be the next one.
+    """
+
+    def __init__(self, suspect: bool = False) -> None:
+        super().__init__()
+        self.suspect = suspect
 
 
 class _Credentials(NamedTuple):
@@ -84,6 +102,10 @@ class Webhook:
         self._rate = None if per_second is None else Rate(per_second, push.requests_burst)
         self._used = RateState()
         self._lock = threading.Lock()
+        #: requests so far that were neither told to wait nor failed by the URL's fault
+        self.answered = 0
+        #: by message id, how many that were when it was told to wait first, and how often it was told so since
+        self._refused: dict[str, tuple[int, int]] = {}
         self._threads = threading.local()
         #: no request is to wait any longer
         self.closed = threading.Event()
@@ -107,10 +129,10 @@ class Webhook:
         while wait_s := self.rate_wait(request.message_id):
             if self.closed.wait(wait_s):
                 raise WaitError
-        post, turn = self.begin(request)
+        post, sent = self.begin(request)
         handle = self._handle()
         handle.prepare(post)
-        self.heard(handle.perform(self._timeout_s), turn)
+        self.heard(handle.perform(self._timeout_s), sent)
 
     def rate_wait(self, salt: str) -> float:
         """Seconds until the rate allows the next request; 0: now, and it counts. ``salt``: of the pause after it."""
@@ -123,46 +145,64 @@ class Webhook:
                 self._used = self._used.sent(now, self._rate, salt)
         return wait_s
 
-    def begin(self, request: Request) -> tuple[Post, int]:
-        """The POST of a request, and its turn, which `heard` is given with the response. Raises WaitError."""
+    def begin(self, request: Request) -> tuple[Post, Try]:
+        """The POST of a request, and what `heard` is given with the response. Raises WaitError."""
         now = self._clock()
         with self._lock:
             turn = self._endpoint.enter(now)
-        if isinstance(turn, State):
-            raise WaitError
+            if isinstance(turn, State):
+                raise WaitError
+            sent = Try(request.message_id, turn, self._endpoint.breaker.trial_until > 0)
         told, credentials = {"webhook-id": request.message_id}, self._secrets.current
         if credentials.signer is not None:
             told = credentials.signer.headers(request.message_id, now, request.body)
         lines = [*request.lines, *_HEADERS, *credentials.lines, *(f"{name}: {value}" for name, value in told.items())]
-        return self._endpoint.request(lines, request.body), turn
+        return self._endpoint.request(lines, request.body), sent
 
-    def heard(self, response: Response, turn: int) -> None:
-        """Returns for a response that is 2xx. Raises WaitError, NotConsumedError."""
+    def heard(self, response: Response, sent: Try) -> None:
+        """Returns for a response that is 2xx. Raises WaitError, NotConsumedError.
+
+        A request that is told to wait again, while others are answered, has failed: it would hold them up for ever.
+        """
         now, retry_after_s = self._clock(), None
-        error = response.error
-        broken = error is not None
-        if response.status and response.status not in _SUCCESS:
-            refused = StatusError(response.status, response.header("Retry-After"))
-            error, broken = str(refused), refused.broken
-            retry_after_s = read_retry_after(refused.retry_after, now)
-        elif error is None and response.status not in _SUCCESS:
-            error, broken = "no final response", True
+        error: str | None = response.error or "no final response"
+        broken = True
+        if response.status in _SUCCESS and (response.error is None or _has_whole_header(response)):
+            error, broken = None, False  # the body may be cut short
+        elif response.status and response.status not in _SUCCESS:
+            status = StatusError(response.status, response.header("Retry-After"))
+            error, broken = str(status), status.broken
+            retry_after_s = read_retry_after(status.retry_after, now)
+        waits = retry_after_s is not None and retry_after_s > 0
         with self._lock:
             before = self._endpoint.breaker
             if broken:
-                self._endpoint.broken(now, turn, retry_after_s)
+                self._endpoint.broken(now, sent.turn, retry_after_s)
             else:
-                self._endpoint.answered(now, turn)
+                self._endpoint.answered(now, sent.turn)
+                self.answered += 1
             after = self._endpoint.breaker
+            refused = self._refused.pop(sent.message_id, None)
+            suspect, failed = self._told_to_wait(sent, refused) if waits else (False, True)
         if after.until and after.until != before.until:
             wait_s = after.until - now
             _log.warning("group %s: %s: %s; it is left alone for %.0f s", self.group, self.shown, error, wait_s)
-        if retry_after_s is not None and retry_after_s > 0:
-            raise WaitError
+        if not failed:
+            raise WaitError(suspect)
         if error is not None:
             raise NotConsumedError(error)
 
-    def connections(self) -> Connections[tuple[int, int]]:
+    def _told_to_wait(self, sent: Try, before: tuple[int, int] | None) -> tuple[bool, bool]:
+        """Whether others were answered meanwhile, and whether it has failed therefore. Under the lock."""
+        answered, times = before or (self.answered, 0)
+        suspect = self.answered > answered
+        failed = suspect and (sent.probe or times >= _REFUSALS)
+        if len(self._refused) >= _MOST_REFUSED:
+            del self._refused[next(iter(self._refused))]
+        self._refused[sent.message_id] = (self.answered, 0) if failed else (answered, times + suspect)
+        return suspect, failed
+
+    def connections(self) -> Connections[Any]:
         """Connections for one thread that has several requests in flight."""
         return Connections(self._timeout_s, self._ca_file)
 
@@ -171,3 +211,7 @@ class Webhook:
         if found is None:
             found = self._threads.handle = Handle(self._options)
         return found
+
+
+def _has_whole_header(response: Response) -> bool:
+    return bool(response.headers) and response.headers[-1] in _LAST_OF_HEADER
