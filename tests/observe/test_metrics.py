@@ -176,6 +176,7 @@ def _served(application: _Application) -> set[str]:
     from checkback.gateway.metrics import Metrics as Gateway
 
     text = application.metrics, Gateway()
+    text[1].watch_journal(messages=float, bytes=float, behind_seconds=float)
     application.publish((0, 0, 1, 1))
     application.progress(stateOperators=[{"numRowsTotal": 1, "memoryUsedBytes": 1}], sources=[{"numInputRows": 1}] * 3)
     application.observer.started("reconcile")
@@ -207,6 +208,7 @@ def test_dashboard_is_whole_and_asks_for_what_is_there(application: _Application
         "rows_dropped_total",
         "consumer_lag_seconds",
         "consumer_group_dead_letters",
+        "gateway_journal_behind_seconds",
     }
     assert {f"checkback_{name}" for name in wanted} <= used
     variables = {variable["name"] for variable in dashboard["templating"]["list"]}

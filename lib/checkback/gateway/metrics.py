@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from checkback import __version__
 from checkback.build import commit
@@ -23,6 +23,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        ProcessCollector("checkback", registry=self.registry)
         labels = ["version", "commit"]
         about = Gauge(
             "checkback_gateway_build_info", "1; version and commit are the labels", labels, registry=self.registry

@@ -6,7 +6,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -67,6 +67,7 @@ class Metrics:
         self, backlog: Lag, pending: PendingCount, groups: tuple[str, ...], clock: Callable[[], float] = time.time
     ) -> None:
         self.registry = CollectorRegistry()
+        ProcessCollector("checkback", registry=self.registry)
         self._groups = frozenset(groups)
         self._clock = clock
         self._backlog = backlog
