@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 #: What variables hold that the pages name: it serves as a secret and as a token.
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 NAMED = dict.fromkeys(
-    ("ORDERS_SECRET", "ORDERS_TOKEN", "KAFKA_JAAS", "LAKE_KEY_ID", "LAKE_KEY", "DASHBOARD_TOKEN", "CREDITS_SECRET"),
+    (
+        *("ORDERS_SECRET", "ORDERS_TOKEN", "KAFKA_JAAS", "LAKE_KEY_ID", "LAKE_KEY", "DASHBOARD_TOKEN"),
+        *("CREDITS_SECRET", "REGISTRY_PASSWORD"),
+    ),
     SECRET,
 )
 #: Programs of the system: only the files of the project that they name are looked for.

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import duckdb
+import polars
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from checkback import Checkback, Settings, SettingsError
+from checkback.bodies.body_format import BodyFormat, with_values
+from checkback.consumer import create_views, read, read_stream
+from checkback.query.typed_frames import with_value_columns
+from checkback.storage.dataframes import frame
+from support import avro_schemas
+from support.avro_schemas import has_empty_items, typed, written
+from support.examples import DEAR
 from support.query_times import append
 from support.stories import BORN, Transaction, batch
 
@@ -116,3 +129,98 @@ def test_json_without_a_schema_is_a_variant_in_spark(spark: SparkSession, tmp_pa
     assert [None if row.text is None else json.loads(row.text) for row in found] == texts
     assert [row.value_error for row in found] == rows["value_error"].to_pylist()
     assert [row.amount for row in found] == [42, 42, None, None, None, 1]
+
+
+def _everywhere(spark: SparkSession, form: BodyFormat, bodies: list[bytes | None]) -> list[dict[str, Any]]:
+    """The two columns of bodies, which DuckDB, polars and Spark must have as Arrow has them."""
+    rows = with_values(pa.table({"body": pa.array(bodies, pa.binary())}), form)
+    found = _plain(rows.drop_columns("body"))
+    with duckdb.connect() as connection:
+        assert _plain(connection.sql("SELECT value, value_error FROM rows").to_arrow_table()) == found
+    assert _plain(polars.DataFrame(rows).select("value", "value_error").to_arrow()) == found
+    there = with_value_columns(frame(spark, rows.select(["body"])), form)
+    assert _plain(there.select("value", "value_error").toArrow()) == found
+    return found
+
+
+def _plain(rows: pa.Table) -> list[dict[str, Any]]:
+    """The rows as Python has them, comparable: engines may give timestamps another name of UTC, and NaN is NaN."""
+    return [_comparable(row) for row in rows.to_pylist()]
+
+
+def _comparable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _comparable(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):  # a map is a list of pairs, of polars of structs
+        return [
+            _comparable(list(each.values()) if isinstance(each, dict) and each.keys() == {"key", "value"} else each)
+            for each in value
+        ]
+    return value
+
+
+@DEAR
+@given(data=st.data())
+@pytest.mark.spark
+def test_all_engines_have_the_same_values_of_avro(spark: SparkSession, data: st.DataObject) -> None:
+    schema, values = data.draw(typed().filter(lambda found: not has_empty_items(found[0])))
+    bodies: list[bytes | None] = [
+        written(schema, value) for value in data.draw(st.lists(values, min_size=1, max_size=5))
+    ]
+    bodies += [None, *data.draw(st.lists(st.binary(max_size=20), max_size=5))]
+    form = BodyFormat("avro", "x", json.dumps(schema).encode())
+    assert _everywhere(spark, form, bodies)[0]["value_error"] is None
+
+
+@pytest.mark.spark
+def test_all_engines_have_the_same_dates_decimals_and_unions(spark: SparkSession) -> None:
+    body = written(
+        avro_schemas.PAYMENT,
+        avro_schemas.VALUE | {"id": UUID(avro_schemas.VALUE["id"]), "by": ("shop.Card", {"no": 7})},
+    )
+    found = _everywhere(spark, BodyFormat("avro", "x", json.dumps(avro_schemas.PAYMENT).encode()), [body, body[:-1]])
+    assert found[0]["value"]["paid"] == avro_schemas.VALUE["paid"]
+    assert found[1]["value_error"] == "ends within a value"
+
+
+@pytest.mark.parametrize("form", [{"body": "json", "schema": PAYMENT}, {"body": "json"}], ids=["schema", "variant"])
+@pytest.mark.spark
+def test_temporary_views_and_readers_have_the_columns_too(
+    spark: SparkSession, tmp_path: Path, form: dict[str, Any]
+) -> None:
+    lake(tmp_path, BODIES)
+    settings = opened(tmp_path, **form).settings
+    assert create_views(spark, settings) == {"payments": "`payments`"}
+    topic = opened(tmp_path, spark, **form).topic("payments").to_spark()
+    stream = read_stream(spark, settings, "payments").writeStream.format("memory").queryName("typed_stream")
+    stream.trigger(availableNow=True).start().awaitTermination()
+    shown = "SELECT half_queue_offset, to_json(struct(value)) AS value, value_error FROM {rows} ORDER BY 1"
+    expected = spark.sql(shown, rows=topic).collect()
+    assert [row.value_error for row in expected].count(None) == (3 if "schema" in form else 4)
+    for rows in ("payments", "typed_stream"):
+        assert spark.sql(shown.format(rows=rows)).collect() == expected
+    assert spark.sql(shown, rows=read(spark, settings, "payments")).collect() == expected
+    plan = spark.sql("EXPLAIN SELECT batch_id, body_text FROM payments").collect()[0][0]
+    assert "ArrowEval" not in plan
+    assert "ArrowEval" in spark.sql("EXPLAIN SELECT value FROM payments").collect()[0][0]
+
+
+@pytest.mark.parametrize(
+    ("module", "form"),
+    [
+        ("fastavro", {"body": "avro", "schema": "string"}),
+        ("google.protobuf", {"body": "protobuf", "schema_file": "x.bin", "message": "M"}),
+    ],
+    ids=["avro", "protobuf"],
+)
+def test_an_extra_that_is_missing_is_named_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, form: dict[str, Any]
+) -> None:
+    lake(tmp_path, [])
+    (tmp_path / "x.bin").write_bytes(b"")
+    monkeypatch.chdir(tmp_path)
+    for name in [module, *(each for each in sys.modules if each.startswith(f"{module}."))]:
+        monkeypatch.setitem(sys.modules, name, None)
+    extra = re.escape(f"install checkback[{form['body']}]")
+    with pytest.raises(SettingsError, match=rf"^topics\.payments\.schema.*: the Python module .* is missing; {extra}$"):
+        opened(tmp_path, **form).topic("payments").to_arrow()

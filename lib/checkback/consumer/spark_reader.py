@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Literal
 
 from pyspark.sql import functions as F
 
+from checkback.bodies.body_format import format_of
 from checkback.errors import SettingsError, StorageError
 from checkback.messages.names import is_topic
 from checkback.query.engines.spark_engine import SparkEngine, whole_columns
+from checkback.query.typed_frames import value_columns, with_value_columns
 from checkback.query.versions.view import moment_column
 from checkback.query.versions.whole_batches import Cut, read_batches
 from checkback.storage.catalog_names import TABLE_PREFIX, table_name
@@ -47,7 +49,8 @@ def read(
 ) -> DataFrame:
     """A topic's messages that the selector matches (None: all), without erased ones.
 
-    Columns: ``topics/<topic>`` (docs/tables.md).
+    Columns: ``topics/<topic>`` (docs/tables.md), with ``topics.NAME.body`` in the settings also value and value_error
+    (docs/queries.md).
 
     ``isolation``: ``batch`` = only messages of batches that have their row in `batches`, as of this call; the table's
     version is fixed by it, so use the DataFrame within the time that VACUUM keeps files (`maintain.retention`). Runs a
@@ -55,7 +58,7 @@ def read(
     the DataFrame is evaluated, messages of a batch in progress included.
 
     To join topics take `checkback.query.snapshot`: of two calls the second may see a batch more. Raises StorageError
-    if the topic has no table, SettingsError for another isolation.
+    if the topic has no table, SettingsError for another isolation; for a schema that cannot be had, either.
     """
     if isolation not in ("batch", "none"):
         raise SettingsError(f"{str(isolation)[:60]!r} is no isolation", "isolation", "write batch or none")
@@ -70,7 +73,12 @@ def read(
         cut = Cut.at(read_batches(SparkEngine(spark, tables)), None)
         rows = rows.where(F.lit(False)) if cut is None else cut.of(rows, name)
     rows = whole_columns(rows, name).where(F.col("erased_at").isNull())
-    return rows if selector is None else rows.where(selector.column())
+    return _typed(rows if selector is None else rows.where(selector.column()), settings, topic)
+
+
+def _typed(rows: DataFrame, settings: Settings, topic: str) -> DataFrame:
+    body = format_of(settings, topic)
+    return rows if body is None else with_value_columns(rows, body)
 
 
 def read_stream(
@@ -106,7 +114,7 @@ def read_stream(
     rows = whole_columns(tables.stream(spark, name, **options), name).where(F.col("erased_at").isNull())
     if since is not None:
         rows = rows.where(F.col("published_at") >= moment_column(time_of(since)))
-    return rows if selector is None else rows.where(selector.column())
+    return _typed(rows if selector is None else rows.where(selector.column()), settings, topic)
 
 
 def options_since(since: int, newest: tuple[int, int], now: int, retention: timedelta) -> dict[str, str]:
@@ -160,7 +168,9 @@ def create_views(spark: SparkSession, settings: Settings, database: str | None =
 
     ``database``: None = temporary views of this session, named as the topics; otherwise lasting views in this schema
     (``schema`` or ``catalog.schema``), which is created if it does not exist. Their names: `view_names`. Columns: those
-    of ``topics/<topic>`` (docs/tables.md), and ``body_text`` (string): the body if it is UTF-8, else null.
+    of ``topics/<topic>`` (docs/tables.md), and ``body_text`` (string): the body if it is UTF-8, else null. With
+    ``topics.NAME.body`` in the settings temporary views also have value and value_error (docs/queries.md). For these
+    they call a function of the session, named ``checkback_value_`` and the view's name.
 
     A view shows the messages of batches that have their row in `batches`, at the time of each query, and reads that
     table for it. A topic that comes later has a view after the next call. Raises StorageError if there is no table
@@ -180,6 +190,10 @@ def create_views(spark: SparkSession, settings: Settings, database: str | None =
     for topic, name in view_names(topics, lasting=database is not None).items():
         made[topic] = place + quoted(name)
         body = _select(tables.in_sql(TOPIC_PREFIX + topic), tables.in_sql(_BATCHES))
+        form = format_of(settings, topic)
+        if form is not None and database is None:
+            values = value_columns(spark, form, f"checkback_value_{name}")
+            body = f"SELECT message.*, {values} FROM ({body}) AS message"  # noqa: S608 - quoted names
         spark.sql(f"CREATE OR REPLACE {kind} {made[topic]} AS {body}")
     return made
 

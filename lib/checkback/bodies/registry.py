@@ -1,0 +1,158 @@
+"""A Schema Registry's schemas, by Confluent's REST API, and the header that its serializers put before a body.
+
+An id's schema never changes, so it is asked for once in a process. An id that the registry does not know is the body's
+fault. A registry that is down, or refuses, is not: that is a StorageError.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from checkback.bodies.decoder import BodyError
+from checkback.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from requests import Session
+
+_MAGIC = b"\0"
+#: seconds to connect, and between two parts of an answer
+_TIMEOUT = 5, 10
+_RETRIES = 2
+_MAX_BYTES = 16 << 20
+#: of one schema, with what those refer to: so many may refer to each other in a registry that is not well
+_MAX_REFERENCES = 200
+_REFUSED = {401: "set user and password, or token", 403: "give the user or token the right to read schemas"}
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A schema: its text; the schemas that it refers to, by name, those referred to first; AVRO, JSON or PROTOBUF."""
+
+    text: str
+    references: tuple[tuple[str, str], ...] = ()
+    kind: str = "AVRO"
+
+
+@dataclass(frozen=True)
+class Registry:
+    """A Schema Registry: its URL, and how it knows us."""
+
+    url: str
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+
+    def schema(self, number: int, form: str = "") -> Registered:
+        """The schema of an id. ``form``: the API's format. Raises BodyError if there is none, StorageError."""
+        found = _by_id(self, number, form)
+        if found is None:
+            raise BodyError(f"names schema {number}, which the registry does not have")
+        return found
+
+    def latest(self, subject: str, form: str = "") -> Registered:
+        """The latest schema of a subject. Raises StorageError, also if there is none."""
+        path = f"subjects/{quote(subject, safe='')}/versions/latest"
+        found = self._get(path, form)
+        if found is None:
+            fix = "register a schema, set subject, or set schema or schema_file"
+            raise StorageError(f"the registry has no subject {subject}", f"{self.url}/{path}", fix)
+        return self._with_references(found, form)
+
+    def _with_references(self, answer: Mapping[str, Any], form: str) -> Registered:
+        found: dict[str, str] = {}
+        self._collect(answer, form, found, set())
+        return Registered(_text(answer, self.url), tuple(found.items()), str(answer.get("schemaType", "AVRO")))
+
+    def _collect(self, answer: Mapping[str, Any], form: str, found: dict[str, str], within: set[str]) -> None:
+        """Add the schemas that one refers to, the ones that these refer to before them."""
+        for each in answer.get("references") or ():
+            name, subject, version = (each.get(key) for key in ("name", "subject", "version"))
+            if not (isinstance(name, str) and isinstance(subject, str) and isinstance(version, int)):
+                raise StorageError("a reference has no name, subject and version", self.url, "look at the registry")
+            if name in found or name in within:
+                continue
+            path = f"subjects/{quote(subject, safe='')}/versions/{version}"
+            below = self._get(path, form)
+            if below is None or len(within) > _MAX_REFERENCES:
+                raise StorageError("a schema refers to one that is not there", f"{self.url}/{path}", "register it")
+            within.add(name)
+            self._collect(below, form, found, within)
+            found[name] = _text(below, self.url)
+
+    def _get(self, path: str, form: str) -> Mapping[str, Any] | None:
+        """The answer; None: 404."""
+        import requests
+
+        url = f"{self.url}/{path}"
+        try:
+            with _session(self).get(
+                url, params={"format": form} if form else None, timeout=_TIMEOUT, stream=True
+            ) as response:
+                content = response.raw.read(_MAX_BYTES + 1, decode_content=True)
+        except (requests.RequestException, OSError) as error:
+            raise _unusable(f"gave no answer ({type(error).__name__})", url) from None
+        except Exception as error:  # of urllib3, while the body is read
+            if not type(error).__module__.startswith("urllib3"):
+                raise
+            raise _unusable(f"gave no whole answer ({type(error).__name__})", url) from None
+        if response.status_code == 404:
+            return None
+        if response.status_code != 200:
+            raise _unusable(f"answered {response.status_code}", url, _REFUSED.get(response.status_code))
+        try:
+            answer = json.loads(content)
+        except (ValueError, RecursionError):
+            answer = None
+        if len(content) > _MAX_BYTES or not isinstance(answer, dict):
+            raise _unusable("answered what is not a schema's JSON", url, "is schema_registry the API's URL?")
+        return answer
+
+
+@lru_cache(4096)
+def _by_id(registry: Registry, number: int, form: str) -> Registered | None:
+    answer = registry._get(f"schemas/ids/{number}", form)
+    return None if answer is None else registry._with_references(answer, form)
+
+
+@lru_cache(16)
+def _session(registry: Registry) -> Session:
+    from requests import Session
+    from requests.adapters import HTTPAdapter
+    from requests.auth import HTTPBasicAuth
+    from urllib3.util import Retry
+
+    session = Session()
+    session.trust_env = registry.user is None and registry.token is None  # a .netrc would replace the token
+    session.headers["Accept"] = "application/vnd.schemaregistry.v1+json, application/json"
+    if registry.user is not None:
+        session.auth = HTTPBasicAuth(registry.user.encode(), (registry.password or "").encode())
+    elif registry.token is not None:
+        session.headers["Authorization"] = f"Bearer {registry.token}"
+    retry = Retry(_RETRIES, status_forcelist=(429, 502, 503, 504), backoff_factor=0.2, raise_on_status=False)
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, HTTPAdapter(max_retries=retry))
+    return session
+
+
+def _unusable(what: str, url: str, fix: str | None = None) -> StorageError:
+    return StorageError(f"the schema registry {what}", url, fix or "look at the registry, then ask again")
+
+
+def _text(answer: Mapping[str, Any], url: str) -> str:
+    text = answer.get("schema")
+    if not isinstance(text, str):
+        raise _unusable("answered what is not a schema's JSON", url)
+    return text
+
+
+def split_header(body: bytes) -> tuple[int, bytes]:
+    """The id of the schema, and what follows it. Raises BodyError if the body does not begin with such a header."""
+    if len(body) < 5 or body[:1] != _MAGIC:
+        raise BodyError("does not begin with a schema's id (magic byte 0, then 4 bytes)")
+    return int.from_bytes(body[1:5], "big"), body[5:]

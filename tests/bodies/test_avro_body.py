@@ -1,0 +1,219 @@
+"""Avro bodies: what fastavro writes is read as it is, what nobody should write is not."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkback.bodies.avro_body import AvroBody
+from checkback.bodies.decoder import decode
+from checkback.bodies.registry import Registered, Registry
+from checkback.errors import SettingsError, StorageError
+from support.avro_schemas import PAYMENT, VALUE, has_empty_items, typed, written
+from support.schema_registry import SchemaRegistry, headed
+
+
+def read(schema: object, *bodies: bytes, registry: Registry | None = None) -> tuple[list[Any], list[str | None]]:
+    decoder = AvroBody(Registered(json.dumps(schema)), "topics.t.schema", registry)
+    values, errors = decode(decoder, pa.array(bodies, pa.binary()))
+    assert values.type == decoder.type
+    return values.to_pylist(maps_as_pydicts="strict"), errors.to_pylist()
+
+
+def long(number: int) -> bytes:
+    return written("long", number)
+
+
+def test_logical_types_unions_enums_and_maps_have_their_arrow_types() -> None:
+    body = written(PAYMENT, VALUE | {"id": UUID(VALUE["id"]), "by": ("shop.Card", {"no": 7})})
+    assert read(PAYMENT, body) == ([VALUE], [None])
+    assert AvroBody(Registered(json.dumps(PAYMENT)), "x").type == pa.struct(
+        [
+            ("amount", pa.decimal128(6, 2)),
+            ("paid", pa.timestamp("us", "UTC")),
+            ("day", pa.date32()),
+            ("id", pa.string()),
+            ("state", pa.string()),
+            ("lines", pa.list_(pa.map_(pa.string(), pa.float64()))),
+            ("by", pa.struct([("string", pa.string()), ("Card", pa.struct([("no", pa.int32())]))])),
+        ]
+    )
+
+
+@given(st.data())
+def test_what_fastavro_writes_is_read_as_it_was(data: st.DataObject) -> None:
+    schema, values = data.draw(typed().filter(lambda found: not has_empty_items(found[0])))
+    value = data.draw(values)
+    body = written(schema, value)
+    assert read(schema, body) == ([value], [None])
+    if body:
+        assert read(schema, body[:-1])[0] == [None]
+    assert read(schema, body + b"\0") == ([None], ["goes on after its value"])
+
+
+@given(st.data())
+def test_bytes_of_anybody_are_a_value_that_is_written_as_they_are_or_none(data: st.DataObject) -> None:
+    """Whatever is read must be what fastavro writes for it, up to blocks and integers that are longer than need be."""
+    schema, _ = data.draw(typed())
+    body = data.draw(st.binary(max_size=40))
+    ((value,), (error,)) = read(schema, body)
+    if error is None:
+        again = written(schema, value)
+        assert len(again) <= len(body)
+        ((same,), _) = read(schema, again)
+        assert repr(same) == repr(value)  # NaN is NaN
+    else:
+        assert value is None
+
+
+ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
+LONGS = {"type": "array", "items": "long"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "body", "why"),
+    [
+        ("bytes", long(2**60) + b"abc", "ends within a value"),
+        ("bytes", long(-5) + b"abc", "ends within a value"),
+        ("string", long(2) + b"\xff\xfe", "has a string that is not UTF-8"),
+        ("long", b"\xff" * 11 + b"\x01", "has an integer beyond 64 bits"),
+        ("long", b"\xff" * 9 + b"\x7f", "has an integer beyond 64 bits"),
+        ("long", b"\xff", "ends within a value"),
+        ("int", long(2**31), "has an int beyond 32 bits"),
+        ("boolean", b"\x02", "has a boolean that is neither 0 nor 1"),
+        (ENUM, long(-1), "has an enum without such a symbol"),
+        (ENUM, long(2), "has an enum without such a symbol"),
+        (["null", "string"], long(-1) + long(1) + b"x", "has a union without such a branch"),
+        (LONGS, long(2**60) + long(1), "ends within a value"),
+        (LONGS, long(-(2**63)) + long(0) + long(1), "ends within a value"),
+        (LONGS, long(-2) + long(9) + long(1) * 2 + long(0), "has a block that is not as long as it says"),
+        ({"type": "array", "items": "null"}, long(2**60) + long(0), "has an array of values without bytes"),
+        ({"type": "int", "logicalType": "date"}, long(2**31 - 1), "has a date outside of the years 1 to 9999"),
+        (
+            {"type": "long", "logicalType": "timestamp-millis"},
+            long(2**62),
+            "has a timestamp outside of the years 1 to 9999",
+        ),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2},
+            long(3) + (12345).to_bytes(3, "big"),
+            "has a decimal of more than 4 digits",
+        ),
+    ],
+)
+def test_hostile_bytes_have_no_value(schema: object, body: bytes, why: str) -> None:
+    assert read(schema, body) == ([None], [why])
+
+
+def test_blocks_that_say_their_size_are_read() -> None:
+    assert read(LONGS, long(-2) + long(2) + long(1) + long(2) + long(1) + long(3) + long(0)) == ([[1, 2, 3]], [None])
+    assert math.isnan(read("double", written("double", math.nan))[0][0])
+
+
+def test_a_schema_that_no_column_can_hold_is_refused() -> None:
+    tree = {"type": "record", "name": "Tree", "fields": [{"name": "below", "type": {"type": "array", "items": "Tree"}}]}
+    with pytest.raises(SettingsError, match=r"topics.t.schema: the Avro schema has Tree within itself"):
+        read(tree)
+    with pytest.raises(SettingsError, match=r"topics.t.schema: the Avro schema is not valid: strin"):
+        read("strin")
+
+
+# With a registry
+
+V1 = {
+    "type": "record",
+    "name": "shop.Pay",
+    "fields": [{"name": "no", "type": "int"}, {"name": "old", "type": "string"}],
+}
+V2 = {
+    "type": "record",
+    "name": "shop.Pay",
+    "fields": [{"name": "no", "type": "long"}, {"name": "note", "type": "string", "default": "none"}],
+}
+
+
+def test_the_writers_schema_is_resolved_to_the_readers_and_asked_for_once() -> None:
+    with SchemaRegistry() as server:
+        first, second = server.register("t-value", V1), server.register("t-value", V2)
+        bodies = [
+            headed(first, written(V1, {"no": 1, "old": "x"})),
+            headed(second, written(V2, {"no": 2**40, "note": "y"})),
+        ]
+        values, errors = read(V2, *bodies * 3, registry=Registry(server.url))
+        assert values == [{"no": 1, "note": "none"}, {"no": 2**40, "note": "y"}] * 3
+        assert errors == [None] * 6
+        assert sorted(server.asked) == [f"/schemas/ids/{first}", f"/schemas/ids/{second}"]
+
+
+def test_what_is_wrong_with_a_header_is_the_bodys_fault() -> None:
+    with SchemaRegistry() as server:
+        first = server.register("t-value", V1)
+        other = server.register("o-value", "message O {}", "PROTOBUF")
+        no_schema = server.register("n-value", {"type": "record"})
+        skipped = headed(first, written(V1, {"no": 1, "old": "gone"}))[:-2]
+        strings = server.register("s-value", "string")
+        bodies = [
+            b"\1" + skipped[1:],
+            b"\0\0",
+            b"",
+            headed(99, b""),
+            skipped,
+            headed(other, b""),
+            headed(no_schema, b""),
+            headed(strings, b"\2x"),
+        ]
+        values, errors = read(V2, *bodies, registry=Registry(server.url))
+        header = "does not begin with a schema's id (magic byte 0, then 4 bytes)"
+        assert values == [None] * 8
+        assert errors[:6] == [
+            header,
+            header,
+            header,
+            "names schema 99, which the registry does not have",
+            "ends within a value",
+            f"names schema {other}, which as an Avro schema is of type PROTOBUF",
+        ]
+        assert errors[6] is not None
+        assert errors[6].startswith(f"names schema {no_schema}, which as an Avro schema is not valid")
+        assert errors[7] == "is of a schema that does not resolve to the reader's"
+
+
+def test_schemas_that_refer_to_others_are_read_with_them() -> None:
+    money = {"type": "record", "name": "shop.Money", "fields": [{"name": "cents", "type": "long"}]}
+    order = {
+        "type": "record",
+        "name": "shop.Order",
+        "fields": [{"name": "a", "type": "Money"}, {"name": "b", "type": "Money"}],
+    }
+    with SchemaRegistry() as server:
+        server.register("money", money)
+        references: list[dict[str, object]] = [{"name": "shop.Money", "subject": "money", "version": 1}]
+        number = server.register("t-value", order, references=references)
+        registry = Registry(server.url)
+        decoder = AvroBody(registry.latest("t-value"), server.url, registry)
+        values, errors = decode(decoder, pa.array([headed(number, long(1) + long(2))]))
+        assert (values.to_pylist(), errors.to_pylist()) == ([{"a": {"cents": 1}, "b": {"cents": 2}}], [None])
+
+
+def test_a_registry_that_is_down_or_refuses_is_an_error_that_names_it() -> None:
+    with SchemaRegistry(authorization="Bearer the-right-token-it-is") as server:
+        number = server.register("t-value", V1)
+        body = headed(number, written(V1, {"no": 1, "old": "x"}))
+        with pytest.raises(
+            StorageError, match=rf"{server.url}/schemas/ids/{number}: .* answered 401; set user and pass"
+        ):
+            read(V1, body, registry=Registry(server.url, token="the-wrong-token"))
+        assert read(V1, body, registry=Registry(server.url, token="the-right-token-it-is"))[1] == [None]
+        server.status = 500
+        with pytest.raises(StorageError, match="answered 500"):
+            read(V1, headed(7, b""), registry=Registry(server.url))
+        url = server.url
+    with pytest.raises(StorageError, match=rf"{url}/schemas/ids/8: the schema registry gave no answer"):
+        read(V1, headed(8, b""), registry=Registry(url))
