@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def postgres() -> Iterator[str]:
-    """Its URL. Raises SettingsError if it is not installed."""
+def postgres(*settings: str) -> Iterator[str]:
+    """Its URL. ``settings``: as `wal_level=logical`. Raises SettingsError if it is not installed."""
     initdb, server = _program("initdb"), _program("postgres")
     account = _account()
     folder = Path(tempfile.mkdtemp(prefix="checkback-postgres-"))
@@ -35,7 +35,8 @@ def postgres() -> Iterator[str]:
             [initdb, "-D", data, "-A", "trust", "-U", "shop", "--no-sync"], **options, check=True
         )
         command = [server, "-D", data, "-h", "127.0.0.1", "-p", str(port), "-k", str(folder), "-F"]
-        with subprocess.Popen([*command, "-c", "log_min_messages=log"], **options) as running:  # noqa: S603
+        command += [part for each in ("log_min_messages=log", *settings) for part in ("-c", each)]
+        with subprocess.Popen(command, **options) as running:  # noqa: S603
             try:
                 if not any(b"ready to accept connections" in line for line in running.stdout or ()):
                     raise CheckbackError("PostgreSQL has ended when it was started", data)

@@ -44,6 +44,13 @@ def masked(url: str) -> str:
     return re.sub(SECRETS, rf"\1\2{MASK}", url)
 
 
+def host_only(url: str) -> str:
+    """The URL without what is behind its host, which may be secret: ``https://hooks.example.com/****``."""
+    scheme, _, rest = url.partition("://")
+    host, slash, behind = rest.partition("/")
+    return f"{scheme}://{masked(host)}{slash}{MASK if behind else ''}"
+
+
 def masked_each(urls: Iterable[str]) -> list[str]:
     """Each as `masked`. What then looks the same is numbered: ``https://host/check?token=****#2``."""
     alike: dict[str, list[str]] = {}

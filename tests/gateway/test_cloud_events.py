@@ -262,10 +262,10 @@ def test_events_land_in_the_tables(tmp_path: Path) -> None:
         kind = {"Content-Type": "application/cloudevents-batch+json"}
         answer = post("/v1/message", HTTPMessage(kind, json.dumps(batch).encode()))
         assert [each["queue_offset"] for each in answer.json()["results"]] == [2, 3]
-        wrong = [*batch, EVENT | {"type": ""}]
+        wrong = [*batch, EVENT | {"type": ""}, "no object"]
         answer = post("/v1/message", HTTPMessage(kind, json.dumps(wrong).encode()))
         assert (answer.status_code, answer.json()["field"]) == (400, "type")
-        assert [each["status"] for each in answer.json()["results"]] == [200, 200, 400]
+        assert [each["status"] for each in answer.json()["results"]] == [200, 200, 400, 400]
         assert post("/v1/message", HTTPMessage(kind, b"[]")).json() == {"results": []}
         assert post("/v1/message", HTTPMessage({"Content-Type": "application/cloudevents+xml"}, b"")).status_code == 415
         assert post("/v1/message", to_binary_event(CloudEvent(FULL | {"id": "a"}, None))).status_code == 409

@@ -26,7 +26,7 @@ def test_shown_without_secrets(capfd: pytest.CaptureFixture[str], monkeypatch: p
     assert "hidden" not in out
     assert SECRET not in out
     shown = json.loads(out)
-    assert shown["push.mail.url"]["value"] == "https://example.com/?key=****"
+    assert shown["push.mail.url"]["value"] == "https://example.com/****"  # some services have it in the path
     assert shown["push.mail.secret"] == {"value": "****", "origin": "CHECKBACK__PUSH__MAIL__SECRET"}
     assert shown["push.mail.concurrency"] == {"value": 32, "origin": "default"}
 
@@ -36,6 +36,16 @@ def test_a_secret_that_is_not_set_is_missed_by_push_alone(tmp_path: Path) -> Non
     file.write_text('push: {mail: {topic: payments, url: "https://example.com/", secret: "env:NOT_SET"}}')
     assert load(file, environ={}, unneeded=SECRETS_OF_OTHERS).settings.push["mail"].secret is None
     with pytest.raises(SettingsError, match="the environment variable NOT_SET is not set"):
+        load(file, environ={})
+
+
+def test_a_url_may_be_in_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "push.yml"
+    file.write_text('push: {mail: {topic: payments, url: "env:HOOK"}, other: {topic: a, url: "https://example.com"}}')
+    there = load(file, environ={"HOOK": "https://hooks.example.com/T0/hidden"}).settings.push
+    assert there["mail"].url == "https://hooks.example.com/T0/hidden"
+    assert list(load(file, environ={}, unneeded=SECRETS_OF_OTHERS).settings.push) == ["other"]
+    with pytest.raises(SettingsError, match="the environment variable HOOK is not set"):
         load(file, environ={})
 
 

@@ -71,7 +71,7 @@ def _fetched(folder: Path) -> Jars:
     launch: Callable[..., Any] = launch_gateway
     gateway = launch(SparkConf().set("spark.driver.memory", "512m"), quiet)
     try:
-        resolve = _resolver(gateway.jvm)
+        resolve = resolver(gateway.jvm)
         excludes = LOCAL["spark.jars.excludes"]
         try:
             source = resolve(kafka_package(), excludes)
@@ -90,7 +90,7 @@ def _fetched(folder: Path) -> Jars:
     return Jars(source, broker + shared, s3)
 
 
-def _resolver(jvm: Any) -> Callable[[str, str], list[str]]:
+def resolver(jvm: Any) -> Callable[[str, str], list[str]]:
     """Packages and excludes -> paths, by what `spark-submit --packages` uses, with the repositories it is set to."""
     conf = jvm.org.apache.spark.SparkConf()
 

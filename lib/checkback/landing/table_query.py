@@ -19,10 +19,8 @@ from checkback.errors import CheckbackError, SettingsError, one_line
 from checkback.landing.drained_tables import QUERY
 from checkback.landing.landing_queries import Landed, LandingStream, has_begun, run
 from checkback.landing.table_columns import Fields
-from checkback.landing.table_rows import ROWS, outbox_reader
+from checkback.landing.table_rows import FIELDS, ROWS, outbox_reader
 from checkback.landing.table_source import AWAY, TableSource, explained
-from checkback.messages import half as half_messages
-from checkback.messages import op as op_messages
 from checkback.spark.connect import classic_only
 from checkback.storage.checkpoints.checkpoint import read_checkpoint
 from checkback.storage.files import filesystem
@@ -31,7 +29,7 @@ from checkback.storage.queue_owners import ANY_TOPIC, QueueOwner, log_of_half, r
 from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -85,6 +83,8 @@ def land(spark: SparkSession, settings: Settings, given: TableOptions, available
     sources = {kind: TableSource.find(spark, name, option) for kind, name, option in named if name}
     if len({source.id for source in sources.values()}) < len(sources):
         raise SettingsError("half messages and ops need a table each", "--half, --op", "name two tables")
+    if given.outbox is None:
+        _refuse_unmapped(given.mapping, sources)
     for source in sources.values():
         _refuse_anew(spark, tables, source)
         _refuse_behind(spark, tables, source)
@@ -122,13 +122,13 @@ def _inlet(
             queue, fields = source.queue, Fields.of_outbox(own, given.mapping)
             reader = outbox_reader(queue)
         else:
-            known = {"half": half_messages.FIELDS, "op": op_messages.FIELDS}[kind]
-            fields, reader = Fields.of_kind(own, known, f"--{kind}", _of(given.mapping, known)), ROWS[kind]
-        line, headers, order = fields.columns(rows)
+            known = FIELDS[kind]
+            mapping = {name: expression for name, expression in given.mapping.items() if name in known}
+            fields, reader = Fields.of_kind(own, known, f"--{kind}", mapping), ROWS[kind]
+        line, order = fields.columns(rows)
         try:
             rows = rows.select(
                 line,
-                headers,
                 F.col("_fault").alias("fault"),
                 F.concat(F.lit(f"{source.name}/"), F.element_at(F.split(F.input_file_name(), "/"), -1)).alias("file"),
                 F.coalesce("_commit_time", F.timestamp_millis(F.lit(0))).alias("file_time"),
@@ -141,8 +141,13 @@ def _inlet(
     return LandingStream(rows, source.query, reader, ignored.leave_out, outbox=queue)
 
 
-def _of(mapping: Mapping[str, str], known: frozenset[str]) -> dict[str, str]:
-    return {name: expression for name, expression in mapping.items() if name in known}
+def _refuse_unmapped(mapping: Mapping[str, str], kinds: Iterable[Kind]) -> None:
+    """Raise SettingsError if no table is given whose rows have the field."""
+    known = frozenset().union(*(FIELDS[kind] for kind in kinds))
+    for name in mapping:
+        if name not in known:
+            what = f"{name} is not a field of {' and '.join(f'--{kind}' for kind in sorted(kinds))}"
+            raise SettingsError(what, "--map", "leave it out")
 
 
 class _Ignored:

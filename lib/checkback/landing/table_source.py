@@ -18,7 +18,7 @@ from checkback.storage.log.spark_log import quoted
 from checkback.storage.queue_owners import mark_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 #: The half queues of outbox tables: the first, and how many of them. A table's own follows from its id.
 FIRST_QUEUE, QUEUES = 1_500_000_000, 1 << 28
@@ -109,18 +109,17 @@ class TableSource:
             # An update is a row with what was there and one with what is there now: the latter counts.
             rows = rows.where(F.col(_CHANGE) != "update_preimage")
             ignored, time_of = F.col(_CHANGE) != "insert", F.col(_TIME)
-        kinds = {field.name: field.dataType for field in rows.schema}
-        if {"op", "after"} <= set(names):
-            after = kinds["after"]
-            if not isinstance(after, T.StructType):
-                what = f"is Debezium's envelope, and its column after is {after.simpleString()}, not a struct"
+        change, after, kind = _envelope(rows)
+        if change is not None:
+            if not isinstance(kind, T.StructType):
+                what = f"is Debezium's envelope, and its column after is {kind.simpleString()}, not a struct"
                 raise SettingsError(what, self.name, "parse it into the table, as by from_json")
-            change, known = F.col("op"), [*_INSERTS, *_OTHERS]
+            known = [*_INSERTS, *_OTHERS]
             ignored = ignored | F.coalesce(change.isin(*_OTHERS), F.lit(False))
             wrong = F.format_string("op: '%s' is none of Debezium's c, r, u, d, t, m", F.left(change, F.lit(40)))
             wrong = F.when(change.isNull(), F.lit("op: missing")).when(~change.isin(known), wrong)
-            fault = wrong.otherwise(F.when(F.col("after").isNull() & ~ignored, F.lit("after: missing")))
-            own = [F.col("after").getField(name).alias(name) for name in after.names]
+            fault = wrong.otherwise(F.when(after.isNull() & ~ignored, F.lit("after: missing")))
+            own = [after.getField(name).alias(name) for name in kind.names]
         else:
             own = [F.col(f"`{name.replace('`', '``')}`") for name in names]
         return rows.select(
@@ -130,6 +129,18 @@ class TableSource:
                 for name, column in (("_ignored", ignored), ("_fault", fault), ("_commit_time", time_of))
             ),
         )
+
+
+def _envelope(rows: DataFrame) -> tuple[Column | None, Column, T.DataType]:
+    """Op and after of Debezium's envelope, and the type of after; op None: it is none.
+
+    Kafka Connect's JSON has it in ``payload``, beside its ``schema``.
+    """
+    kinds = {field.name: field.dataType for field in rows.schema}
+    inner = kinds.get("payload")
+    if "schema" in kinds and isinstance(inner, T.StructType) and {"op", "after"} <= set(inner.names):
+        return F.col("payload.op"), F.col("payload.after"), inner["after"].dataType
+    return F.col("op") if {"op", "after"} <= set(kinds) else None, F.col("after"), kinds.get("after", T.NullType())
 
 
 def _in_sql(place: str, by_path: bool) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import re
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
@@ -29,7 +30,7 @@ from checkback.messages.cloud_events import (
     SPECVERSION,
     is_json,
 )
-from checkback.messages.half import SHARDING_KEY
+from checkback.messages.half import CONSUMED, SHARDING_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,7 +57,7 @@ class CloudEvent(NamedTuple):
         """The headers of binary mode, whose body is ``data``."""
         # An empty value keeps libcurl from sending a form's type.
         kind = f"Content-Type: {self.content_type}" if self.content_type else "Content-Type:"
-        return [kind, *(f"ce-{name}: {_encoded(value)}" for name, value in self.attributes.items())]
+        return [kind, *(_line(f"ce-{name}", _encoded(value)) for name, value in self.attributes.items())]
 
     def members(self) -> dict[str, Any]:
         """The members of the JSON format's object."""
@@ -114,25 +115,25 @@ def batched(events: Sequence[CloudEvent]) -> tuple[list[str], bytes]:
 
 
 def _extend(attributes: dict[str, str], properties: Mapping[str, str]) -> None:
-    """Add the properties as extensions: those whose name is an extension's first."""
-    renamed = []
-    for name, value in properties.items():
-        extension = _extension(name)
-        if extension == name:
-            attributes.setdefault(name, value)
-        elif extension is not None:
-            renamed.append((extension, value))
-    for extension, value in renamed:
-        attributes.setdefault(extension, value)
+    """Add the properties as extensions: those whose name is an extension's first, then others, numbered if alike."""
+    named = [(found, name, value) for name, value in properties.items() if (found := _extension(name)) is not None]
+    for extension, _, value in sorted(named, key=lambda each: each[0] != each[1]):
+        numbered = itertools.chain([extension], (f"{extension}{number}" for number in itertools.count(2)))
+        free = next(each for each in numbered if attributes.get(each) in (None, value))
+        attributes[free] = value
 
 
 @lru_cache(4096)
 def _extension(name: str) -> str | None:
     """The name of a property as an extension: lower-case letters and digits. None: it is none."""
-    if name == SHARDING_KEY or name.startswith(CE_PREFIX):
+    if name == SHARDING_KEY or name in CONSUMED or name.startswith(CE_PREFIX):
         return None
     found = "".join(EXTENSION.findall(name.lower()))
     return f"property{found}" if found in ATTRIBUTES else found or None
+
+
+def _line(name: str, value: str) -> str:
+    return f"{name}: {value}" if value else f"{name};"  # libcurl's form of an empty one
 
 
 def _encoded(value: str) -> str:

@@ -6,6 +6,7 @@ import hashlib
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from checkback import tracing
 from checkback.consumer.consume_from_where import parse_start
 from checkback.consumer.listener_calls import NotNowError
 from checkback.consumer.message import ConsumeResult
@@ -17,7 +18,7 @@ from checkback.push.side_by_side import SideBySide, threads_of
 from checkback.push.webhook import Request, WaitError, Webhook
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from checkback.consumer.message import MessageExt
     from checkback.settings import Settings
@@ -72,14 +73,15 @@ class PushedGroup:
         self.webhook.close()
         self.consumer.close(self._push.timeout + _CLOSE)
 
-    def _request(self, message: MessageExt) -> Request:
+    def _request(self, message: MessageExt, context: Mapping[str, str] | None = None) -> Request:
+        """``context``: of its span; None or empty: the message's."""
         event = event_of(message, self._push.content_type)
         lines, body = structured(event) if self._push.mode == "structured" else (event.lines(), event.data)
-        trace = [f"{name}: {value}" for name, value in trace_of(message.properties).items()]
+        trace = [f"{name}: {value}" for name, value in (context or trace_of(message.properties)).items()]
         return Request([*lines, *trace], body, f"msg_{mark(message)}")
 
     def _one(self, message: MessageExt) -> ConsumeResult:
-        return self._posted(self._request(message))
+        return self._posted(self._request(message, tracing.current() if tracing.loaded() else None))
 
     def _several(self, messages: list[MessageExt]) -> ConsumeResult:
         for part in within(messages):

@@ -18,7 +18,7 @@ from checkback.check.wire import MAX_ANSWER, StatusError, read_retry_after
 from checkback.consumer.listener_calls import NotConsumedError
 from checkback.rotated import Rotated
 from checkback.signature import Signer
-from checkback.urls import masked
+from checkback.urls import host_only
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,7 +81,7 @@ class Webhook:
 
     def __init__(self, group: str, push: Push, check: Check, clock: Callable[[], float] = time.time) -> None:
         where, timeout_s = f"push.{group}", push.timeout.total_seconds()
-        self.group, self.shown = group, masked(push.url)
+        self.group, self.shown = group, host_only(push.url)
         limits = Limits(
             failures=check.breaker_failures,
             pause_s=check.breaker_pause.total_seconds(),

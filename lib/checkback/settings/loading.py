@@ -131,7 +131,9 @@ def read_layers(
     groups = {path[:2] for path in named if path[0] in _BY_GROUP and path[1:]}
     layers += [_environment(environ, groups), given]
     last = {leaf.path: leaf for layer in layers for leaf in layer}
-    last = {path: leaf for path, leaf in last.items() if path[0] not in unneeded or not _is_unset(leaf, environ)}
+    unset = {path for path, leaf in last.items() if path[0] in unneeded and _is_unset(leaf, environ)}
+    gone = {path[:2] for path in unset if _is_url(path)}  # a group of push is nothing without it
+    last = {path: leaf for path, leaf in last.items() if path not in unset and path[:2] not in gone}
     layers = [
         [leaf for leaf in layer if leaf.path in last and (leaf is last[leaf.path] or not _is_schema(leaf.path))]
         for layer in layers
@@ -265,12 +267,21 @@ def _is_secret(path: KeyPath) -> bool:
     return is_secret(Settings, path)
 
 
+def _is_url(path: KeyPath) -> bool:
+    """True for a group's URL in push, whose path is a secret of some services."""
+    return len(path) == 3 and path[0] == "push" and path[2] == "url"
+
+
+def _may_refer(path: KeyPath) -> bool:
+    return path[:2] in OPTIONS or _is_url(path)
+
+
 def _is_reference(leaf: Leaf) -> bool:
     return isinstance(leaf.value, str) and leaf.value.startswith(ENV_REFERENCE)
 
 
 def _is_unset(leaf: Leaf, environ: Mapping[str, str]) -> bool:
-    if not _is_reference(leaf) or not (_is_secret(leaf.path) or leaf.path[:2] in OPTIONS):
+    if not _is_reference(leaf) or not (_is_secret(leaf.path) or _may_refer(leaf.path)):
         return False
     return not environ.get(leaf.value[len(ENV_REFERENCE) :])
 
@@ -280,7 +291,7 @@ def _resolved(leaf: Leaf, environ: Mapping[str, str], used: bool) -> Leaf:
 
     For a leaf that is not ``used``, because a later layer overrides it, the variable may be unset.
     """
-    refers = _is_reference(leaf) and leaf.path[:2] in OPTIONS
+    refers = _is_reference(leaf) and _may_refer(leaf.path)
     if not (_is_secret(leaf.path) or refers) or leaf.value is None:
         return leaf
     where, fix = where_of(leaf.path, leaf.origin), 'put it in an environment variable and write "env:NAME" here'

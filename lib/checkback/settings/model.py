@@ -42,7 +42,7 @@ from checkback.settings.values import (
     TopicName,
     refuse,
 )
-from checkback.urls import CHECKS_OF_CLIENTS, MASK, masked, masked_each
+from checkback.urls import CHECKS_OF_CLIENTS, MASK, host_only, masked_each
 
 BASE_FILE = "conf/base.yml"
 #: a catalog's schema, with the catalog
@@ -439,7 +439,7 @@ def flatten(settings: Settings) -> dict[str, Any]:
                 flat |= _of_group(f"producers.{group}", values | {"endpoints": masked_each(values["endpoints"])})
         elif section in ("push", "topics"):
             for name, values in fields.items():
-                url = {"url": masked(values["url"])} if "url" in values else {}
+                url = {"url": host_only(values["url"])} if "url" in values else {}
                 flat |= _of_group(f"{section}.{name}", values | url)
         elif section == "storage":
             options = fields.pop("options")

@@ -59,7 +59,7 @@ _TIME = re.compile(
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[!-~]+")
 _URI_REFERENCE = re.compile(r"[^\s\"<>\\^`{|}]+")
 _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_EACH = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
+_EACH = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class EventHead(NamedTuple):
@@ -92,9 +92,9 @@ def halves_of_events(
     try:
         given = _given(head.query, groups)
         if head.kind == BATCH_JSON:
-            return [_half_of_members(one, given, now, committed) for one in _batch(body)]
+            return [_half_of_members(bytes(one), given, now, committed) for one in _batch(body)]
         if head.kind == EVENT_JSON:
-            return _half_of_members(_decoded(body, _MEMBERS), given, now, committed)
+            return _half_of_members(body, given, now, committed)
         if head.kind.startswith(_EVENTS):
             return Problem("unsupported_media_type", f"events are taken as {EVENT_JSON} or {BATCH_JSON}")
         return _half_of(*_of_headers(head.headers), body, given, now, committed)
@@ -167,17 +167,16 @@ def _decoded(body: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
     raise MessageRejectedError(f"body: no event in JSON: {why}")
 
 
-def _batch(body: bytes) -> list[dict[str, msgspec.Raw]]:
-    found: list[dict[str, msgspec.Raw]] = _decoded(body, _EACH)
+def _batch(body: bytes) -> list[msgspec.Raw]:
+    found: list[msgspec.Raw] = _decoded(body, _EACH)
     if len(found) > BATCH_MAX:
         raise MessageRejectedError(f"body: {len(found)} events, over {BATCH_MAX}")
     return found
 
 
-def _half_of_members(
-    members: dict[str, msgspec.Raw], given: dict[str, Any], now: int, committed: bool | None
-) -> Half | Problem:
+def _half_of_members(body: bytes, given: dict[str, Any], now: int, committed: bool | None) -> Half | Problem:
     try:
+        members: dict[str, msgspec.Raw] = _decoded(body, _MEMBERS)
         carried = {name: raw for name, raw in members.items() if name in ("data", "data_base64")}
         said = {name: _member(name, raw) for name, raw in members.items() if name not in carried}
         data, content_type = _data(carried, said.pop("datacontenttype", None))

@@ -1,0 +1,1 @@
+"""Events of Debezium, and how they were recorded."""
