@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,11 @@ def _said_by(archive: Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, cwd=archive.parent).stdout.strip()
 
 
+def _names(archive: Path) -> set[str]:
+    with zipfile.ZipFile(archive) as opened:
+        return {name.partition("/")[2] for name in opened.namelist()}
+
+
 @pytest.mark.parametrize("files", _FILES.values(), ids=_FILES.keys())
 def test_checkout_is_read_without_git(files: dict[str, str], tmp_path: Path) -> None:
     assert checkout_commit(_written(tmp_path, files)) == _HEAD[:12]
@@ -62,6 +68,7 @@ def test_zip_knows_its_commit(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / ".ci/zip.py"), str(ROOT / "lib/checkback"), str(archive)]
     subprocess.run(command, check=True, capture_output=True)
     assert _said_by(archive) == commit()
+    assert {"LICENSE", "conf/base.yml", "conf/prometheus/alarms.yml"} <= _names(archive)
 
 
 @pytest.mark.processes
@@ -79,6 +86,7 @@ def test_wheel_and_sdist_know_their_commit(tmp_path: Path) -> None:
     (again,) = (tmp_path / "again").iterdir()
     built = [*command[:-1], str(tmp_path / "second"), "-t", "wheel"]
     subprocess.run(built, check=True, capture_output=True, cwd=again)
-    (wheel,) = (tmp_path / "second").glob("*.whl")
-    assert _said_by(wheel) == commit()
+    (second,) = (tmp_path / "second").glob("*.whl")
+    assert _said_by(second) == commit()
+    assert _names(second) == _names(wheel) >= {"licenses/LICENSE", "conf/base.yml", "conf/prometheus/alarms.yml"}
     assert re.fullmatch("[0-9a-f]{12}|unknown", commit())
