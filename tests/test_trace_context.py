@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import pyarrow as pa
@@ -81,8 +82,15 @@ def test_headers_of_a_request_are_properties_of_a_message_and_an_ops_remark(tmp_
     assert remarks == {"t-1": f"traceparent {PARENT}", "t-2": "mine", "t-3": f"traceparent {PARENT}"}
 
 
-def test_log_tells_the_trace_of_a_message(capsys: pytest.CaptureFixture[str]) -> None:
-    """In JSON as a key, in text behind the line; of another message there is none."""
+def test_log_tells_the_trace_of_a_message(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In JSON as a key, in text behind the line; of another message there is none. Records may have a trace_id."""
+
+    def record(*about: Any) -> logging.LogRecord:
+        made = logging.LogRecord(*about)
+        made.trace_id = "the application's"
+        return made
+
+    monkeypatch.setattr(logging, "_logRecordFactory", record)
 
     def fail(_: object) -> NoReturn:
         raise ValueError("Mrs. Secret")

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
+#: attribute of log records; the application's own may have a `trace_id`, which logging refuses to overwrite
+LOGGED = "checkback_trace_id"
 NO_CONTEXT: Mapping[str, str] = {}
 #: They are no content: who sends a message again may do so in another span.
 PROPERTIES = frozenset({TRACEPARENT, TRACESTATE})
@@ -58,4 +60,4 @@ def trace_id_of(properties: Mapping[str, str]) -> str | None:
 def in_trace(properties: Mapping[str, str]) -> dict[str, str]:
     """What a log record about a message has as ``extra``: the trace's id, if it has one."""
     trace_id = trace_id_of(properties)
-    return {} if trace_id is None else {"trace_id": trace_id}
+    return {} if trace_id is None else {LOGGED: trace_id}

@@ -9,6 +9,7 @@ import sys
 from typing import Any, Literal, TextIO
 
 from checkback.errors import printable
+from checkback.messages.trace_context import LOGGED
 from checkback.spark.stderr import json_head, json_line
 
 #: the logger of events, a child of the package's
@@ -43,7 +44,7 @@ class JsonFormatter(logging.Formatter):
 
 def _trace_of(record: logging.LogRecord) -> dict[str, str]:
     """The trace's id of a record about a message (`in_trace`), if it has one."""
-    trace_id = getattr(record, "trace_id", None)
+    trace_id = getattr(record, LOGGED, None)
     return {} if trace_id is None else {"trace_id": str(trace_id)}
 
 
