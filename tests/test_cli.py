@@ -218,6 +218,8 @@ COMMANDS = {
         "push",
         "rebuild",
         "maintain",
+        "backup",
+        "restore",
         "status",
         "outages",
         "audit",

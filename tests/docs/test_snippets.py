@@ -73,6 +73,8 @@ RUN = {
     "checkback clients": "gateway/rocketmq/test_python_client.py::test_credentials_of_a_group",
     "checkback config show": "docs/test_run.py::test_config",
     "checkback dashboard": "dashboard/test_run.py::test_ctrl_c_ends_it_with_130_and_without_a_word",
+    "checkback backup": "maintain/test_backup.py::test_commands",
+    "checkback restore": "maintain/test_backup.py::test_under_load",
     "checkback erase": "maintain/test_erasure.py::test_command_shows_then_erases_and_records_without_the_data",
     "checkback gateway": "docs/test_run.py::test_curl",
     "checkback land": "landing/test_file_query.py::test_trace_lands_once_and_fits_the_tables",

@@ -23,6 +23,8 @@ MODULES = {
     "push": ("push",),
     "rebuild": ("reconcile",),
     "maintain": ("maintain",),
+    "backup": ("backup",),
+    "restore": ("backup",),
     "status": ("status",),
     "outages": ("status",),
     "audit": ("audit",),

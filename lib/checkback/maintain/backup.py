@@ -1,0 +1,308 @@
+"""Copies the tables as of one batch, beside running processes, and brings them back (docs/runbook.md, Backups).
+
+A version of a Delta table is its data files, which nobody changes, and its log up to that version. So a copy needs no
+lock: of each table a version is chosen that goes with the others', and nothing later is copied. Checkpoints are not in
+it, since Spark's name their place: `rebuild` makes one of the tables.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from functools import partial
+from typing import TYPE_CHECKING
+
+from checkback import __version__
+from checkback.build import commit
+from checkback.errors import SettingsError, StorageError
+from checkback.maintain.table_folder import read_log
+from checkback.messages.names import is_consumer_group, is_topic
+from checkback.reconcile.checkpoint_owner import CONCLUDED, OWNERS, WRITTEN
+from checkback.storage.failure_scope import reading
+from checkback.storage.files import filesystem, table_files
+from checkback.storage.files.fsync import flush_file, flush_parents
+from checkback.storage.files.object_store import canonical, check_place, is_registered, register
+from checkback.storage.files.paths import local_path
+from checkback.storage.files.table_files import LOG, commit_file
+from checkback.storage.lock import exclusive_lock
+from checkback.storage.log.commit_reader import read_actions
+from checkback.storage.log.compatibility import is_plain
+from checkback.storage.log.delta_errors import unreadable
+from checkback.storage.log.log_tail import TransactionVersions
+from checkback.storage.log.snapshot_files import data_files, open_table
+from checkback.storage.schemas import GROUP_PREFIX, SCHEMAS, TOPIC_PREFIX
+from checkback.storage.tables import Tables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from checkback.settings import Settings
+
+#: written last: a backup without it is not whole
+MANIFEST = "backup.json"
+#: files at a time; each is held whole in memory, if one of the places is an object store
+_AT_ONCE = 4
+#: how much later than it was made a store may say that a commit was written (ms)
+_CLOCKS_MS = 600_000
+
+
+@dataclass(frozen=True)
+class TableCopy:
+    """A table in a backup: its version, data files and their bytes. Raises ValueError for what is no table's name."""
+
+    table: str
+    version: int
+    files: int
+    bytes: int
+
+    def __post_init__(self) -> None:
+        folder, _, name = self.table.rpartition("/")
+        kinds = {"": SCHEMAS.__contains__, TOPIC_PREFIX[:-1]: is_topic, GROUP_PREFIX[:-1]: is_consumer_group}
+        if folder not in kinds or not kinds[folder](name):
+            raise ValueError(self.table)
+
+
+@dataclass(frozen=True)
+class Backup:
+    """What a backup has. ``batch_id``: the last batch of `reconcile` in it; None = there was none. ``made_at``: UTC."""
+
+    made_at: datetime
+    batch_id: int | None
+    batch_done_at: datetime | None
+    checkback: str
+    tables: tuple[TableCopy, ...]
+
+
+def back_up(settings: Settings, target: str, begun: Callable[[str, int], object], step: Callable[[], object]) -> Backup:
+    """Copy the tables to ``target``, an empty folder or place in an object store.
+
+    ``begun`` is called with each table and its number of files, ``step`` for each file copied. Raises SettingsError if
+    the target is not empty, or is of the tables, or only Spark writes the tables; StorageError.
+    """
+    tables = _tables(settings)
+    place = _place(target, settings)
+    if place == tables.root or f"{place}/".startswith(f"{tables.root}/") or f"{tables.root}/".startswith(f"{place}/"):
+        raise SettingsError("is the place of the tables, or in it, or has it", place, "name another place")
+    if table_files.names(place):
+        raise SettingsError("is not empty", place, "name a new folder for each backup")
+    made_at = datetime.now(timezone.utc)
+    versions, batch = _versions(tables)
+    copies = []
+    for name, version in versions.items():
+        files = _files(tables.location(name), version)
+        begun(name, len(files))
+        _copy_all(tables.location(name), f"{place}/{name}", [path for path, _ in files], step)
+        _copy_all(tables.location(name), f"{place}/{name}", _log_files(tables.location(name), version))
+        copies.append(TableCopy(name, version, len(files), sum(size for _, size in files)))
+    batch_id = None if batch is None else batch.batch_id
+    done_at = None if batch is None else datetime.fromtimestamp(batch.done_ms / 1000, timezone.utc)
+    made = Backup(made_at, batch_id, done_at, f"{__version__} ({commit()})", tuple(copies))
+    filesystem.write(None, f"{place}/{MANIFEST}", json.dumps(asdict(made), default=str, indent=1))
+    return made
+
+
+def restore(settings: Settings, source: str, begun: Callable[[str, int], object], step: Callable[[], object]) -> Backup:
+    """Copy a backup's tables to storage.root, which has none; as `back_up`. An interrupted one is run again.
+
+    Raises SettingsError if there are tables, or ``source`` is no backup; FencedError if a `reconcile` runs there;
+    StorageError, also if the backup lacks a file, before anything is copied.
+    """
+    tables = _tables(settings)
+    place = _place(source, settings)
+    made = _manifest(place)
+    there = [copy.table for copy in made.tables if table_files.names(f"{tables.location(copy.table)}/{LOG}")]
+    if there:
+        raise SettingsError(f"has the table {there[0]} already", tables.root, "name an empty storage.root")
+    files = {copy.table: _files(f"{place}/{copy.table}", copy.version) for copy in made.tables}
+    for copy in made.tables:
+        _refuse_incomplete(f"{place}/{copy.table}", files[copy.table])
+    with exclusive_lock(tables):
+        for name, own in files.items():
+            begun(name, len(own))
+            _copy_all(f"{place}/{name}", tables.location(name), [path for path, _ in own], step)
+        # Last, as they make tables of them: `batches` first, with which no `reconcile` starts before a rebuild.
+        for copy in sorted(made.tables, key=lambda copy: copy.table != CONCLUDED):
+            names = _log_files(f"{place}/{copy.table}", copy.version)
+            _copy_all(f"{place}/{copy.table}", tables.location(copy.table), names)
+    return made
+
+
+def _tables(settings: Settings) -> Tables:
+    tables = Tables.of(settings.storage)
+    if not tables.by_files:
+        fix = "copy each by CREATE TABLE ... DEEP CLONE while nothing runs"
+        raise SettingsError("of tables that only Spark writes there is no backup", "storage", fix)
+    return tables
+
+
+def _place(place: str, settings: Settings) -> str:
+    found = (local_path(place) or canonical(place) or place).rstrip("/")
+    if canonical(place) is not None:
+        register(found, settings.storage.plain_options)
+        check_place(found)
+    elif local_path(found) is None:
+        raise SettingsError("is neither a folder nor in an object store", found, "write /path or s3://bucket/path")
+    return os.path.abspath(found) if local_path(found) is not None else found
+
+
+def _manifest(place: str) -> Backup:
+    if not table_files.exists(f"{place}/{MANIFEST}"):
+        what = f"there is no whole backup: it has no {MANIFEST}"
+        raise SettingsError(what, place, "name what `checkback backup` made")
+    try:
+        about = json.loads(table_files.read(f"{place}/{MANIFEST}"))
+        done_at = about["batch_done_at"]
+        return Backup(
+            datetime.fromisoformat(about["made_at"]),
+            about["batch_id"],
+            None if done_at is None else datetime.fromisoformat(done_at),
+            about["checkback"],
+            tuple(TableCopy(**each) for each in about["tables"]),
+        )
+    except (ValueError, TypeError, KeyError) as error:
+        raise StorageError("is no manifest of a backup", f"{place}/{MANIFEST}", "name another backup") from error
+
+
+def _versions(tables: Tables) -> tuple[dict[str, int], _Batch | None]:
+    """The version of each table, and the batch that they are as of.
+
+    In this order: groups have consumed nothing of a later batch; what batches write is of no later batch, although they
+    go on; what they read has all that they have read, and what nobody has read yet.
+    """
+    folders = [GROUP_PREFIX, TOPIC_PREFIX]
+    groups, topics = (
+        [f"{folder}{name}" for name in sorted(table_files.folders(f"{tables.root}/{folder}"))] for folder in folders
+    )
+    versions = dict(_newest(tables, groups))
+    batch = _last_batch(tables)
+    for name, newest in _newest(tables, [*WRITTEN, *topics]):
+        found = newest if batch is None else _until(tables.location(name), name, newest, batch)
+        if found >= 0:
+            versions[name] = found
+    versions |= _newest(tables, [name for name in SCHEMAS if name not in WRITTEN])
+    return versions, batch
+
+
+def _newest(tables: Tables, names: Sequence[str]) -> Iterator[tuple[str, int]]:
+    for name in names:
+        place = tables.location(name)
+        with reading(place, unreadable):
+            there = table_files.versions(place)
+        if there:
+            yield name, max(there)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """The last batch that is complete. ``batch_id``: None = the checkpoint's first is not; ``done_ms``: of its end."""
+
+    query: str
+    batch_id: int | None
+    done_ms: int
+
+
+def _last_batch(tables: Tables) -> _Batch | None:
+    """None: no `reconcile` has ever run."""
+    newest = dict(_newest(tables, ["decisions", CONCLUDED]))
+    if CONCLUDED not in newest:
+        return None
+    owners = _transactions(tables.location("decisions"), newest["decisions"])
+    own = {app: number for app, number in owners.items() if app.startswith(f"{OWNERS}/")}
+    if not own:
+        return None
+    query = max(own, key=own.__getitem__).removeprefix(f"{OWNERS}/")
+    place, app = tables.location(CONCLUDED), f"{query}/{CONCLUDED}"
+    batch_id = _transactions(place, newest[CONCLUDED]).get(app)
+    for version in range(newest[CONCLUDED], -1, -1):
+        if not table_files.exists(commit_file(place, version)):
+            break
+        if any(action["appId"] == app for action in read_actions(place, version, "txn")):
+            return _Batch(query, batch_id, table_files.modified(commit_file(place, version)))
+    return _Batch(query, batch_id, 0)
+
+
+def _transactions(place: str, version: int) -> dict[str, int]:
+    found = TransactionVersions(place).at(version)
+    if found is None:
+        what = "the table's log cannot be read without Delta: somebody has altered it"
+        raise StorageError(what, place, "copy the tables while nothing runs")
+    return dict(found)
+
+
+def _until(place: str, name: str, newest: int, batch: _Batch) -> int:
+    """The last version before the first commit of a later batch; -1: it has none."""
+    app, found = f"{batch.query}/{name}", newest
+    for version in range(newest, -1, -1):
+        file = commit_file(place, version)
+        if not table_files.exists(file) or table_files.modified(file) < batch.done_ms - _CLOCKS_MS:
+            break
+        batches = [int(action["version"]) for action in read_actions(place, version, "txn") if action["appId"] == app]
+        if any(batch.batch_id is None or each > batch.batch_id for each in batches):
+            found = version - 1
+    return found
+
+
+def _files(place: str, version: int) -> list[tuple[str, int]]:
+    """The data files of a table's version, relative to it, and their sizes. Raises StorageError."""
+    with reading(place, unreadable):
+        table = open_table(place, version)
+    if not is_plain(table):
+        raise StorageError("has rows that are not in its files alone: it was altered", place, "copy it with Spark")
+    return [(file.path.removeprefix(f"{place}/"), file.size) for file in data_files(table, place)]
+
+
+def _log_files(place: str, version: int) -> list[str]:
+    """The newest checkpoint of the log up to a version, and the commits after it, relative to the table."""
+    checkpoint = max((each for each in read_log(place).checkpoints if each <= version), default=None)
+    first = 0 if checkpoint is None else checkpoint
+    parts = re.compile(rf"{first:020}\.checkpoint(?:\.\d{{10}}\.\d{{10}})?\.parquet")
+    names = [] if checkpoint is None else sorted(filter(parts.fullmatch, table_files.names(f"{place}/{LOG}")))
+    return [f"{LOG}/{name}" for name in [*names, *(f"{each:020}.json" for each in range(first, version + 1))]]
+
+
+def _refuse_incomplete(place: str, files: Sequence[tuple[str, int]]) -> None:
+    def look(file: tuple[str, int]) -> bool:
+        try:
+            return table_files.size(f"{place}/{file[0]}") == file[1]
+        except FileNotFoundError:
+            return False
+
+    with reading(place), ThreadPoolExecutor(_AT_ONCE) as pool:
+        for (path, _), whole in zip(files, pool.map(look, files), strict=True):
+            if not whole:
+                raise StorageError(
+                    "a file of the backup is missing or cut short", f"{place}/{path}", "take another one"
+                )
+
+
+def _copy_all(source: str, target: str, paths: Sequence[str], step: Callable[[], object] = bool) -> None:
+    with reading(target), ThreadPoolExecutor(_AT_ONCE) as pool:
+        for _ in pool.map(partial(_copy, source, target), paths):
+            step()
+        if not is_registered(target) and paths:
+            flush_parents(f"{target}/{LOG}/x" if os.path.isdir(f"{target}/{LOG}") else f"{target}/x")
+
+
+def _copy(source: str, target: str, path: str) -> None:
+    """Copy a file, atomically, with its time, which is a commit's time for Delta."""
+    there, copy = f"{source}/{path}", f"{target}/{path}"
+    if is_registered(target):
+        table_files.write(copy, table_files.read(there))
+        return
+    os.makedirs(os.path.dirname(copy), exist_ok=True)
+    new = f"{os.path.dirname(copy)}/.{os.path.basename(copy)}.tmp"
+    if is_registered(source):
+        with open(new, "wb") as file:
+            file.write(table_files.read(there))
+        seconds = table_files.modified(there) / 1000
+        os.utime(new, (time.time(), seconds))
+    else:
+        shutil.copy2(there, new)
+    flush_file(new)
+    os.replace(new, copy)

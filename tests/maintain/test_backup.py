@@ -1,0 +1,201 @@
+"""Backups: tables as of one batch, beside running processes; brought back they lose and double nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deltalake import DeltaTable
+
+from checkback.errors import SettingsError, StorageError
+from checkback.maintain.backup import MANIFEST, back_up, restore
+from checkback.reconcile.checkpoint_owner import WRITTEN
+from checkback.settings import Settings
+from checkback.storage.log.delta_log import DeltaLog
+from examples.s3_server import BUCKET, options
+from gateway.process import Gateway, half, op
+from release.lake import ARCHIVES, Lake, unpacked
+from support.jvm import ENVIRON
+from support.rows import records_of
+
+if TYPE_CHECKING:
+    from checkback.maintain.backup import Backup
+
+NOTHING: Any = lambda *_: None  # noqa: E731
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return unpacked(sorted(ARCHIVES.glob("release-*/lake.tar.gz"))[-1], tmp_path)
+
+
+def settings(root: Path | str, port: int | None = None) -> Settings:
+    stores = {} if port is None else {"options": options(port)}
+    return Settings.model_validate({"storage": {"root": str(root), "sync": False, **stores}})
+
+
+def taken(root: Path | str, target: Path | str, port: int | None = None) -> Backup:
+    return back_up(settings(root, port), str(target), NOTHING, NOTHING)
+
+
+def rows(root: Path, name: str) -> list[Any]:
+    return sorted(map(str, DeltaTable(str(root / name)).to_pyarrow_table().to_pylist()))
+
+
+def test_backup_has_all_tables_and_comes_back(lake: Lake, tmp_path: Path) -> None:
+    made = taken(lake.root, tmp_path / "backup")
+    again = tmp_path / "again"
+    assert restore(settings(again), str(tmp_path / "backup"), NOTHING, NOTHING) == made
+    names = [copy.table for copy in made.tables]
+    assert {"half", "op", "decisions", "topics/payments", "consumer_groups/billing"} <= set(names)
+    for name in names:
+        assert rows(again, name) == rows(lake.root, name), name
+    newest = DeltaTable(str(lake.root / "batches")).to_pyarrow_table().column("batch_id")
+    assert made.batch_id == max(newest.to_pylist())
+
+
+@pytest.mark.processes
+def test_to_an_object_store_and_back(lake: Lake, tmp_path: Path, s3_port: int) -> None:
+    bucket = f"s3://{BUCKET}/{tmp_path.name}"
+    made = taken(lake.root, f"{bucket}/backup", s3_port)
+    restore(settings(f"{bucket}/lake", s3_port), f"{bucket}/backup", NOTHING, NOTHING)
+    assert taken(f"{bucket}/lake", tmp_path / "second", s3_port).tables == made.tables
+    restore(settings(tmp_path / "again"), str(tmp_path / "second"), NOTHING, NOTHING)
+    for copy in made.tables:
+        assert rows(tmp_path / "again", copy.table) == rows(lake.root, copy.table), copy.table
+
+
+def test_batch_in_progress_is_not_in_it(lake: Lake, tmp_path: Path) -> None:
+    """Of the next batch some tables have their commits, and one a compaction after it."""
+    before = taken(lake.root, tmp_path / "before")
+    owners = DeltaLog("decisions", str(lake.root / "decisions")).applications()
+    assert owners is not None
+    query = max((number, app) for app, number in owners.items() if app.startswith("checkpoint/"))[1].partition("/")[2]
+    assert before.batch_id is not None
+    for name in ("decisions", "topics/payments", "check_requests"):
+        log = DeltaLog(name, str(lake.root / name))
+        log.commit_after([], {}, {f"{query}/{name}": before.batch_id + 1})
+        log.commit_after([], {}, {"compaction": 1})
+    DeltaLog("half", str(lake.root / "half")).commit_after([], {}, {"gateway": 1})
+    after = taken(lake.root, tmp_path / "after")
+    earlier = {copy.table: copy.version for copy in before.tables}
+    changed = {copy.table: copy.version - earlier[copy.table] for copy in after.tables}
+    assert {name: by for name, by in changed.items() if by} == {"half": 1}
+    assert after.batch_id == before.batch_id
+
+
+@pytest.mark.processes
+def test_commands(lake: Lake, tmp_path: Path) -> None:
+    """They say what there is, as of when, and what comes next."""
+    said = lake.run("backup", str(tmp_path / "backup"))
+    assert re.search(r"tables, [0-9.]+ MiB\), as of batch 4 of ", " ".join(said.split()))
+    again = Lake(tmp_path / "again")
+    told = json.loads(again.run("restore", str(tmp_path / "backup"), "-o", "json"))
+    assert {"table", "version", "files", "bytes"} == told["tables"][0].keys()
+    assert told["batch_id"] == 4
+    assert "next: checkback rebuild" in Lake(tmp_path / "third").run("restore", str(tmp_path / "backup"))
+
+
+def test_places_that_are_refused(lake: Lake, tmp_path: Path) -> None:
+    for target in (lake.root, lake.root / "backup", lake.root.parent):
+        with pytest.raises(SettingsError, match="place of the tables"):
+            taken(lake.root, target)
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used/file").touch()
+    with pytest.raises(SettingsError, match="not empty"):
+        taken(lake.root, tmp_path / "used")
+    with pytest.raises(SettingsError, match=MANIFEST):
+        restore(settings(tmp_path / "new"), str(tmp_path / "used"), NOTHING, NOTHING)
+    taken(lake.root, tmp_path / "backup")
+    with pytest.raises(SettingsError, match="has the table"):
+        restore(settings(lake.root), str(tmp_path / "backup"), NOTHING, NOTHING)
+
+
+def test_damaged_backup_brings_nothing_back(lake: Lake, tmp_path: Path) -> None:
+    taken(lake.root, tmp_path / "backup")
+    file = next((tmp_path / "backup/topics/payments").glob("*.parquet"))
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(StorageError, match="missing or cut short"):
+        restore(settings(tmp_path / "new"), str(tmp_path / "backup"), NOTHING, NOTHING)
+    assert not (tmp_path / "new/half").exists()
+
+
+@pytest.mark.parametrize("name", ["../elsewhere", "topics/..", "nosuch", "/etc", "half/x"])
+def test_manifest_names_tables_only(lake: Lake, tmp_path: Path, name: str) -> None:
+    taken(lake.root, tmp_path / "backup")
+    manifest = tmp_path / "backup" / MANIFEST
+    about = json.loads(manifest.read_text())
+    about["tables"][0]["table"] = name
+    manifest.write_text(json.dumps(about))
+    with pytest.raises(StorageError, match="manifest"):
+        restore(settings(tmp_path / "new"), str(tmp_path / "backup"), NOTHING, NOTHING)
+
+
+@pytest.mark.spark
+def test_under_load(tmp_path: Path) -> None:
+    """Two backups while a gateway and reconcile work. Each comes back, is rebuilt and goes on; the audit is clean."""
+    lake = Lake(tmp_path / "lake")
+    lake.settings = ["reconcile.trigger=100ms"]
+    stop = threading.Event()
+    sent: list[str] = []
+
+    def produce(gateway: Gateway) -> None:
+        while not stop.is_set():
+            name = f"tx-{len(sent)}"
+            stored = gateway.post("/v1/half", half(name))
+            assert gateway.post("/v1/op", op(stored.json()["queue_offset"], name)).status_code == 200
+            sent.append(name)
+
+    command = [sys.executable, "-m", "checkback", "reconcile"]
+    given = [f"storage.root={lake.root}", "reconcile.partitions=2", "reconcile.segment_size=64", *lake.settings]
+    command += [word for setting in given for word in ("--set", setting)]
+    with lake.gateway() as gateway, subprocess.Popen(command, env={**os.environ, **ENVIRON}) as reconcile:
+        producer = threading.Thread(target=produce, args=(gateway,))
+        producer.start()
+        try:
+            made: list[Backup] = []
+            seen = 0
+            while len(made) < 2:
+                assert reconcile.poll() is None
+                assert producer.is_alive()
+                batches = lake.root / "batches/_delta_log"
+                if not batches.exists() or (now := len(list(batches.glob("*.json")))) < seen + 5:
+                    continue
+                seen = now
+                made.append(taken(lake.root, tmp_path / f"backup-{len(made)}"))
+        finally:
+            stop.set()
+            producer.join()
+            reconcile.send_signal(signal.SIGTERM)
+    assert reconcile.returncode == 0
+    assert len({one.batch_id for one in made}) == 2
+    for number in range(2):
+        again = Lake(tmp_path / f"again-{number}")
+        again.run("restore", str(tmp_path / f"backup-{number}"))
+        landed = [row["transaction_id"] for row in records_of(again.root, "half")]
+        published = [row["transaction_id"] for row in records_of(again.root, "topics/payments")]
+        assert set(published) <= set(landed) <= {*sent, f"tx-{len(sent)}"}
+        again.run("rebuild")
+        again.run("reconcile", "--available-now")
+        ended = {row["transaction_id"] for row in records_of(again.root, "op")}
+        published = [row["transaction_id"] for row in records_of(again.root, "topics/payments")]
+        assert sorted(published) == sorted(ended & set(landed)), "each committed one, once"
+        again.run("audit")
+        with again.gateway("gateway.queues=[5]") as gateway:
+            assert gateway.post("/v1/half", half("new")).status_code == 200
+
+
+def test_all_that_a_batch_writes_is_cut(lake: Lake) -> None:
+    """A table that a batch writes and this module does not know would be newer than the others."""
+    query = json.loads((lake.root / "_checkpoints/reconcile/metadata").read_text())["id"]
+    for log in lake.root.glob("*/_delta_log"):
+        if any(f'"{query}/' in file.read_text() for file in log.glob("*.json")):
+            assert log.parent.name in WRITTEN
