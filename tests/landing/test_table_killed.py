@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -14,15 +15,18 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from support.jvm import SHORT_LIVED
+from support.s3_server import BUCKET, options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from support.jars import Jars
 
 #: one after the other, on the same batch: each is met by what those before it have left
 _POINTS = [("before", "rejected"), ("after", "rejected"), ("before", "half"), ("after", "half"), ("never", "half")]
 
 
-def _append(outbox: Path, numbers: Iterable[int]) -> None:
+def _append(outbox: Path | str, numbers: Iterable[int], options: dict[str, str] | None = None) -> None:
     rows = [
         {
             "id": f"e{number}",
@@ -33,10 +37,12 @@ def _append(outbox: Path, numbers: Iterable[int]) -> None:
         }
         for number in numbers
     ]
-    write_deltalake(str(outbox), pa.Table.from_pylist(rows), mode="append")
+    write_deltalake(str(outbox), pa.Table.from_pylist(rows), mode="append", storage_options=options)
 
 
-def _land(root: Path, outbox: Path, when: str, table: str) -> subprocess.CompletedProcess[str]:
+def _land(
+    root: Path | str, outbox: Path | str, when: str, table: str, store: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     settings = (
         f"storage.root={root}",
         "spark.master=local[2]",
@@ -48,6 +54,7 @@ def _land(root: Path, outbox: Path, when: str, table: str) -> subprocess.Complet
     return subprocess.run(
         [sys.executable, "-m", "landing.killed", when, table, *land],
         cwd=Path(__file__).parents[1],
+        env=os.environ | {name.upper(): value for name, value in (store or {}).items()},
         start_new_session=True,
         capture_output=True,
         text=True,
@@ -83,3 +90,27 @@ def test_killed_at_each_commit_it_loses_and_doubles_no_row(tmp_path: Path) -> No
     repeated = sorted(reason for reason in reasons if reason.startswith("repeated"))
     assert repeated == sorted(f"repeated transaction_id e{number}" for number in (*range(41, 50), 55))
     assert len(reasons) == 5 + 13
+
+
+@pytest.mark.processes
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize(("root", "kills"), [("s3a://{}/lake", ("before", "after")), ("folder", ())])
+def test_killed_it_lands_each_row_of_a_table_in_an_object_store(
+    tmp_path: Path, jars: Jars | str, s3_port: int, root: str, kills: tuple[str, ...]
+) -> None:
+    """Also into tables elsewhere; and nothing if there is nothing new."""
+    assert not isinstance(jars, str), jars
+    bucket = f"{BUCKET}/{tmp_path.name}"
+    place, outbox, store = root.format(bucket), f"s3a://{bucket}/outbox", options(s3_port)
+    place = place if place.startswith("s3a:") else str(tmp_path / place)
+    _append(outbox, range(50), store)
+    for when in kills:
+        ended = _land(place, outbox, when, "half", store)
+        assert ended.returncode == -signal.SIGKILL, ended.stderr
+    _append(outbox, range(45, 55), store)
+    told = [_land(place, outbox, "never", "half", store).stdout for _ in range(2)]
+    assert told == ["half 49, op 0, rejected 11, ignored 0\n", "half 0, op 0, rejected 0, ignored 0\n"]
+    half = DeltaTable(f"{place}/half", storage_options=store).to_pyarrow_table(columns=["queue_offset", "body"])
+    assert sorted(half.column("queue_offset").to_pylist()) == list(range(49))
+    assert len({bytes(body) for body in half.column("body").to_pylist()}) == 49

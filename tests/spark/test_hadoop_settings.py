@@ -53,6 +53,16 @@ def test_elsewhere_nothing_is_set(root: str) -> None:
     assert packages_for(root) == []
 
 
+def test_a_source_in_an_object_store_is_read_into_tables_elsewhere() -> None:
+    """The tables' own checkpoints stay as they are."""
+    found = hadoop_settings("/data", "/data/_checkpoints", {}, _ENVIRON, ["main.shop.ops", "s3a://bucket/outbox"])
+    assert found["spark.hadoop.fs.s3.impl"] == "org.apache.hadoop.fs.s3a.S3AFileSystem"
+    assert FILE_MANAGER not in found
+    settings = Settings.model_validate({"storage": {"root": "/data"}})
+    packages = spark_settings(settings, sources=["s3a://bucket/outbox"])["spark.jars.packages"]
+    assert set(packages_for("s3://any")) <= set(packages.split(","))
+
+
 def test_packages_are_those_that_spark_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also on a cluster; but spark-submit brings its own. hadoop-aws is not among what is excluded."""
     local, cluster = (

@@ -78,15 +78,15 @@ def land(
         _check_kafka(kafka, half, op, half_topic, op_topic)
     storage_check(loaded.settings, loaded.origins)
     Tables.of(loaded.settings.storage)  # refuses a root before Spark starts
-    fields = {}
+    fields, sources = {}, [name for name in (outbox, half, op) if name]
     if table:
         from checkback.landing.table_columns import mapping_of
 
         fields = mapping_of(mapping or ())
-        if available_now and _nothing_new(loaded.settings, [name for name in (outbox, half, op) if name]):
+        if available_now and _nothing_new(loaded.settings, sources):
             print("half 0, op 0, rejected 0, ignored 0")
             return
-    with running_session(loaded.settings, "checkback-land", kafka=kafka is not None) as spark:
+    with running_session(loaded.settings, "checkback-land", kafka=kafka is not None, sources=sources) as spark:
         if table:
             from checkback.landing import table_query
 

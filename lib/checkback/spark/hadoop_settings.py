@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from checkback.storage.files.object_store import canonical
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 #: The version of the Hadoop client that Spark 4.2 bundles, and of the AWS SDK that it was built with. Of the SDK only
 #: these modules: the bundle, hadoop-aws's own dependency, has 690 MB.
@@ -70,14 +70,18 @@ def packages_for(*places: str) -> list[str]:
 
 
 def hadoop_settings(
-    root: str, checkpoints: str, options: Mapping[str, str], environ: Mapping[str, str]
+    root: str,
+    checkpoints: str,
+    options: Mapping[str, str],
+    environ: Mapping[str, str],
+    sources: Sequence[str] = (),
 ) -> dict[str, str]:
-    """Spark settings for tables and checkpoints in these places; empty unless one is in S3.
+    """Spark settings for tables, checkpoints and ``sources`` in these places; empty unless one is in S3.
 
     ``options``: delta-rs's (`object_store`); those that are not given come from ``environ``.
     """
     found: dict[str, str] = {}
-    if not _in_s3(root, checkpoints):
+    if not _in_s3(root, checkpoints, *sources):
         return found
     lower = {key.lower(): value for key, value in environ.items() if key.startswith("AWS_")} | dict(options)
     # A place is s3://, whether it was given as that or as s3a://.

@@ -32,7 +32,7 @@ from checkback.storage.dataframes import is_connect
 from checkback.storage.files.paths import local_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -144,11 +144,13 @@ def kafka_package() -> str:
     return f"org.apache.spark:{KAFKA_SOURCE}_2.13:{__version__}"
 
 
-def spark_settings(settings: Settings, kafka: bool = False, short: bool = False) -> dict[str, str]:
+def spark_settings(
+    settings: Settings, kafka: bool = False, short: bool = False, sources: Sequence[str] = ()
+) -> dict[str, str]:
     """The Spark settings of a new session; those of ``settings.spark`` take precedence, lists are joined.
 
     ``kafka``: add Spark's Kafka source to the packages, unless the user's ``spark.jars`` has it. ``short``: for a
-    short command.
+    short command. ``sources``: places that are read besides the tables.
     """
     conf = dict(REQUIRED)
     if not under_spark_submit() and settings.spark.get("spark.master", "local").startswith("local"):
@@ -161,7 +163,7 @@ def spark_settings(settings: Settings, kafka: bool = False, short: bool = False)
         conf["spark.jars.packages"] = DELTA_PACKAGE
     if kafka and not under_spark_submit() and KAFKA_SOURCE not in settings.spark.get("spark.jars", ""):
         conf["spark.jars.packages"] += f",{kafka_package()}"
-    conf |= _object_store(settings, conf)
+    conf |= _object_store(settings, conf, sources)
     conf["spark.sql.shuffle.partitions"] = str(settings.reconcile.partitions)
     conf.setdefault("spark.databricks.delta.snapshotPartitions", str(settings.reconcile.partitions))
     if _EXCLUDES in conf:
@@ -183,20 +185,22 @@ def _places(storage: Storage) -> tuple[str, str]:
     return "" if storage.catalog else storage.root, storage.checkpoints_root
 
 
-def _object_store(settings: Settings, conf: Mapping[str, str]) -> dict[str, str]:
+def _object_store(settings: Settings, conf: Mapping[str, str], sources: Sequence[str]) -> dict[str, str]:
     """The settings for an object store. spark-submit and a shared session bring the JARs themselves."""
     storage = settings.storage
     places = _places(storage)
-    found = hadoop_settings(*places, storage.plain_options, os.environ)
-    packages = packages_for(*places)
+    found = hadoop_settings(*places, storage.plain_options, os.environ, sources)
+    packages = packages_for(*places, *sources)
     if packages and "spark.jars.packages" in conf:
         found["spark.jars.packages"] = ",".join([conf["spark.jars.packages"], *packages])
         found[_EXCLUDES] = conf.get(_EXCLUDES, ",".join(EXCLUDED))
     return found
 
 
-def open_session(settings: Settings, app: str = "checkback", kafka: bool = False, short: bool = False) -> SparkSession:
-    """The running session, or a new one; ``kafka`` and ``short`` as in `spark_settings`.
+def open_session(
+    settings: Settings, app: str = "checkback", kafka: bool = False, short: bool = False, sources: Sequence[str] = ()
+) -> SparkSession:
+    """The running session, or a new one; ``kafka``, ``short`` and ``sources`` as in `spark_settings`.
 
     Raises SettingsError if Java or Delta's JARs are missing, CheckbackError if Spark does not start.
     """
@@ -214,7 +218,7 @@ def open_session(settings: Settings, app: str = "checkback", kafka: bool = False
     if running is not None:
         return _adapted(running, settings)
 
-    conf = spark_settings(settings, kafka, short)
+    conf = spark_settings(settings, kafka, short, sources)
     conf |= sockets(conf)
     with contextlib.ExitStack() as stack:
         if under_spark_submit():
@@ -291,7 +295,7 @@ def _show_workers_the_package(spark: SparkSession) -> None:
 
 @contextlib.contextmanager
 def running_session(
-    settings: Settings, app: str = "checkback", kafka: bool = False, short: bool = False
+    settings: Settings, app: str = "checkback", kafka: bool = False, short: bool = False, sources: Sequence[str] = ()
 ) -> Iterator[SparkSession]:
     """The session of ``open_session``; stopped at the end if it was opened here.
 
@@ -305,7 +309,7 @@ def running_session(
         if borrowed:
             stack.close()  # several threads may use it
         try:
-            spark = open_session(settings, app, kafka, short)
+            spark = open_session(settings, app, kafka, short, sources)
             if not borrowed:
                 stack.callback(spark.stop)
             yield spark
