@@ -224,3 +224,29 @@ def test_an_extra_that_is_missing_is_named_in_a_line(
     extra = re.escape(f"install checkback[{form['body']}]")
     with pytest.raises(SettingsError, match=rf"^topics\.payments\.schema.*: the Python module .* is missing; {extra}$"):
         opened(tmp_path, **form).topic("payments").to_arrow()
+
+
+@pytest.mark.spark
+def test_lasting_views_have_the_columns_by_sql(spark: SparkSession, tmp_path: Path) -> None:
+    lake(tmp_path, BODIES)
+    for form, columns in (
+        ({"body": "json", "schema": PAYMENT}, 2), ({"body": "json"}, 2), ({"body": "avro", "schema": "string"}, 0),
+    ):  # fmt: skip
+        made = create_views(spark, opened(tmp_path, **form).settings, "typed_topics")
+        assert made == {"payments": "`typed_topics`.`payments`"}
+        view = spark.table(made["payments"])
+        assert len({"value", "value_error"} & set(view.columns)) == columns
+        assert not {"_json", "_bare"} & set(view.columns)
+        if "schema" in form and columns:
+            rows = view.orderBy("half_queue_offset").select("value", "value_error").toArrow().to_pylist()
+            assert [row["value"] for row in rows] == [
+                GOOD,
+                None,
+                None,
+                None,
+                None,
+                {"amount": 1, "to": None, "lines": None},
+            ]
+            errors = [None, "does not fit its schema", "is not JSON", None, "is not UTF-8", None]
+            assert [row["value_error"] for row in rows] == errors
+    spark.sql("DROP SCHEMA typed_topics CASCADE")

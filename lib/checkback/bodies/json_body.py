@@ -7,7 +7,7 @@ What has no single type (``anyOf`` of two, no ``type``, a recursive ``$ref``) is
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _INFINITY = float("inf")
 #: characters of a number; Jackson, which is Spark's, reads no more either
-_MAX_NUMBER = 1000
+MAX_NUMBER = 1000
 #: an integer of more may be beyond a double
 _DIGITS = 300
 _BEYOND = "has a number beyond a double"
@@ -47,15 +47,15 @@ class JsonBody:
 
     def __init__(self, schema: Any, where: str) -> None:
         """``schema``: the parsed document; ``where``: its setting, for errors. Raises SettingsError."""
-        self._part = _Compiler(schema, where).part(schema, "the body", ())
-        self.type = self._part.type
+        self.part = _Compiler(schema, where).part(schema, "the body", ())
+        self.type = self.part.type
 
     def value(self, body: bytes) -> Any:
         """The value by the schema's types; what the schema does not name is left out. Raises BodyError."""
         value = parse(text_of(body))
-        if value is None and not self._part.nullable:
+        if value is None and not self.part.nullable:
             raise BodyError("is null")
-        return self._part.convert(value)
+        return self.part.convert(value)
 
 
 def parse(text: str) -> Any:
@@ -91,7 +91,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _real(text: str) -> float:
     value = float(text)
-    if value in (_INFINITY, -_INFINITY) or len(text) > _MAX_NUMBER:
+    if value in (_INFINITY, -_INFINITY) or len(text) > MAX_NUMBER:
         raise BodyError(_BEYOND)
     return value
 
@@ -115,14 +115,21 @@ def _is_deep(value: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class _Part:
-    """A part of a schema: its Arrow type, and what makes its values, given no null."""
+class Part:
+    """A part of a schema.
+
+    ``of``: makes its values, given no null; ``kind``: string, integer, number, boolean, array, object (with known
+    properties), map, any; ``below``: the parts of an object by name, or that of all items or entries by "".
+    """
 
     type: pa.DataType
     of: Callable[[Any], Any]
+    kind: str = "any"
+    below: Mapping[str, Part] = field(default_factory=dict)
     nullable: bool = False
 
     def convert(self, value: Any) -> Any:
+        """A parsed value, or null, as `type` takes it. Raises BodyError."""
         return None if value is None else self.of(value)
 
 
@@ -130,7 +137,7 @@ def _json_text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-_ANY = _Part(pa.string(), _json_text, nullable=True)
+_ANY = Part(pa.string(), _json_text, nullable=True)
 
 
 def _checked(kind: type, place: str, noun: str) -> Callable[[Any], Any]:
@@ -176,7 +183,7 @@ class _Compiler:
     def __init__(self, root: Any, where: str) -> None:
         self._root, self._where, self._parts = root, where, 0
 
-    def part(self, schema: Any, place: str, refs: tuple[str, ...]) -> _Part:
+    def part(self, schema: Any, place: str, refs: tuple[str, ...]) -> Part:
         """The part that a schema describes. ``place``: its name in errors; ``refs``: what it is within."""
         self._parts += 1
         if self._parts > _MAX_PARTS:
@@ -191,32 +198,27 @@ class _Compiler:
         only = self._only(schema)
         if only is not None:
             found = self.part(only, place, refs)
-            return _Part(found.type, found.of, nullable=True) if "allOf" not in schema else found
+            return found if "allOf" in schema else replace(found, nullable=True)
         kinds = schema.get("type", _told(schema))
         kinds = list(kinds) if isinstance(kinds, list) else [kinds]
         some = [kind for kind in kinds if kind != "null"]
         if len(some) != 1:
             return _ANY
-        kind, of = self._typed(some[0], schema, place, refs)
-        return _Part(kind, of, nullable=len(some) < len(kinds))
+        return replace(self._typed(some[0], schema, place, refs), nullable=len(some) < len(kinds))
 
-    def _typed(
-        self, kind: Any, schema: Mapping[str, Any], place: str, refs: tuple[str, ...]
-    ) -> tuple[pa.DataType, Callable[[Any], Any]]:
+    def _typed(self, kind: Any, schema: Mapping[str, Any], place: str, refs: tuple[str, ...]) -> Part:
         if kind in _SCALARS:
             scalar, of = _SCALARS[kind]
-            return scalar, of(place)
+            return Part(scalar, of(place), kind)
         if kind == "array":
             return self._array(schema, place, refs)
         if kind == "object":
             return self._object(schema, place, refs)
         if kind is None:
-            return _ANY.type, _ANY.of
+            return _ANY
         raise self._error("has a type that is not of JSON Schema", "string, integer, number, boolean, array or object")
 
-    def _array(
-        self, schema: Mapping[str, Any], place: str, refs: tuple[str, ...]
-    ) -> tuple[pa.DataType, Callable[[Any], Any]]:
+    def _array(self, schema: Mapping[str, Any], place: str, refs: tuple[str, ...]) -> Part:
         items = schema.get("items", True)
         item = _ANY if isinstance(items, list) else self.part(items, f"{place}[]", refs)
         is_list = _checked(list, place, "an array")
@@ -224,11 +226,9 @@ class _Compiler:
         def of(value: Any) -> list[Any]:
             return [item.convert(each) for each in is_list(value)]
 
-        return pa.list_(item.type), of
+        return Part(pa.list_(item.type), of, "array", {"": item})
 
-    def _object(
-        self, schema: Mapping[str, Any], place: str, refs: tuple[str, ...]
-    ) -> tuple[pa.DataType, Callable[[Any], Any]]:
+    def _object(self, schema: Mapping[str, Any], place: str, refs: tuple[str, ...]) -> Part:
         is_object = _checked(dict, place, "an object")
         properties, more = schema.get("properties"), schema.get("additionalProperties")
         if properties:
@@ -241,15 +241,16 @@ class _Compiler:
                 found = is_object(value)
                 return {name: part.convert(found.get(name)) for name, part in parts.items()}
 
-            return pa.struct([pa.field(name, part.type) for name, part in parts.items()]), struct
+            kind = pa.struct([pa.field(name, part.type) for name, part in parts.items()])
+            return Part(kind, struct, "object", parts)
         if isinstance(more, dict):
             each = self.part(more, f"{place}{{}}", refs)
 
             def pairs(value: Any) -> list[tuple[str, Any]]:
                 return [(key, each.convert(one)) for key, one in is_object(value).items()]
 
-            return pa.map_(pa.string(), each.type), pairs
-        return pa.string(), lambda value: _json_text(is_object(value))
+            return Part(pa.map_(pa.string(), each.type), pairs, "map", {"": each})
+        return Part(pa.string(), lambda value: _json_text(is_object(value)), "map")
 
     def _only(self, schema: Mapping[str, Any]) -> Any:
         """The one schema of an anyOf, oneOf or allOf, null left out; None: there is none, or several."""

@@ -14,6 +14,7 @@ from checkback.errors import SettingsError, StorageError
 from checkback.messages.names import is_topic
 from checkback.query.engines.spark_engine import SparkEngine, whole_columns
 from checkback.query.typed_frames import value_columns, with_value_columns
+from checkback.query.typed_sql import lasting_query
 from checkback.query.versions.view import moment_column
 from checkback.query.versions.whole_batches import Cut, read_batches
 from checkback.storage.catalog_names import TABLE_PREFIX, table_name
@@ -169,8 +170,8 @@ def create_views(spark: SparkSession, settings: Settings, database: str | None =
     ``database``: None = temporary views of this session, named as the topics; otherwise lasting views in this schema
     (``schema`` or ``catalog.schema``), which is created if it does not exist. Their names: `view_names`. Columns: those
     of ``topics/<topic>`` (docs/tables.md), and ``body_text`` (string): the body if it is UTF-8, else null. With
-    ``topics.NAME.body`` in the settings temporary views also have value and value_error (docs/queries.md). For these
-    they call a function of the session, named ``checkback_value_`` and the view's name.
+    ``topics.NAME.body`` in the settings also value and value_error (docs/queries.md), in lasting views for text and
+    JSON only. Temporary views call a function of the session for them: ``checkback_value_`` and the view's name.
 
     A view shows the messages of batches that have their row in `batches`, at the time of each query, and reads that
     table for it. A topic that comes later has a view after the next call. Raises StorageError if there is no table
@@ -191,7 +192,9 @@ def create_views(spark: SparkSession, settings: Settings, database: str | None =
         made[topic] = place + quoted(name)
         body = _select(tables.in_sql(TOPIC_PREFIX + topic), tables.in_sql(_BATCHES))
         form = format_of(settings, topic)
-        if form is not None and database is None:
+        if form is not None and database is not None:
+            body = lasting_query(form, body)
+        elif form is not None:
             values = value_columns(spark, form, f"checkback_value_{name}")
             body = f"SELECT message.*, {values} FROM ({body}) AS message"  # noqa: S608 - quoted names
         spark.sql(f"CREATE OR REPLACE {kind} {made[topic]} AS {body}")
