@@ -23,7 +23,7 @@ _DEEP = st.sampled_from([128, 129, 300]).map(lambda depth: "[" * depth + "]" * d
 
 def schemas(depth: int = 2) -> st.SearchStrategy[dict[str, Any]]:
     """Of all types that are typed, with parts that are not."""
-    simple = st.sampled_from(
+    simple: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
         [{"type": "string"}, {"type": "integer"}, {"type": "number"}, {"type": "boolean"}, {}, {"type": "object"},
          {"type": ["integer", "null"]}]
     )  # fmt: skip
