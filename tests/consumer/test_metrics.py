@@ -41,6 +41,12 @@ def scrape(metrics: ConsumerMetrics) -> dict[tuple[str, str], float]:
     return found
 
 
+def ready(metrics: ConsumerMetrics) -> tuple[int, str]:
+    with metrics.served() as port:
+        answer = requests.get(f"http://127.0.0.1:{port}/readyz", timeout=10)
+        return answer.status_code, answer.text
+
+
 def scraped_until(metrics: ConsumerMetrics, wanted: Mapping[tuple[str, str], float]) -> dict[tuple[str, str], float]:
     for _ in range(300):  # each is a request, and the consumer's threads go on meanwhile
         found = scrape(metrics)
@@ -57,6 +63,16 @@ def consumer_of(lake: Published, **more: Any) -> PushConsumer:
         "threads": 2,
     } | more
     return PushConsumer("credits", lake.tables.root, listener, **options).subscribe("pay")
+
+
+def test_ready_while_it_consumes(lake: Published) -> None:
+    lake.publish({"pay": [lake.messages(3)]})
+    consumer = consumer_of(lake)
+    metrics = ConsumerMetrics(consumer)
+    assert ready(metrics)[0] == 503
+    with consumer:
+        assert ready(metrics) == (200, "ok\n")
+    assert ready(metrics) == (503, "group credits: not started, closed, or a thread of it has ended\n")
 
 
 @pytest.mark.slow

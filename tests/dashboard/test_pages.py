@@ -565,3 +565,13 @@ def test_a_page_that_only_shows_now_says_so_when_a_time_is_chosen(evening: tuple
     page = browser.get(path, params={"as_of": then, "run": "1" if "run" in path else ""}).text
     assert f"{said} {then}" in page
     assert f'href="/pending?{urlencode({"as_of": then})}"' in page
+
+
+@pytest.mark.parametrize("token", [None, TOKEN])
+def test_probes_need_no_token_and_no_localhost(root: Path, tmp_path: Path, token: str | None) -> None:
+    """Nor do they say anything of the tables; without tables the dashboard can show nothing."""
+    for lake, status in ((root, 200), (tmp_path, 503)):
+        browser = client(lake, token)
+        for path, expected in (("/healthz", 200), ("/readyz", status)):
+            answer = browser.get(path, headers={"host": "10.1.2.3:8902"})
+            assert (answer.status_code, str(tmp_path) in answer.text) == (expected, False), path

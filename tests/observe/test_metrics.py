@@ -159,6 +159,28 @@ def test_nothing_that_is_told_can_fail_a_batch(application: _Application) -> Non
     assert application.scrape()["checkback_batch_seconds_count{query=reconcile}"] == 1
 
 
+def test_ready_while_both_queries_run_and_batches_come(
+    application: _Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A query that hangs while rows wait, or has ended, is told of; one without anything to do is ready."""
+    metrics, now = application.metrics, [_NOW]
+    waited = {"half": 0.0}
+    monkeypatch.setattr(metrics, "_clock", lambda: now[0])
+    monkeypatch.setattr(metrics, "_lag", waited.__getitem__)
+    assert metrics.unready() == "does not run: reconcile, check"
+    application.observer.started("reconcile")
+    application.observer.started("check")
+    assert metrics.unready() is None
+    now[0] += 3600
+    assert metrics.unready() is None
+    waited["half"] = 3600.0
+    assert metrics.unready() == "reconcile has done no batch for 3600 s, and rows wait"
+    application.progress()
+    assert metrics.unready() is None
+    application.observer.ended("check", False)
+    assert metrics.unready() == "does not run: check"
+
+
 def test_port_that_is_taken_is_an_error(application: _Application) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -126,7 +126,8 @@ class ConsumerMetrics(Collector):
 
         Raises SettingsError if it cannot listen.
         """
-        return served(self.registry, host, port, "choose a free port, and an address of this machine")
+        fix = "choose a free port, and an address of this machine"
+        return served(self.registry, host, port, fix, lambda: unready([self._consumer]))
 
     def _families(self) -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
         found: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
@@ -156,6 +157,14 @@ class ConsumerMetrics(Collector):
                     self._lag = ()
                 self._lag_at = now
             return self._lag
+
+
+def unready(consumers: Iterable[PushConsumer]) -> str | None:
+    """Why one of them consumes nothing now; None: all do. A listener that fails is none of these reasons."""
+    for consumer in consumers:
+        if not consumer.running:
+            return f"group {consumer.group}: not started, closed, or a thread of it has ended"
+    return None
 
 
 def registry_of(consumers: Iterable[PushConsumer], storage: Settings) -> CollectorRegistry:

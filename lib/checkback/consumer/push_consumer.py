@@ -270,6 +270,12 @@ class PushConsumer:
         return self._hand.stopping.is_set()
 
     @property
+    def running(self) -> bool:
+        """True from `start` to `close`, while all its threads live."""
+        threads = self._threads
+        return bool(threads) and not self.stopping and all(thread.is_alive() for thread in threads)
+
+    @property
     def last_error(self) -> str | None:
         """The last error of the listener (its type and place) or of the store; None = none."""
         return self._hand.last_error

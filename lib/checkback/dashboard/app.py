@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
+from datetime import datetime, timezone
 from importlib.resources import files
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
@@ -46,6 +49,10 @@ HEADERS = {
 }
 #: paths that are answered without a session
 _OPEN = frozenset({"/login", *(f"/static/{name}" for name in STATIC)})
+#: paths that anybody may ask, and that say nothing of the tables' content
+_PROBES = frozenset({"/healthz", "/readyz"})
+#: seconds for which an answer of /readyz holds
+_LOOK_S = 5.0
 PAGES: dict[str, Show] = {
     "/pending": lists.pending,
     "/decisions": lists.decisions,
@@ -71,6 +78,8 @@ def create_app(pages: Pages) -> Starlette:
         Route("/login", _login(pages), methods=["GET", "POST"]),
         Route("/actions", _action(pages), methods=["POST"]),
         Route("/static/{name}", _static),
+        Route("/healthz", _healthy),
+        Route("/readyz", _ready(pages)),
     ]
     app = Starlette(routes=routes, exception_handlers={404: _not_found(pages)})
     app.add_middleware(BaseHTTPMiddleware, dispatch=_guard(pages))
@@ -81,6 +90,8 @@ def _guard(
     pages: Pages,
 ) -> Callable[[Request, Callable[[Request], Awaitable[Response]]], Awaitable[Response]]:
     async def guard(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
+        if request.scope["path"] in _PROBES:  # a pod's address is no localhost
+            return await answer(request)
         allowed = pages.access.allowed(request.headers, request.cookies.get(COOKIE, ""))
         if not allowed and not (pages.access.needs_token and request.scope["path"] in _OPEN):
             response = _refused(pages, request)
@@ -100,6 +111,35 @@ def _refused(pages: Pages, request: Request) -> Response:
     if "text/html" in request.headers.get("accept", "") and request.method == "GET":
         return RedirectResponse("/login", 303)
     return PlainTextResponse("the header Authorization: Bearer TOKEN is missing or wrong\n", 401)
+
+
+async def _healthy(_: Request) -> Response:
+    return PlainTextResponse("ok\n")
+
+
+def _ready(pages: Pages) -> Callable[[Request], Awaitable[Response]]:
+    """200 if the tables can be read, as of a few seconds ago: anybody may ask."""
+    turn = asyncio.Lock()
+    looked_at, readable = float("-inf"), False
+
+    def look() -> bool:
+        try:
+            with pages.asking() as answers:
+                answers.last_batch(datetime.now(timezone.utc))
+        except CheckbackError as error:
+            _log.warning("the tables cannot be read: %s", error)
+            return False
+        return True
+
+    async def ready(_: Request) -> Response:
+        nonlocal looked_at, readable
+        async with turn:
+            if time.monotonic() >= looked_at + _LOOK_S:
+                readable = await run_in_threadpool(look)
+                looked_at = time.monotonic()
+        return PlainTextResponse("ok\n") if readable else PlainTextResponse("the tables cannot be read\n", 503)
+
+    return ready
 
 
 def _shown(pages: Pages, show: Show) -> Callable[[Request], Awaitable[Response]]:

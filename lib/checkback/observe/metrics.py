@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from checkback.reconcile.records.actions import Actions
 
 _BATCH_SECONDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0)
+#: seconds without a batch, while rows wait, after which `reconcile` is not ready
+_LONG_S = 600.0
 _OUTCOMES = (COMMIT, ROLLBACK, UNKNOWN, NO_ANSWER, "SKIPPED")
 _STATES = ("COMMIT", "ROLLBACK", "DISCARD", "CANCEL")
 
@@ -90,6 +92,8 @@ class Metrics:
         self._last = self._gauge("last_batch_timestamp_seconds", "When the last batch was done", "query")
         self._running = self._gauge("query_running", "1 while the query runs", "query")
         self._failures = self._counter("query_failures", "Queries that ended with an error", "query")
+        #: by query when its last batch was done, or it began; None: it does not run
+        self._runs: dict[str, float | None] = dict.fromkeys(SOURCES)
         self._segments = self._gauge("state_segments", "Rows in the state store: one or two a segment")
         self._state = self._gauge("state_bytes", "Size of the state store, in memory and on disk")
         about = self._gauge("build_info", "1; version and commit are the labels", "version", "commit")
@@ -143,6 +147,7 @@ class Metrics:
         """A batch is done."""
         self._batches.labels(progress.query).observe(progress.seconds)
         self._last.labels(progress.query).set(self._clock())
+        self._runs[progress.query] = self._clock()
         self._backlog.read(progress)
         for source in progress.sources:
             self._rows.labels(source.name).inc(source.rows)
@@ -154,10 +159,12 @@ class Metrics:
     def started(self, query: str) -> None:
         """A query runs."""
         self._running.labels(query).set(1)
+        self._runs[query] = self._clock()
 
     def ended(self, query: str, failed: bool) -> None:
         """A query has ended."""
         self._running.labels(query).set(0)
+        self._runs[query] = None
         self._failures.labels(query).inc(int(failed))
 
     def served(self, host: str, port: int) -> AbstractContextManager[int]:
@@ -166,4 +173,19 @@ class Metrics:
         Raises SettingsError if it cannot listen.
         """
         fix = "choose a free port in metrics.port, and an address of this machine in metrics.host"
-        return served(self.registry, host, port, fix)
+        return served(self.registry, host, port, fix, self.unready)
+
+    def unready(self) -> str | None:
+        """Why nothing is decided, published or checked now; None: all that is read is.
+
+        A batch may be long; one that has taken _LONG_S while rows wait is taken for one that hangs.
+        """
+        stopped = [query for query, since in self._runs.items() if since is None]
+        if stopped:
+            return f"does not run: {', '.join(stopped)}"
+        now = self._clock()
+        for query, since in self._runs.items():
+            waited = [self._lag(source) for source in self._backlog.sources if source in SOURCES[query]]
+            if since is not None and now - since > _LONG_S and max(waited, default=0.0) > _LONG_S:
+                return f"{query} has done no batch for {now - since:.0f} s, and rows wait"
+        return None

@@ -53,10 +53,10 @@ def push(settings: Settings, groups: Sequence[str], metrics_port: int | None = N
 
 def _metrics(settings: Settings, pushed: Sequence[PushedGroup], port: int) -> AbstractContextManager[int]:
     try:
-        from checkback.consumer.metrics import registry_of
+        from checkback.consumer.metrics import registry_of, unready
         from checkback.observe.metrics_server import served
     except ModuleNotFoundError as error:
         raise missing_module(error, "metrics", "--metrics-port") from error
-    registry = registry_of([each.consumer for each in pushed], settings)
+    consumers = [each.consumer for each in pushed]
     fix = "choose a free port, and an address of this machine in metrics.host"
-    return served(registry, settings.metrics.host, port, fix)
+    return served(registry_of(consumers, settings), settings.metrics.host, port, fix, lambda: unready(consumers))
