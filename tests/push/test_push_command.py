@@ -65,7 +65,10 @@ def test_group_topic_url(lake: Published) -> None:
         options = ("--url", f"{server.url}?key=secret", "--tag", "paid", "--batch", "2")
         secret = {"CHECKBACK__PUSH__CREDITS__SECRET": SECRET}
         with Pushing(lake.tables.root, "credits", "payments", *options, environ=secret) as pushing:
-            assert pushing.line() == f"checkback push: {server.url.removesuffix('check')}****, group credits, topic payments"
+            assert (
+                pushing.line()
+                == f"checkback push: {server.url.removesuffix('check')}****, group credits, topic payments"
+            )
             until(lambda: len(server.received) == 2)
             assert pushing.end() == (0, "")
     for each in server.received:
