@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
@@ -123,6 +124,21 @@ def test_a_schema_that_no_column_can_hold_is_refused() -> None:
         read(tree)
     with pytest.raises(SettingsError, match=r"topics.t.schema: the Avro schema is not valid: strin"):
         read("strin")
+
+
+_KEYWORDS = st.sampled_from(["type", "name", "fields", "items", "values", "symbols", "size", "logicalType", "default"])
+_ANYTHING = st.recursive(
+    st.none()
+    | st.integers()
+    | st.sampled_from(["int", "string", "null", "record", "array", "map", "enum", "fixed", "n"]),
+    lambda below: st.lists(below, max_size=3) | st.dictionaries(_KEYWORDS, below, max_size=4),
+)
+
+
+@given(schema=_ANYTHING, body=st.binary(max_size=4))
+def test_whatever_a_schema_is_it_is_read_or_refused_in_words(schema: Any, body: bytes) -> None:
+    with suppress(SettingsError):
+        read(schema, body)
 
 
 # With a registry

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,12 @@ def test_a_file_or_message_that_is_none_is_refused_in_a_line(files: Path) -> Non
     ):
         with pytest.raises(SettingsError, match=what):
             ProtobufBody(content, name, "key")
+
+
+@given(content=st.binary(max_size=20))
+def test_whatever_a_file_is_it_is_read_or_refused_in_words(content: bytes) -> None:
+    with suppress(SettingsError):
+        read(ProtobufBody(content, "shop.Order", "key"), b"")
 
 
 # With a registry

@@ -75,9 +75,12 @@ class AvroBody:
         try:
             parsed, named = _parsed(schema)
             self._reader = _schema(parsed, named)
-        except _InvalidError as error:
-            raise SettingsError(f"the Avro schema {error}", where, "correct the schema") from None
-        self._part = _Compiler(named, where).part(parsed, ())
+            self._part = _Compiler(named, where).part(parsed, ())
+        except SettingsError:
+            raise
+        except Exception as error:  # noqa: BLE001 - fastavro lets pass some that are not valid
+            what = str(error) if isinstance(error, _InvalidError) else f"is not valid: {type(error).__name__}"
+            raise SettingsError(f"the Avro schema {what}", where, "correct the schema") from None
         self.type = self._part.type
         self._text = schema
         self._writers: dict[int, _Schema | str] = {}
@@ -149,10 +152,9 @@ def _schema(parsed: Any, named: Mapping[str, Any]) -> _Schema:
     import fastavro
 
     try:
-        plain = fastavro.parse_schema(_Plain(named).of(parsed))
+        return _Schema(fastavro.parse_schema(_Plain(named).of(parsed)), checker(parsed, named))
     except Exception as error:  # noqa: BLE001 - likewise
         raise _InvalidError(f"is not valid: {error}") from None
-    return _Schema(plain, checker(parsed, named))
 
 
 class _Plain:

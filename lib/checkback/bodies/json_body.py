@@ -47,7 +47,10 @@ class JsonBody:
 
     def __init__(self, schema: Any, where: str) -> None:
         """``schema``: the parsed document; ``where``: its setting, for errors. Raises SettingsError."""
-        self.part = _Compiler(schema, where).part(schema, "the body", ())
+        try:
+            self.part = _Compiler(schema, where).part(schema, "the body", ())
+        except RecursionError:
+            raise SettingsError("the JSON Schema is nested too deeply", where, "set a flatter one") from None
         self.type = self.part.type
 
     def value(self, body: bytes) -> Any:
@@ -207,7 +210,7 @@ class _Compiler:
         return replace(self._typed(some[0], schema, place, refs), nullable=len(some) < len(kinds))
 
     def _typed(self, kind: Any, schema: Mapping[str, Any], place: str, refs: tuple[str, ...]) -> Part:
-        if kind in _SCALARS:
+        if isinstance(kind, str) and kind in _SCALARS:
             scalar, of = _SCALARS[kind]
             return Part(scalar, of(place), kind)
         if kind == "array":
@@ -239,7 +242,8 @@ class _Compiler:
 
             def struct(value: Any) -> dict[str, Any]:
                 found = is_object(value)
-                return {name: part.convert(found.get(name)) for name, part in parts.items()}
+                # Without those that are missing: of an array of many {} the dicts would take far more than the body.
+                return {name: part.convert(found[name]) for name, part in parts.items() if name in found}
 
             kind = pa.struct([pa.field(name, part.type) for name, part in parts.items()])
             return Part(kind, struct, "object", parts)
@@ -281,4 +285,5 @@ def _told(schema: Mapping[str, Any]) -> str | None:
     if "properties" in schema:
         return "object"
     values = schema.get("enum", [schema["const"]] if "const" in schema else [])
-    return "string" if values and all(isinstance(value, str) for value in values) else None
+    texts = isinstance(values, list) and bool(values) and all(isinstance(value, str) for value in values)
+    return "string" if texts else None

@@ -44,6 +44,7 @@ _OWN_FILES = (
     "wrappers",
 )
 _MAX_INDEXES = 64
+_WRITE = "write it by `protoc --include_imports --descriptor_set_out=FILE`"
 
 Indexes = tuple[int, ...]
 
@@ -70,10 +71,15 @@ class ProtobufBody:
             from google.protobuf.message import DecodeError
         except ImportError as error:
             raise missing_module(error, "protobuf", where) from error
-        descriptor = _message(files, message, where)
+        try:
+            descriptor = _message(files, message, where)
+            self._class = message_factory.GetMessageClass(descriptor)
+            self._part = _Compiler(where).message(descriptor, ())
+        except SettingsError:
+            raise
+        except Exception as error:  # noqa: BLE001 - of descriptors that protoc does not write
+            raise SettingsError(f"is not valid: {type(error).__name__}", where, _WRITE) from None
         self._no_message = DecodeError
-        self._class = message_factory.GetMessageClass(descriptor)
-        self._part = _Compiler(where).message(descriptor, ())
         self.type = self._part.type
         self._name, self._registry, self._latest = descriptor.full_name, registry, latest
         self._indexes = _indexes_of(descriptor)
@@ -130,7 +136,7 @@ def _message(content: bytes, name: str | None, where: str) -> Any:
     from google.protobuf import descriptor_pb2, descriptor_pool
     from google.protobuf.message import DecodeError
 
-    fix = "write it by `protoc --include_imports --descriptor_set_out=FILE`"
+    fix = _WRITE
     try:
         files = {each.name: each for each in descriptor_pb2.FileDescriptorSet.FromString(content).file}
     except DecodeError:
