@@ -38,8 +38,9 @@ from docs.blocks import ROOT, Block, blocks
 from docs.shell import SECRET, Call, check_checkback
 from gateway.process import PATIENCE_S, Gateway, half, rows
 from operate.fixtures import Lakehouse
-from support.query_times import table
+from support.query_times import append, table
 from support.standalone_cluster import Submitted, package, python_without_checkback
+from support.stories import batch
 from what_if.lake import write
 from what_if.test_replay import LATE, LATE_TIMES
 
@@ -214,6 +215,29 @@ def test_answers_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert {"level", "promise", "finding"} <= set(names["cb"].findings().column_names)
 
 
+def test_queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the settings as the page has them, on a topic with a batch in progress."""
+    bodies = [b'{"amount": 40, "account": "a"}', b'{"amount": 2, "account": "a"}', b"no JSON", b"{}"]
+    append(tmp_path / "data", "half", [{"queue_id": 0, "queue_offset": 0}])
+    batch_row = batch(1, datetime.now(timezone.utc))[1]
+    append(tmp_path / "data", "batches", [batch_row])
+    message = {"transaction_id": "order-1", "batch_id": 1, "published_at": batch_row["batch_time"]}
+    rows = [message | {"half_queue_offset": number, "body": body} for number, body in enumerate(bodies)]
+    append(tmp_path / "data", "topics/payments", [*rows[:3], rows[3] | {"batch_id": 2}])
+    monkeypatch.chdir(tmp_path)
+    [topics] = (
+        block for block in blocks("yaml") if (block.page, block.heading) == ("docs/queries.md", "Querying topics")
+    )
+    (tmp_path / "topics.yml").write_text(topics.text)
+    _run(_python("docs/queries.md", "DuckDB, polars, pandas"), {})
+    said = capsys.readouterr().out
+    assert "42" in said
+    assert "is not JSON    1" in said
+    names = _run(_python("docs/queries.md", "Other engines"), {})
+    assert capsys.readouterr().out.count("order-1") == 3
+    assert names["payments"].count_rows() == 4
+
+
 def _listener() -> Any:
     return _run(_python("docs/rocketmq.md", "Moving a producer"), {"orders": _Book()})["Orders"]()
 
@@ -343,6 +367,7 @@ def test_every_python_block_is_run() -> None:
         ("docs/webhooks.md", "A receiver"),
     }
     here |= {("docs/producer.md", heading) for heading in ("The check endpoint", "The consumer")}
+    here |= {("docs/queries.md", heading) for heading in ("DuckDB, polars, pandas", "Other engines")}
     here.add(("docs/producer.md", "Several gateways"))
     here.add(("docs/producer.md", "Half messages and transaction ids"))
     here |= {("docs/inspect.md", heading) for heading in ("In Python", "The audit in Python", "What-if in a notebook")}

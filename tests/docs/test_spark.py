@@ -27,7 +27,9 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     append(root, "batches", [batch(1, datetime.now(timezone.utc))[1]])
     for topic in ("orders", "payments"):
         table(root, f"topics/{topic}")
-    return Settings.model_validate({"storage": {"root": str(root)}})
+    payment = {"type": "object", "properties": {"amount": {"type": "integer"}, "account": {"type": "string"}}}
+    topics = {"payments": {"body": "json", "schema": payment}}
+    return Settings.model_validate({"storage": {"root": str(root)}, "topics": topics})
 
 
 @pytest.mark.parametrize("block", [block for block in blocks("python") if block.needs_spark], ids=str)

@@ -7,6 +7,7 @@ What has no single type (``anyOf`` of two, no ``type``, a recursive ``$ref``) is
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
 _INFINITY = float("inf")
 #: characters of a number; Jackson, which is Spark's, reads no more either
 MAX_NUMBER = 1000
-#: an integer of more may be beyond a double
-_DIGITS = 300
+#: in text with a number that may be beyond a double, or longer than MAX_NUMBER
+_LARGE = re.compile(r"[0-9]{200}|[eE]\+?[0-9]{3}")
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _BEYOND = "has a number beyond a double"
 _LONG = range(-(1 << 63), 1 << 63)
 #: of a schema, each time that a $ref names it counted: within that it is read in milliseconds
@@ -68,16 +70,14 @@ def parse(text: str) -> Any:
     surrogates, and more than `MAX_DEPTH` levels.
     """
     try:
-        value = json.loads(
-            text, object_pairs_hook=_object, parse_int=_whole, parse_float=_real, parse_constant=_constant
-        )
+        value = (_CAREFUL if _LARGE.search(text) else _QUICK).decode(text)
     except RecursionError:
         raise BodyError(TOO_DEEP) from None
     except ValueError:  # JSONDecodeError, which quotes the body
         raise BodyError("is not JSON") from None
     if text.count("[") + text.count("{") > MAX_DEPTH and _is_deep(value):
         raise BodyError(TOO_DEEP)
-    if "\\u" in text:
+    if _SURROGATE.search(text):
         try:
             json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError:
@@ -100,13 +100,16 @@ def _real(text: str) -> float:
 
 
 def _whole(text: str) -> int:
-    if len(text) > _DIGITS:
-        _real(text)
+    _real(text)
     return int(text)
 
 
 def _constant(_: str) -> NoReturn:
     raise BodyError("has NaN or Infinity, which are not JSON")
+
+
+_QUICK = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant)
+_CAREFUL = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant, parse_int=_whole, parse_float=_real)
 
 
 def _is_deep(value: Any) -> bool:
