@@ -15,6 +15,7 @@ from checkback.consumer.group.group_state import MessageQueue, QueueState
 from checkback.consumer.message_rows import MessageKeys, MessageRows
 from checkback.consumer.position import BatchKey, MessageKey, Position
 from checkback.consumer.process_queue import ProcessQueue, Run, Slice
+from checkback.consumer.retry_or_dead_letter import Retry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -140,3 +141,23 @@ def test_what_has_something_consumed_behind_it_is_finished_before_it_is_given_ba
     assert idle == [False, True]
     assert queue.take(2, NOW) is None
     assert queue.consumed.part == MessageKey(BatchKey("a", 0, 0), 0, 2)
+
+
+def test_retries_and_new_messages_take_turns() -> None:
+    """Neither holds up the other; a caller may want new ones only."""
+    queue, run = process_queue(), Run([ListedBatch(BatchKey("a", 0, 0), 0, None)])
+    queue.begin(run)
+    queue.add(rows([(0, offset) for offset in range(10, 16)]))
+    queue.end(run)
+    for offset in range(4):
+        message = MessageKey(BatchKey("a", 0, 0), 0, offset)
+        queue.retry(rows([(0, offset)]), [Retry(message, 1, 0, "failed")])
+
+    def offsets(only_new: bool = False) -> list[int]:
+        taken = queue.take(1, NOW, only_new=only_new)
+        return [] if taken is None else [taken.key(0).half_queue_offset]
+
+    assert [*offsets(), *offsets(), *offsets(), *offsets()] == [0, 10, 1, 11]
+    assert [*offsets(True), *offsets(True), *offsets()] == [12, 13, 2]
+    queue.ordered = True
+    assert offsets() == []  # its messages are under way
