@@ -115,10 +115,12 @@ class TableSource:
                 what = f"is Debezium's envelope, and its column after is {kind.simpleString()}, not a struct"
                 raise SettingsError(what, self.name, "parse it into the table, as by from_json")
             known = [*_INSERTS, *_OTHERS]
-            ignored = ignored | F.coalesce(change.isin(*_OTHERS), F.lit(False))
+            tombstone = change.isNull() & after.isNull()  # it follows a deletion
+            ignored = ignored | tombstone | F.coalesce(change.isin(*_OTHERS), F.lit(False))
             wrong = F.format_string("op: '%s' is none of Debezium's c, r, u, d, t, m", F.left(change, F.lit(40)))
             wrong = F.when(change.isNull(), F.lit("op: missing")).when(~change.isin(known), wrong)
-            fault = wrong.otherwise(F.when(after.isNull() & ~ignored, F.lit("after: missing")))
+            missing = F.when(after.isNull(), F.lit("after: missing"))
+            fault = F.when(~ignored, wrong.otherwise(missing))
             own = [after.getField(name).alias(name) for name in kind.names]
         else:
             own = [F.col(f"`{name.replace('`', '``')}`") for name in names]
