@@ -227,6 +227,8 @@ def test_a_registry_that_is_down_or_refuses_is_an_error_that_names_it() -> None:
         ):
             read(V1, body, registry=Registry(server.url, token="the-wrong-token"))
         assert read(V1, body, registry=Registry(server.url, token="the-right-token-it-is"))[1] == [None]
+        with pytest.raises(StorageError, match=r"/api/schemas/ids/5: .*; is schema_registry the API's URL\?"):
+            read(V1, headed(5, b""), registry=Registry(f"{server.url}/api", token="the-right-token-it-is"))
         server.status = 500
         with pytest.raises(StorageError, match="answered 500"):
             read(V1, headed(7, b""), registry=Registry(server.url))

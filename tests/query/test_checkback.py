@@ -74,6 +74,15 @@ def test_without_a_place_the_settings_name_it(project: Path, monkeypatch: pytest
         Checkback("data", settings=given)
 
 
+def test_a_schemas_file_is_one_of_the_project(project: Path) -> None:
+    """As the tables are; one that is given as an absolute path stays."""
+    topics = {"a": {"body": "json", "schema_file": "a.json"}, "b": {"body": "json", "schema_file": "/b.json"}}
+    (project / "my.yml").write_text(yaml.safe_dump({"storage": {"root": "mine"}, "topics": topics}))
+    settings = load_settings(config=project / "my.yml")
+    assert [body.schema_file for body in settings.topics.values()] == [str(project / "a.json"), "/b.json"]
+    assert settings.storage.root == str(project / "mine")
+
+
 def test_without_tables_of_ones_own_those_of_the_example(project: Path) -> None:
     """With its times and endpoints; its secret was known to itself only."""
     (project / "data/bank").mkdir(parents=True)

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkback import Checkback, Settings, SettingsError
+from checkback import Checkback, Settings, SettingsError, StorageError
 from checkback.bodies.body_format import BodyFormat, with_values
 from checkback.consumer import create_views, read, read_stream
 from checkback.query.typed_frames import with_value_columns
@@ -25,6 +25,7 @@ from support import avro_schemas
 from support.avro_schemas import has_empty_items, typed, written
 from support.examples import DEAR
 from support.query_times import append
+from support.schema_registry import SchemaRegistry, headed
 from support.stories import BORN, Transaction, batch
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ PAYMENT = {
 }
 GOOD = {"amount": 42, "to": "Zoë", "lines": [{"price": 1.5}]}
 BODIES = [json.dumps(GOOD).encode(), b'{"amount": "42"}', b"", None, b"\xff", b'{"amount": 1, "to": null}']
+HEADER = "does not begin with a schema's id (magic byte 0, then 4 bytes)"
 ERRORS = [None, "amount is not an integer", "is not JSON", None, "is not UTF-8", None]
 
 
@@ -250,3 +252,34 @@ def test_lasting_views_have_the_columns_by_sql(spark: SparkSession, tmp_path: Pa
             errors = [None, "does not fit its schema", "is not JSON", None, "is not UTF-8", None]
             assert [row["value_error"] for row in rows] == errors
     spark.sql("DROP SCHEMA typed_topics CASCADE")
+
+
+@pytest.mark.spark
+def test_a_registrys_bodies_are_the_same_in_sparks_tasks(spark: SparkSession, tmp_path: Path) -> None:
+    first = {"type": "record", "name": "P", "fields": [{"name": "no", "type": "int"}]}
+    second = {
+        "type": "record",
+        "name": "P",
+        "fields": [*first["fields"], {"name": "by", "type": "string", "default": ""}],
+    }
+    with SchemaRegistry() as server:
+        old, new = server.register("payments-value", first), server.register("payments-value", second)
+        bodies = [
+            headed(old, written(first, {"no": 1})), headed(new, written(second, {"no": 2, "by": "x"})), headed(9, b""),
+        ]  # fmt: skip
+        lake(tmp_path, [*bodies, b"{}"])
+        form: dict[str, Any] = {"body": "avro", "schema_registry": server.url}
+        rows = opened(tmp_path, **form).topic("payments").to_arrow()
+        assert rows["value"].to_pylist() == [{"no": 1, "by": ""}, {"no": 2, "by": "x"}, None, None]
+        assert rows["value_error"][2].as_py() == "names schema 9, which the registry does not have"
+        there = opened(tmp_path, spark, **form).topic("payments").to_spark().orderBy("half_queue_offset")
+        assert (
+            there.select("value", "value_error").toArrow().to_pylist()
+            == rows.select(["value", "value_error"]).to_pylist()
+        )
+        server.register("payments-value", {"type": "integer"}, "JSON")
+        rows = opened(tmp_path, body="json", schema_registry=server.url).topic("payments").to_arrow()
+        assert rows["value_error"].to_pylist() == ["is not JSON"] * 2 + ["is not JSON", HEADER]
+        url = server.url
+    with pytest.raises(StorageError, match=rf"{url}/subjects/payments-value/versions/latest: .* gave no answer"):
+        opened(tmp_path, **form).topic("payments").to_arrow()

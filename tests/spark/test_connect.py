@@ -7,14 +7,16 @@ import pickle
 import socket
 import subprocess
 import sys
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
+from checkback import Checkback
 from checkback.application.rebuild import rebuild
+from checkback.consumer import create_views
 from checkback.errors import CheckbackError, SettingsError
 from checkback.landing.file_query import land
 from checkback.settings import Settings
@@ -31,7 +33,9 @@ from crash.books import audit, count, decided
 from crash.fates import GROUP, Lander, answers
 from examples.producer import ExampleProducer
 from support.connect_server import Server, environ, until
+from support.query_times import append
 from support.s3_server import BUCKET, options, s3_server
+from support.stories import batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -137,6 +141,31 @@ def test_rows_of_an_empty_table(server: Server) -> None:
         for name in ("half", "op"):
             empty = arrow_schema(name).empty_table()
             assert frame(spark, empty).schema.simpleString() == schema_of(name).simpleString()  # type: ignore[arg-type]
+    finally:
+        spark.stop()
+
+
+@pytest.mark.spark
+def test_typed_bodies(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The decoder goes to the server's workers, for DataFrames and temporary views."""
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")  # as in a process whose only session is remote
+    append(tmp_path, "half", [{"queue_id": 0, "queue_offset": 0}])
+    row = batch(1, datetime.now(timezone.utc))[1]
+    append(tmp_path, "batches", [row])
+    bodies = [b'{"amount": 42}', b"no"]
+    message = {"batch_id": 1, "published_at": row["batch_time"]}
+    append(tmp_path, "topics/payments", [message | {"body": body} for body in bodies])
+    schema = {"type": "object", "properties": {"amount": {"type": "integer"}}}
+    topics = {"payments": {"body": "json", "schema": schema}}
+    settings = Settings.model_validate({"storage": {"root": str(tmp_path)}, "topics": topics})
+    spark: Any = ConnectSession.builder.remote(server.url).getOrCreate()
+    try:
+        expected = [(42, None), (None, "is not JSON")]
+        topic = Checkback(settings=settings, spark=spark).topic("payments").to_spark()
+        create_views(spark, settings)
+        for rows in (topic, spark.table("payments")):
+            found = rows.selectExpr("value.amount AS amount", "value_error").collect()
+            assert sorted(map(tuple, found), key=str, reverse=True) == sorted(expected, key=str, reverse=True)
     finally:
         spark.stop()
 

@@ -18,7 +18,7 @@ from checkback.errors import StorageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from requests import Session
+    from requests import PreparedRequest, Session
 
 _MAGIC = b"\0"
 #: seconds to connect, and between two parts of an answer
@@ -27,6 +27,8 @@ _RETRIES = 2
 _MAX_BYTES = 16 << 20
 #: of one schema, with what those refer to: so many may refer to each other in a registry that is not well
 _MAX_REFERENCES = 200
+#: error codes of 404: no such subject, version, schema
+_NOT_THERE = (40401, 40402, 40403)
 _REFUSED = {401: "set user and password, or token", 403: "give the user or token the right to read schemas"}
 
 
@@ -86,7 +88,7 @@ class Registry:
             found[name] = _text(below, self.url)
 
     def _get(self, path: str, form: str) -> Mapping[str, Any] | None:
-        """The answer; None: 404."""
+        """The answer; None: there is no such schema. Raises StorageError."""
         import requests
 
         url = f"{self.url}/{path}"
@@ -101,17 +103,19 @@ class Registry:
             if not type(error).__module__.startswith("urllib3"):
                 raise
             raise _unusable(f"gave no whole answer ({type(error).__name__})", url) from None
-        if response.status_code == 404:
-            return None
-        if response.status_code != 200:
-            raise _unusable(f"answered {response.status_code}", url, _REFUSED.get(response.status_code))
+        status = response.status_code
+        if status not in (200, 404):
+            raise _unusable(f"answered {status}", url, _REFUSED.get(status))
         try:
-            answer = json.loads(content)
+            answer: Any = json.loads(content)
         except (ValueError, RecursionError):
             answer = None
-        if len(content) > _MAX_BYTES or not isinstance(answer, dict):
-            raise _unusable("answered what is not a schema's JSON", url, "is schema_registry the API's URL?")
-        return answer
+        found: dict[str, Any] = answer if len(content) <= _MAX_BYTES and isinstance(answer, dict) else {}
+        if status == 404 and found.get("error_code") in _NOT_THERE:
+            return None
+        if status == 404 or not found:  # of something else than a registry, or of another path of its
+            raise _unusable("answered what is not of its API", url, "is schema_registry the API's URL?")
+        return found
 
 
 @lru_cache(4096)
@@ -128,16 +132,32 @@ def _session(registry: Registry) -> Session:
     from urllib3.util import Retry
 
     session = Session()
-    session.trust_env = registry.user is None and registry.token is None  # a .netrc would replace the token
     session.headers["Accept"] = "application/vnd.schemaregistry.v1+json, application/json"
     if registry.user is not None:
         session.auth = HTTPBasicAuth(registry.user.encode(), (registry.password or "").encode())
     elif registry.token is not None:
-        session.headers["Authorization"] = f"Bearer {registry.token}"
-    retry = Retry(_RETRIES, status_forcelist=(429, 502, 503, 504), backoff_factor=0.2, raise_on_status=False)
+        session.auth = _Bearer(registry.token)
+    retry = Retry(
+        _RETRIES,
+        status_forcelist=(429, 502, 503, 504),
+        backoff_factor=0.2,
+        raise_on_status=False,
+        respect_retry_after_header=False,
+    )
     for scheme in ("http://", "https://"):
         session.mount(scheme, HTTPAdapter(max_retries=retry))
     return session
+
+
+class _Bearer:
+    """Authenticates by a token; as a header alone a .netrc would replace it."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def __call__(self, request: PreparedRequest) -> PreparedRequest:
+        request.headers["Authorization"] = f"Bearer {self._token}"
+        return request
 
 
 def _unusable(what: str, url: str, fix: str | None = None) -> StorageError:
