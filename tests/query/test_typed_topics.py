@@ -21,7 +21,7 @@ from checkback.bodies.body_format import BodyFormat, with_values
 from checkback.consumer import create_views, read, read_stream
 from checkback.query.typed_frames import with_value_columns
 from checkback.storage.dataframes import frame
-from support import avro_schemas
+from support import avro_schemas, json_schemas
 from support.avro_schemas import has_empty_items, typed, written
 from support.examples import DEAR
 from support.query_times import append
@@ -172,6 +172,15 @@ def test_all_engines_have_the_same_values_of_avro(spark: SparkSession, data: st.
     bodies += [None, *data.draw(st.lists(st.binary(max_size=20), max_size=5))]
     form = BodyFormat("avro", "x", json.dumps(schema).encode())
     assert _everywhere(spark, form, bodies)[0]["value_error"] is None
+
+
+@DEAR
+@given(data=st.data())
+@pytest.mark.spark
+def test_all_engines_have_the_same_values_of_json(spark: SparkSession, data: st.DataObject) -> None:
+    schema = data.draw(json_schemas.schemas())
+    bodies: list[bytes | None] = [None, *data.draw(st.lists(json_schemas.bodies(schema), min_size=3, max_size=20))]
+    _everywhere(spark, BodyFormat("json", "x", json.dumps(schema).encode()), bodies)
 
 
 @pytest.mark.spark
