@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from checkback.errors import StorageError
 from checkback.storage.checkpoints.checkpoint import last_done, read_checkpoint
 from checkback.storage.checkpoints.seen_commits import replaced
+from checkback.storage.files.object_store import canonical, is_registered, options_of
 from checkback.storage.files.paths import local_path
 from checkback.storage.log.snapshot_files import open_table
 
@@ -23,9 +25,9 @@ QUERY = "land-table-"
 
 
 def all_landed(tables: Tables, sources: Iterable[str]) -> bool:
-    """True if each source is a Delta table in a local folder, with no version after the last that has landed.
+    """True if each source is a Delta table with no version after the last that has landed.
 
-    False if that cannot be read without Spark.
+    False if that cannot be read without Spark: in another place than a local folder or the tables' object store.
     """
     try:
         return tables.readable and all(_has_landed(tables, source) for source in sources)
@@ -34,16 +36,25 @@ def all_landed(tables: Tables, sources: Iterable[str]) -> bool:
 
 
 def _has_landed(tables: Tables, source: str) -> bool:
-    folder = local_path(source)
-    if folder is None or not os.path.isdir(f"{folder}/_delta_log"):
+    table = _opened(tables, source)
+    if table is None:
         return False
-    table = open_table(folder)
     query = QUERY + str(table.metadata().id)
     place = tables.checkpoint(query)
-    found = None if local_path(place) is None else read_checkpoint(None, place)
+    found = read_checkpoint(None, place) if is_registered(place) or local_path(place) is not None else None
     if found is None or found.newest is None or last_done(None, place) != found.newest.batch_id:
         return False
     position = found.newest.position(0)
     if position is None or position.starting or position.index >= 0:
         return False
     return table.version() == position.version - 1 and replaced(None, tables, query) is None
+
+
+def _opened(tables: Tables, source: str) -> DeltaTable | None:
+    folder = local_path(source)
+    if folder is not None:
+        return open_table(folder) if os.path.isdir(f"{folder}/_delta_log") else None
+    place = canonical(source)
+    if place is None or not is_registered(tables.root) or place.split(":")[0] != tables.root.split(":")[0]:
+        return None
+    return DeltaTable(place, storage_options=options_of(tables.root) or None)
