@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from checkback.application.prefetch import _land
+from checkback.application.small_run import land
 from checkback.settings import Storage
 from checkback.spark import jars
 from checkback.storage.tables import Tables
@@ -68,7 +68,7 @@ def sandbox(tmp_path: Path) -> Sandbox:
 def lake(tmp_path: Path) -> Path:
     """Tables that every user may write in: two half messages, one of them committed."""
     root = tmp_path / "lake"
-    _land(None, Tables.of(Storage(root=str(root))))  # type: ignore[arg-type]  # no Spark is needed
+    land(None, Tables.of(Storage(root=str(root))))  # type: ignore[arg-type]  # no Spark is needed
     for path in (root, *root.rglob("*")):
         path.chmod(0o777 if path.is_dir() else 0o666)
     return root

@@ -10,13 +10,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
-from checkback.application.queries import reconcile
+from checkback.application.small_run import small_run
 from checkback.errors import CheckbackError
 from checkback.query.frames import Frames
 from checkback.settings import Settings
@@ -24,11 +20,6 @@ from checkback.spark import jars
 from checkback.spark.jars import OPTIONS, SILENT, archive_of
 from checkback.spark.jvm import fetch_packages, java_check, with_class_path
 from checkback.spark.session import SHORT, running_session, spark_settings
-from checkback.storage.schemas import SCHEMAS, arrow_schema
-from checkback.storage.tables import Tables
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _PATIENCE_S = 300
 
@@ -82,25 +73,13 @@ def _run(folder: str, file: str) -> None:
     options = f"{SHORT[OPTIONS]} -XX:ArchiveClassesAtExit={file} {SILENT}"
     settings = Settings.model_validate({"storage": {"root": f"{folder}/tables"}, "spark": {OPTIONS: options}})
     with running_session(settings, "checkback-archive") as spark:
-        _land(spark, Tables.of(settings.storage))
-        reconcile(spark, settings, available_now=True)
+        small_run(spark, settings)
         Frames(settings, spark).pending().collect()
     gateway = SparkContext._gateway
     if gateway is not None:
         gateway.shutdown()
         gateway.proc.stdin.close()  # the JVM then exits, and writes the archive
         gateway.proc.wait()
-
-
-def _land(spark: SparkSession, tables: Tables) -> None:
-    """Two half messages, and an op for one of them."""
-    now = datetime.now(timezone.utc)
-    name = {"queue_id": 0, "transaction_id": "t", "producer_group": "g", "born_timestamp": now, "store_timestamp": now}
-    half = [{**name, "queue_offset": offset, "real_topic": "topic", "body": b"body"} for offset in range(2)]
-    op = [{**name, "queue_offset": 0, "state": "COMMIT", "source": "producer"}]
-    tables.create(spark, *SCHEMAS)
-    for table, rows in (("half", half), ("op", op)):
-        tables.append_arrow(spark, pa.Table.from_pylist(rows, arrow_schema(table)), table)
 
 
 if __name__ == "__main__":

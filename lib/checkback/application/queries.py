@@ -104,28 +104,40 @@ def reconcile(
     """
     tables = Tables.of(settings.storage)
     with exclusive_lock(tables) as lock, stop_on_signal(lock.confirm) as stopper:
-        put_right(tables)
-        tables.create(spark, *SCHEMAS)
-        if tables.register:  # topics that were there before the setting
-            places = {name: tables.location(name) for name in tables.topics(spark)}
-            external_tables.register(spark, tables.register, places)  # a damaged one stops no other
-        found = facts(spark, settings, tables)
-        refuse(found)
-        refuse_older_half(spark, tables)
-        renew(spark, tables)  # not before: the checkpoints may be those of other tables
-        if found.checkpoint is not None:
-            claim(spark, tables, found.checkpoint.query_id, settings.reconcile.segment_size)
-        with observed(spark, settings, tables) as observer:
-            queries = Queries(spark, settings, tables, stopper, observer)
-            decided = queries.finish_begun(found.checkpoint)
-            if available_now:
-                queries.drain(decided)
-            elif is_connect(spark):
-                # Batches run on the server and report nothing here: Spark's no-data batches fire the timers.
-                queries.run_on(decided, None, meanwhile)
-            else:
-                with without_no_data_batches(spark):
-                    queries.run_on(decided, WakeTimers(), meanwhile)
+        run(spark, settings, tables, stopper, available_now, meanwhile)
+
+
+def run(
+    spark: SparkSession,
+    settings: Settings,
+    tables: Tables,
+    stopper: GracefulShutdown,
+    available_now: bool,
+    meanwhile: Callable[[GracefulShutdown], object] | None = None,
+) -> None:
+    """`reconcile` by whoever holds the tables' lock, until ``stopper`` ends it."""
+    put_right(tables)
+    tables.create(spark, *SCHEMAS)
+    if tables.register:  # topics that were there before the setting
+        places = {name: tables.location(name) for name in tables.topics(spark)}
+        external_tables.register(spark, tables.register, places)  # a damaged one stops no other
+    found = facts(spark, settings, tables)
+    refuse(found)
+    refuse_older_half(spark, tables)
+    renew(spark, tables)  # not before: the checkpoints may be those of other tables
+    if found.checkpoint is not None:
+        claim(spark, tables, found.checkpoint.query_id, settings.reconcile.segment_size)
+    with observed(spark, settings, tables) as observer:
+        queries = Queries(spark, settings, tables, stopper, observer)
+        decided = queries.finish_begun(found.checkpoint)
+        if available_now:
+            queries.drain(decided)
+        elif is_connect(spark):
+            # Batches run on the server and report nothing here: Spark's no-data batches fire the timers.
+            queries.run_on(decided, None, meanwhile)
+        else:
+            with without_no_data_batches(spark):
+                queries.run_on(decided, WakeTimers(), meanwhile)
 
 
 def put_right(tables: Tables) -> None:

@@ -22,10 +22,24 @@ _MANY = 200_000
 
 
 @command(app, panel=RUN)
-def reconcile(options: Common, available_now: AvailableNow = False) -> None:
+def reconcile(
+    options: Common,
+    available_now: AvailableNow = False,
+    standby: Annotated[
+        bool, typer.Option("--standby", help="Wait, ready, while another one works on the tables; then take its place.")
+    ] = False,
+) -> None:
     """Decide transactions, publish what is committed, and check back on the rest."""
+    if available_now and standby:
+        raise SettingsError("--available-now and --standby exclude each other", fix="give one of them")
     loaded = options.load()
     storage_check(loaded.settings, loaded.origins)
+    if standby:
+        from checkback.application.standby import stand_by
+
+        with running_session(loaded.settings, "checkback-reconcile") as spark:
+            stand_by(spark, loaded.settings)
+        return
     if available_now and _nothing_to_do(loaded.settings):
         return
     _refuse_second(loaded.settings)

@@ -1,0 +1,95 @@
+"""The second `reconcile`: waits with Spark started until the first one is gone, and takes its place."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import time
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import TYPE_CHECKING
+
+from checkback.application.queries import run
+from checkback.application.small_run import small_run
+from checkback.errors import FencedError, missing_module, reason
+from checkback.settings import Settings
+from checkback.spark.shutdown import stop_on_signal
+from checkback.storage.files.object_store import is_registered
+from checkback.storage.lock import exclusive_lock, lock_is_held
+from checkback.storage.tables import Tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from checkback.spark.shutdown import GracefulShutdown
+    from checkback.storage.lock import Lock
+
+#: seconds between looks at a lock's file, and at a lease, each of which is a request
+_LOOK_S, _LOOK_STORE_S = 0.2, 2.0
+_log = logging.getLogger(__name__)
+
+
+def stand_by(spark: SparkSession, settings: Settings) -> None:
+    """As `reconcile` without ``available_now``, once no other process works on the tables.
+
+    Until then it answers probes on metrics.port. Returns when SIGTERM or Ctrl-C ends it, before that time or after.
+    """
+    tables = Tables.of(settings.storage)
+    locks: list[Lock] = []
+
+    def confirm() -> None:
+        for lock in locks:
+            lock.confirm()
+
+    with ExitStack() as held, stop_on_signal(confirm) as stopper:
+        with _probes(settings):
+            _warm_up(spark)
+            lock = _turn(tables, held, stopper)
+        if lock is not None:
+            locks.append(lock)
+            run(spark, settings, tables, stopper, available_now=False)
+
+
+def _turn(tables: Tables, held: ExitStack, stopper: GracefulShutdown) -> Lock | None:
+    """The lock, as soon as nobody has it; None: a stop was requested before."""
+    look_s = _LOOK_STORE_S if is_registered(tables.root) else _LOOK_S
+    told = None
+    while not stopper.wanted:
+        holder = lock_is_held(tables)
+        if not holder:
+            try:
+                return held.enter_context(exclusive_lock(tables))
+            except FencedError as error:  # another one that stood by
+                holder = str(error)
+        if holder != told:
+            _log.warning("stands by while %s works on these tables", holder)
+            told = holder
+        time.sleep(look_s)
+    return None
+
+
+def _warm_up(spark: SparkSession) -> None:
+    """Run a few transactions in a folder of their own: a JVM's first batches take seconds.
+
+    Not on a cluster, whose workers do not see the folder.
+    """
+    if not getattr(getattr(spark, "_sc", None), "master", "").startswith("local"):
+        return
+    try:
+        with tempfile.TemporaryDirectory(prefix="checkback-standby-") as folder:
+            small_run(spark, Settings.model_validate({"storage": {"root": folder, "sync": False}}))
+    except Exception as error:  # noqa: BLE001 - without it the first batch takes longer
+        _log.warning("the first batch will take longer: %s", reason(error))
+
+
+def _probes(settings: Settings) -> AbstractContextManager[object]:
+    """`/healthz` and `/readyz` for the time of waiting: it is ready to take over. Raises SettingsError."""
+    if settings.metrics.port is None:
+        return nullcontext()
+    try:
+        from prometheus_client import CollectorRegistry
+
+        from checkback.observe.metrics_server import served
+    except ModuleNotFoundError as error:
+        raise missing_module(error, "metrics", "metrics.port") from error
+    fix = "choose a free port in metrics.port, and an address of this machine in metrics.host"
+    return served(CollectorRegistry(), settings.metrics.host, settings.metrics.port, fix, lambda: None)
