@@ -21,7 +21,7 @@ from support.standalone_cluster import ZIP, Submitted, conf, package, python_wit
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.spine("a job by spark-submit")]
+pytestmark = [pytest.mark.spark, pytest.mark.processes]
 
 
 def test_job_by_spark_submit_decides_by_ops(tmp_path: Path) -> None:

@@ -220,10 +220,7 @@ def _same(question: str, one: Any, other: Any) -> None:
         assert one == other, question
 
 
-@pytest.mark.parametrize(
-    "moment",
-    [pytest.param(None, marks=pytest.mark.spine("both engines, each question")), DONE - timedelta(minutes=2)],
-)
+@pytest.mark.parametrize("moment", [None, DONE - timedelta(minutes=2)])
 def test_both_engines_give_the_same_rows(spark: SparkSession, moment: Any) -> None:
     seed = int(os.environ.get("SEED", "0")) or Random().randrange(1, 10**9)
     print(f"run it again with SEED={seed}")

@@ -186,7 +186,10 @@ _OTHERS: dict[str | None, str] = {
 }
 
 
-@pytest.mark.spine("a topic that cannot be written")
+_FILES = pytest.param("by files", marks=pytest.mark.spine("a topic that cannot be written"))
+
+
+@pytest.mark.parametrize("lake", [_FILES, "by Spark"], indirect=True)
 def test_tables_that_cannot_be_written_stop_no_other(lake: Lakehouse) -> None:
     """Broken in many ways at once, in a batch that is run again, and in the next; mended, all is published, once."""
     names: list[str | None] = ["good", *BROKEN, *_OTHERS]

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 _RELEASES = sorted(ARCHIVES.glob("release-*/lake.tar.gz"))
 
 
-@pytest.mark.spine("an upgrade: tables and checkpoints of the releases before")
 @pytest.mark.processes
 @pytest.mark.parametrize("archive", _RELEASES, ids=lambda archive: archive.parent.name)
 def test_lake_of_a_release_goes_on(archive: Path, tmp_path: Path) -> None:

@@ -42,7 +42,12 @@ _FINDS = {
     "discard without the last interval": 214,
     "given up at max_age, not after it": 241,
     "never given up": 108,
-    "delivered late": 166,
+    "delivered late": 154,
+    "CANCEL applied twice in a batch": 441,
+    "birth in the future taken as it is": 22,
+    "hostile group's ops take another's place": 29,
+    "any of the scheduled ones taken for the next": 40,
+    "delivered and still next": 40,
     "no messages finished": 254,
     "no deliveries finished": 659,
     "rules not kept with a batch": 92,
@@ -52,7 +57,7 @@ _FINDS = {
     "floors recede": 1534,
     "the last batch is not waited for": 381,
     "decisions of a batch under way": 359,
-    "deliveries of a batch under way": 709,
+    "deliveries of a batch under way": 809,
     "as of the last batch's time": 200128,
 }
 

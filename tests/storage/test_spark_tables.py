@@ -316,7 +316,10 @@ def lake(request: pytest.FixtureRequest) -> Lakehouse:
     return kind
 
 
-@pytest.mark.spine("tables in folders and in a catalog")
+_FOLDERS = pytest.param("folders", marks=pytest.mark.spine("tables in folders"))
+
+
+@pytest.mark.parametrize("lake", ["catalog", _FOLDERS], indirect=True)
 def test_tables_have_comments_and_properties(lake: Lakehouse) -> None:
     """As those that delta-rs makes; making them again changes nothing."""
     names = ("half", "check_answers", *(f"topics/{topic}" for topic in TOPICS))
