@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from random import Random
 
 import pytest
@@ -18,11 +17,13 @@ pytestmark = pytest.mark.slow
 _HISTORIES = 250
 #: histories after which a fault must be found
 _PATIENCE = 1500
+#: by fault that few histories find, one that does
+_FINDS = {"ROLLBACK without a mark": 196}
 
 
-def _first_broken(service: type[Service] = Service) -> tuple[int, str]:
-    """The seed of the first history that breaks a promise, and which."""
-    for seed in range(1, _PATIENCE):
+def _first_broken(service: type[Service] = Service, first: int = 1) -> tuple[int, str]:
+    """The seed of the first history that breaks a promise, and which. ``first``: one that is tried first."""
+    for seed in (first, *range(1, _PATIENCE)):
         broken = happen(failover(seed, service)).broken
         if broken:
             return seed, broken
@@ -40,7 +41,7 @@ def test_promises_hold_in_histories_at_random() -> None:
 
 @pytest.mark.parametrize("fault", SERVICES)
 def test_fault_in_a_listener_is_found(fault: str) -> None:
-    print(f"{fault}: history {' '.join(map(str, _first_broken(SERVICES[fault])))}")
+    print(f"{fault}: history {' '.join(map(str, _first_broken(SERVICES[fault], _FINDS.get(fault, 1))))}")
 
 
 @pytest.mark.parametrize("fault", BARRIERS)
@@ -51,16 +52,15 @@ def test_fault_in_the_barrier_is_found(fault: str) -> None:
 
 def test_all_kinds_of_trouble_happen() -> None:
     """Else the histories would prove nothing."""
-    told = Counter[str]()
+    missing = {"sent again elsewhere", "no answer", "unverified", "repeated", "contradiction", "dies in the middle"}
+    missing |= {"is lost", "is barred, COMMIT", "is barred, ROLLBACK", "queue_full", "wrong_group", "rebuilt"}
     for seed in range(1, 200):
         plan = failover(seed)
         lines = happen(plan, tell=True).lines
-        told["sent again elsewhere"] += any(
-            isinstance(step, SendHalf) and len({queue for queue, _ in step.attempts}) > 1 for step in plan.steps
-        )
-        for text in ("no answer", "unverified", "repeated", "contradiction", "dies in the middle", "is lost"):
-            told[text] += any(text in line for line in lines)
-        for text in ("is barred, COMMIT", "is barred, ROLLBACK", "queue_full", "wrong_group", "rebuilt"):
-            told[text] += any(text in line for line in lines)
-    print(dict(told))
-    assert all(told.values())
+        if any(isinstance(step, SendHalf) and len({queue for queue, _ in step.attempts}) > 1 for step in plan.steps):
+            missing.discard("sent again elsewhere")
+        missing -= {text for text in missing if any(text in line for line in lines)}
+        if not missing:
+            print(f"after {seed} histories")
+            return
+    raise AssertionError(missing)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-_HISTORIES = 150
+_HISTORIES = 100
 #: histories after which a fault must be found
 _PATIENCE = 1500
 #: by fault that few histories find, one that does: it is tried first
