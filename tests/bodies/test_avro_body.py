@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pyarrow as pa
@@ -17,8 +17,12 @@ from checkback.bodies.avro_body import AvroBody
 from checkback.bodies.decoder import decode
 from checkback.bodies.registry import Registered, Registry
 from checkback.errors import SettingsError, StorageError
-from support.avro_schemas import PAYMENT, VALUE, has_empty_items, typed, written
+from support.avro_schemas import PAYMENT, VALUE, has_empty_items, simple_values, typed, written
 from support.schema_registry import SchemaRegistry, headed
+
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def read(schema: object, *bodies: bytes, registry: Registry | None = None) -> tuple[list[Any], list[str | None]]:
@@ -235,3 +239,32 @@ def test_a_registry_that_is_down_or_refuses_is_an_error_that_names_it() -> None:
         url = server.url
     with pytest.raises(StorageError, match=rf"{url}/schemas/ids/8: the schema registry gave no answer"):
         read(V1, headed(8, b""), registry=Registry(url))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[SchemaRegistry]:
+    with SchemaRegistry() as server:
+        yield server
+
+
+_WIDER = {"int": "long", "float": "double", "string": "bytes", "long": "double"}
+
+
+@given(data=st.data())
+def test_an_older_writers_values_are_the_readers(server: SchemaRegistry, data: st.DataObject) -> None:
+    """Fields are left out, added with a default, widened and made nullable."""
+    kinds = data.draw(st.dictionaries(st.sampled_from("abcdef"), st.sampled_from(list(_WIDER)), min_size=1))
+    writer = {"type": "record", "name": "W", "fields": [{"name": name, "type": kind} for name, kind in kinds.items()]}
+    value = {name: data.draw(simple_values(kind)) for name, kind in kinds.items()}
+    fields: list[dict[str, Any]] = [{"name": "new", "type": "string", "default": "none"}]
+    expected: dict[str, Any] = {"new": "none"}
+    for name, kind in kinds.items():
+        if data.draw(st.booleans()):
+            wider = data.draw(st.sampled_from([kind, _WIDER[kind]]))
+            fields.append({"name": name, "type": data.draw(st.sampled_from([wider, ["null", wider]]))})
+            expected[name] = value[name].encode() if wider == "bytes" else value[name]
+            if wider == "double":
+                expected[name] = float(value[name])
+    reader = {"type": "record", "name": "W", "fields": fields}
+    body = headed(server.register("t-value", writer), written(writer, value))
+    assert read(reader, body, body[:-1], registry=Registry(server.url))[0] == [expected, None]

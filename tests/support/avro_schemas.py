@@ -58,6 +58,11 @@ _SIMPLE: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
+def simple_values(kind: str) -> st.SearchStrategy[Any]:
+    """Values of a primitive type."""
+    return _SIMPLE[kind]
+
+
 @st.composite
 def typed(draw: st.DrawFn, depth: int = 3, name: str = "n") -> tuple[Any, st.SearchStrategy[Any]]:
     """A schema, and a strategy of its values."""
