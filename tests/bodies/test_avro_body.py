@@ -20,7 +20,6 @@ from checkback.errors import SettingsError, StorageError
 from support.avro_schemas import PAYMENT, VALUE, has_empty_items, simple_values, typed, written
 from support.schema_registry import SchemaRegistry, headed
 
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
