@@ -24,6 +24,7 @@ from checkback.storage.dataframes import frame
 from support import avro_schemas, json_schemas
 from support.avro_schemas import has_empty_items, typed, written
 from support.examples import DEAR
+from support.protobuf_files import made, write_descriptors
 from support.query_times import append
 from support.schema_registry import SchemaRegistry, headed
 from support.stories import BORN, Transaction, batch
@@ -192,6 +193,19 @@ def test_all_engines_have_the_same_dates_decimals_and_unions(spark: SparkSession
     found = _everywhere(spark, BodyFormat("avro", "x", json.dumps(avro_schemas.PAYMENT).encode()), [body, body[:-1]])
     assert found[0]["value"]["paid"] == avro_schemas.VALUE["paid"]
     assert found[1]["value_error"] == "ends within a value"
+
+
+@pytest.mark.spark
+def test_all_engines_have_the_same_messages_of_protobuf(spark: SparkSession, tmp_path: Path) -> None:
+    write_descriptors(tmp_path)
+    content = (tmp_path / "shop.bin").read_bytes()
+    order = made(content, "shop.Order")(
+        l=-(2**63), big=2**64 - 1, raw=b"\xff", state=1, lines=[{"weight": 0.5}], by_name={"b": {}, "a": {}},
+        states={7: 1, -7: 5}, at={"seconds": -(2**33), "nanos": 999}, wrapped={"value": 0}, cash="x",
+    )  # fmt: skip
+    bodies = [order.SerializeToString(), b"", b"\xff", None]
+    found = _everywhere(spark, BodyFormat("protobuf", "x", content, "shop.Order"), bodies)
+    assert [row["value_error"] for row in found] == [None, None, "is not a shop.Order", None]
 
 
 @pytest.mark.parametrize("form", [{"body": "json", "schema": PAYMENT}, {"body": "json"}], ids=["schema", "variant"])
