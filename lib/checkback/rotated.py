@@ -12,7 +12,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from checkback.errors import CheckbackError, SettingsError
+from checkback.errors import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -46,46 +46,58 @@ def is_token(text: str) -> bool:
 class Rotated(Generic[T]):
     """What is made of some secrets, made anew when a file of theirs has changed. Thread-safe.
 
-    ``secrets``: by name; ``where``: the setting, with ``{}`` for the name; ``make``: of the secrets' texts, which
-    have at least one value each. Raises SettingsError if a file cannot be read or has none, and what ``make`` raises.
-    Later on, such a file is logged once, without its content, and what was made before stays in use.
+    ``secrets``: by name; ``where``: the setting, with ``{}`` for the name; ``check`` raises SettingsError if a secret's
+    text is none, and is given where it is stated; ``make``: of the texts by name, each with a value at least. Raises
+    SettingsError for a file that cannot be read or is empty. Later on such a file is logged, without its content, and
+    tried again each second: meanwhile what that secret was stays in use, and the others are renewed.
     """
 
-    def __init__(self, secrets: Mapping[str, str], where: str, make: Callable[[Texts], T]) -> None:
-        self._secrets, self._where, self._make = dict(secrets), where, make
+    def __init__(
+        self,
+        secrets: Mapping[str, str],
+        where: str,
+        make: Callable[[Texts], T],
+        check: Callable[[str, str], object] = lambda *_: None,
+    ) -> None:
+        self._where, self._make, self._check = where, make, check
         self._files = {name: _path(text) for name, text in secrets.items() if text.startswith(FILE_REFERENCE)}
-        self._seen = self._look()
-        self._current = self._read()
+        self._asked = _asked
+        self._seen: dict[str, tuple[int, ...] | None] = {name: _state(path) for name, path in self._files.items()}
+        self._texts = {name: self._read(name, text) for name, text in secrets.items()}
+        self._told: dict[str, str] = {}
+        self._current = make(self._texts)
         self._due = time.monotonic() + _EACH_S
 
     @property
     def current(self) -> T:
         """What is made of the secrets as they are."""
-        if self._files and (time.monotonic() >= self._due or self._seen[0] != _asked):
+        if self._files and (time.monotonic() >= self._due or self._asked != _asked):
             self._renew()
         return self._current
 
     def _renew(self) -> None:
         # Without a lock, which a fork may leave taken: threads that come at once read the same.
-        self._due = time.monotonic() + _EACH_S
-        seen, before = self._look(), self._seen
-        self._seen = seen
-        if seen == before:
-            return
-        try:
-            self._current = self._read()
+        self._due, asked, self._asked = time.monotonic() + _EACH_S, self._asked, _asked
+        texts = dict(self._texts)
+        for name, path in self._files.items():
+            state = _state(path)
+            if asked == _asked and state == self._seen[name]:
+                continue
+            try:
+                texts[name] = self._read(name, f"{FILE_REFERENCE}{path}")
+            except SettingsError as error:
+                self._seen[name] = None  # it is tried again, whatever its state
+                if self._told.get(name) != str(error):
+                    _log.warning("a secret was not read again, the one before stays in use: %s", error)
+                self._told[name] = str(error)
+            else:
+                self._seen[name] = state
+                self._told.pop(name, None)
+        if texts != self._texts:
+            self._texts, self._current = texts, self._make(texts)
             _log.info("secrets were read again: %s", self._where)
-        except CheckbackError as error:
-            _log.warning("a secret was not read again, the one before stays in use: %s", error)
 
-    def _look(self) -> tuple[int, dict[str, tuple[int, int, int] | None]]:
-        """What tells that a file has changed."""
-        return _asked, {name: _state(path) for name, path in self._files.items()}
-
-    def _read(self) -> T:
-        return self._make({name: self._text(name, text) for name, text in self._secrets.items()})
-
-    def _text(self, name: str, text: str) -> str:
+    def _read(self, name: str, text: str) -> str:
         where = self._where.format(name)
         if name in self._files:
             try:
@@ -96,6 +108,7 @@ class Rotated(Generic[T]):
                 raise SettingsError(f"its file cannot be read: {what}", where, "check the path after file:") from None
         if not text.split():
             raise SettingsError("is empty", where, "give the secret, or two of them apart by a space")
+        self._check(text, where)
         return text
 
 
@@ -105,9 +118,10 @@ def _path(reference: str) -> str:
     return path[2:] if path.startswith("///") else path
 
 
-def _state(path: str) -> tuple[int, int, int] | None:
+def _state(path: str) -> tuple[int, ...]:
+    """What tells that a file has changed, its permissions included; empty: it is not there."""
     try:
         stat = os.stat(path)
     except OSError:
-        return None
-    return stat.st_mtime_ns, stat.st_ino, stat.st_size
+        return ()
+    return stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_size

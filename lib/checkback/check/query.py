@@ -40,7 +40,6 @@ from checkback.check.worker import (
     partition_requests,
 )
 from checkback.settings.secrets import secrets_of
-from checkback.signature import Signer
 from checkback.spark.connect import parallelism, query_id
 from checkback.storage.checkpoints.seen_commits import SeenCommits
 from checkback.storage.dataframes import frame
@@ -119,8 +118,6 @@ def groups_of(settings: Settings) -> Rotated[dict[str, CheckedGroup]]:
     """The configured groups, for the client, with their secrets as these are. Raises SettingsError."""
 
     def groups(secrets: Texts) -> dict[str, CheckedGroup]:
-        for name, text in secrets.items():
-            Signer(text, f"producers.{name}.secret")
         return {
             name: CheckedGroup(tuple(producer.endpoints), secrets.get(name), producer.include_body)
             for name, producer in settings.producers.items()

@@ -41,7 +41,7 @@ class Address:
         if not _fit(self.gateway_url):
             raise SettingsError("is not a gateway's URL", "gateway_url", "write http(s)://host[:port][/path]")
         stated = {} if self.token is None else {"token": self.token}
-        object.__setattr__(self, "_headers", Rotated(stated, "{}", _headers))
+        object.__setattr__(self, "_headers", Rotated(stated, "{}", _headers, _refuse_other))
 
     def url(self, path: str) -> str:
         """The URL of an API path."""
@@ -65,12 +65,13 @@ def _headers(texts: Texts) -> list[str]:
         "Accept-Encoding: identity",
         "User-Agent: checkback-producer",
     ]
-    for text in texts.values():
-        token = text.split()[0]
-        if not (token.isascii() and token.isprintable()):
-            raise SettingsError("is no ASCII text", "token", "give the group's token")
-        lines.append(f"Authorization: Bearer {token}")
-    return lines
+    return [*lines, *(f"Authorization: Bearer {text.split()[0]}" for text in texts.values())]
+
+
+def _refuse_other(text: str, where: str) -> None:
+    token = text.split(maxsplit=1)[0]
+    if not (token.isascii() and token.isprintable()):
+        raise SettingsError("is no ASCII text", where, "give the group's token")
 
 
 def addresses(group: str, gateway_url: str | Sequence[str], token: str | None) -> list[Address]:

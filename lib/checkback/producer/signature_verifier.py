@@ -88,7 +88,7 @@ class SignatureVerifier:
 
     def __init__(self, secret: str | Mapping[str, str] | None, groups: Collection[str], replays: int) -> None:
         self._groups = frozenset(groups)
-        self._verifiers = None if secret is None else Rotated(_of(secret, groups), "secret of {}", _verifiers)
+        self._verifiers = None if secret is None else Rotated(_of(secret, groups), "secret of {}", _verifiers, Verifier)
         self._replays = ReplayCache(replays)
 
     @property

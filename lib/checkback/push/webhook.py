@@ -16,7 +16,8 @@ from checkback.check.endpoint import Endpoint
 from checkback.check.endpoint_health import Rate, RateState
 from checkback.check.wire import MAX_ANSWER, StatusError, read_retry_after
 from checkback.consumer.listener_calls import NotConsumedError
-from checkback.rotated import Rotated
+from checkback.errors import SettingsError
+from checkback.rotated import Rotated, is_token
 from checkback.signature import Signer
 from checkback.urls import host_only
 
@@ -67,10 +68,17 @@ class _Credentials(NamedTuple):
     lines: list[str]
 
     @classmethod
-    def of(cls, texts: Texts, where: str) -> _Credentials:
+    def of(cls, texts: Texts) -> _Credentials:
         """``texts``: of secret and token, as far as they are set."""
         lines = [f"Authorization: Bearer {texts['token'].split()[0]}"] if "token" in texts else []
-        return cls(Signer(texts["secret"], where) if "secret" in texts else None, lines)
+        return cls(Signer(texts["secret"]) if "secret" in texts else None, lines)
+
+
+def _refuse_other(text: str, where: str) -> None:
+    if where.endswith(".secret"):
+        Signer(text, where)
+    elif not is_token(text.split(maxsplit=1)[0]):
+        raise SettingsError("its file has what is not a bearer token", where, "write the token alone")
 
 
 class Webhook:
@@ -92,7 +100,7 @@ class Webhook:
         self._endpoint = Endpoint(push.url, self.shown, f"{where}.url", limits, CircuitBreaker())
         stated = {"secret": push.secret, "token": push.token}
         secrets = {name: each.get_secret_value() for name, each in stated.items() if each is not None}
-        self._secrets = Rotated(secrets, f"{where}.{{}}", lambda texts: _Credentials.of(texts, f"{where}.secret"))
+        self._secrets = Rotated(secrets, f"{where}.{{}}", _Credentials.of, _refuse_other)
         self._ca_file = check.ca_file
         try:
             self._options = options(check.ca_file, MAX_ANSWER) | {pycurl.TIMEOUT_MS: max(1, round(timeout_s * 1000))}

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from checkback.errors import SettingsError
 from checkback.rotated import Rotated, is_token
+from checkback.signature import Signer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -14,21 +15,18 @@ if TYPE_CHECKING:
     from checkback.settings.model import Producer
 
 T = TypeVar("T")
-_TOKENS, _SECRETS = "producers.{}.token", "producers.{}.secret"
 
 
 def tokens_of(producers: Mapping[str, Producer], make: Callable[[Texts], T]) -> Rotated[T]:
     """What is made of the groups' tokens. Raises SettingsError."""
-
-    def made(tokens: Texts) -> T:
-        for group, text in tokens.items():
-            if not all(map(is_token, text.split())):
-                fix = "use 16 to 512 of A-Z a-z 0-9 . _ ~ + / -, as `openssl rand -hex 32` makes"
-                raise SettingsError("its file has what is not a bearer token", _TOKENS.format(group), fix)
-        return make(tokens)
-
     stated = {name: each.token.get_secret_value() for name, each in producers.items() if each.token is not None}
-    return Rotated(stated, _TOKENS, made)
+    return Rotated(stated, "producers.{}.token", make, _refuse_other)
+
+
+def _refuse_other(text: str, where: str) -> None:
+    if not all(map(is_token, text.split())):
+        fix = "use 16 to 512 of A-Z a-z 0-9 . _ ~ + / -, as `openssl rand -hex 32` makes"
+        raise SettingsError("its file has what is not a bearer token", where, fix)
 
 
 def token_of(text: str, where: str) -> str:
@@ -37,6 +35,6 @@ def token_of(text: str, where: str) -> str:
 
 
 def secrets_of(producers: Mapping[str, Producer], make: Callable[[Texts], T]) -> Rotated[T]:
-    """What is made of the groups' secrets, which ``make`` verifies. Raises SettingsError."""
+    """What is made of the groups' secrets. Raises SettingsError."""
     stated = {name: each.secret.get_secret_value() for name, each in producers.items() if each.secret is not None}
-    return Rotated(stated, _SECRETS, make)
+    return Rotated(stated, "producers.{}.secret", make, Signer)
