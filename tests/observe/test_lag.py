@@ -21,7 +21,7 @@ def _read(version: int | None) -> Progress:
 
 def test_lag_is_the_age_of_the_first_unread_version(tmp_path: Path) -> None:
     backlog = Lag.of(Tables(root=str(tmp_path)))
-    assert backlog.sources == ("half", "op")
+    assert backlog.sources == {"half", "op", "check_requests"}
     assert math.isnan(backlog.seconds("half", 1000.0))
     backlog.read(_read(2))
     assert backlog.seconds("half", 1000.0) == 0.0
@@ -41,4 +41,4 @@ def test_lag_is_the_age_of_the_first_unread_version(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tables", [Tables(root="s3://bucket/x"), Tables(root="x", catalog="c", schema="s")])
 def test_elsewhere_no_lag_is_told(tables: Tables) -> None:
-    assert Lag.of(tables).sources == ()
+    assert Lag.of(tables).sources == set()

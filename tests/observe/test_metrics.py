@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 from pathlib import Path
@@ -23,6 +24,7 @@ from checkback.observe.observer import Observer
 from checkback.observe.progress import Lag
 from checkback.reconcile.records.actions import GROUP, QUEUED, SEGMENT, Actions
 from checkback.reconcile.records.segment_records import Action
+from checkback.storage.files.table_files import commit_file
 from checkback.storage.schemas import arrow_schema
 
 _CONF = Path(__file__).parents[2] / "conf"
@@ -159,25 +161,38 @@ def test_nothing_that_is_told_can_fail_a_batch(application: _Application) -> Non
     assert application.scrape()["checkback_batch_seconds_count{query=reconcile}"] == 1
 
 
-def test_ready_while_both_queries_run_and_batches_come(
-    application: _Application, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ready_while_both_queries_run_and_batches_come(application: _Application, tmp_path: Path) -> None:
     """A query that hangs while rows wait, or has ended, is told of; one without anything to do is ready."""
-    metrics, now = application.metrics, [_NOW]
-    waited = {"half": 0.0}
-    monkeypatch.setattr(metrics, "_clock", lambda: now[0])
-    monkeypatch.setattr(metrics, "_lag", waited.__getitem__)
+    now, made = [_NOW], {name: tmp_path / name for name in ("half", "op", "check_requests")}
+    metrics = Metrics(Lag({name: str(place) for name, place in made.items()}), PendingCount(), (), lambda: now[0])
+    observer = Observer(metrics, PendingCount())
+
+    def lands(name: str, version: int) -> None:
+        file = Path(commit_file(str(made[name]), version))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+        os.utime(file, (now[0], now[0]))
+
+    def batch(query: str, *sources: str) -> None:
+        ends = [{"numInputRows": 1, "endOffset": {"reservoirVersion": 1}} for _ in sources]
+        observer.progressed({"name": query, "batchId": 1, "durationMs": {"triggerExecution": 1}, "sources": ends})
+
     assert metrics.unready() == "does not run: reconcile, check"
-    application.observer.started("reconcile")
-    application.observer.started("check")
+    observer.started("reconcile")
+    observer.started("check")
     assert metrics.unready() is None
     now[0] += 3600
-    assert metrics.unready() is None
-    waited["half"] = 3600.0
-    assert metrics.unready() == "reconcile has done no batch for 3600 s, and rows wait"
-    application.progress()
-    assert metrics.unready() is None
-    application.observer.ended("check", False)
+    assert metrics.unready() == "reconcile has done no batch for 3600 s, and rows wait", "the first one hangs"
+    batch("reconcile", "half", "op", "ticks")
+    batch("check", "check_requests")
+    now[0] += 3600
+    assert metrics.unready() is None, "there is nothing to do"
+    for name, query in (("op", "reconcile"), ("check_requests", "check")):
+        lands(name, 1)
+        now[0] += 3600
+        assert metrics.unready() == f"{query} has done no batch for {now[0] - _NOW - 3600:.0f} s, and rows wait"
+        Path(commit_file(str(made[name]), 1)).unlink()
+    observer.ended("check", False)
     assert metrics.unready() == "does not run: check"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
+from math import isnan
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -102,7 +103,7 @@ class Metrics:
         self._gauge("scheduled", "Messages that wait for their deliver_at").set_function(lambda: pending.scheduled)
         self._unpublished = self._gauge("unpublished", "Committed messages that wait for their topic's table")
         lag = self._gauge("lag_seconds", "Age of the oldest commit that no batch has read; 0 = none", "table")
-        for source in backlog.sources:
+        for source in [name for name in SOURCES["reconcile"] if name in backlog.sources]:
             lag.labels(source).set_function(partial(self._lag, source))
         for query in SOURCES:
             self._running.labels(query).set(0)
@@ -112,6 +113,11 @@ class Metrics:
                 self._decisions.labels(state, group)
             for outcome in _OUTCOMES:
                 self._checks.labels(outcome, group)
+
+    def _waits(self, query: str, now: float) -> bool:
+        """Are there rows that the query has not read for _LONG_S? The first batch of `reconcile` always has a row."""
+        waited = [self._backlog.seconds(source, now) for source in SOURCES[query] if source in self._backlog.sources]
+        return any(seconds > _LONG_S or (isnan(seconds) and query == "reconcile") for seconds in waited)
 
     def _lag(self, source: str) -> float:
         return self._backlog.seconds(source, self._clock())
@@ -185,7 +191,6 @@ class Metrics:
             return f"does not run: {', '.join(stopped)}"
         now = self._clock()
         for query, since in self._runs.items():
-            waited = [self._lag(source) for source in self._backlog.sources if source in SOURCES[query]]
-            if since is not None and now - since > _LONG_S and max(waited, default=0.0) > _LONG_S:
+            if since is not None and now - since > _LONG_S and self._waits(query, now):
                 return f"{query} has done no batch for {now - since:.0f} s, and rows wait"
         return None

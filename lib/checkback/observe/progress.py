@@ -10,7 +10,7 @@ from checkback.storage.files.table_files import commit_file
 from checkback.storage.schemas import SOURCES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping, Sequence, Set
 
     from checkback.storage.tables import Tables
 
@@ -105,14 +105,14 @@ class Lag:
 
     @classmethod
     def of(cls, tables: Tables) -> Lag:
-        """For the sources ``half`` and ``op``; for none if only Spark can read the tables' logs."""
-        names = ("half", "op") if tables.readable else ()
+        """For what lands and for checks; for none if only Spark can read the tables' logs."""
+        names = ("half", "op", "check_requests") if tables.readable else ()
         return cls({name: tables.location(name) for name in names})
 
     @property
-    def sources(self) -> tuple[str, ...]:
+    def sources(self) -> Set[str]:
         """The sources whose lag is known."""
-        return tuple(self._places)
+        return self._places.keys()
 
     def read(self, progress: Progress) -> None:
         """Record a completed batch."""
