@@ -204,18 +204,21 @@ class Landing:
             which = F.format_string("repeated transaction_id %s", "transaction_id")
             refused = refused.select("row", "file", "digest", which.alias("reason"))
         good, bad, taken, rejected = _good(parsed), _bad(parsed), summary.good, summary.rejected
-        # Another `land` may have taken offsets since this one's last commit.
-        commits = self.queues.commits(queue)
-        if self._next is None or commits != self._commits:
-            self._next = self._next_offset(parsed.sparkSession, half, queue)
         with _kept(refused) if refused is not None else nullcontext() as refused:
             if refused is not None:
                 number = refused.count()
                 good = good.join(F.broadcast(refused.select("row")), on="row", how="left_anti")
                 bad = bad.unionByName(self._told(lines, refused))
                 taken, rejected = taken - number, rejected + number
-            self._write(numbered(good, self._next, taken), taken, bad, rejected, app, batch_id)
-        self._next, self._commits = self._next + taken, commits + 1
+            if taken:  # else nothing is committed to the queue, and what is known of it stays
+                commits = self.queues.commits(queue)
+                # Another `land` may have taken offsets since this one's last commit.
+                if self._next is None or commits != self._commits:
+                    self._next = self._next_offset(parsed.sparkSession, half, queue)
+                good = numbered(good, self._next, taken)
+                # Once it is committed; a commit that fails ends the query, or has the next offset looked up.
+                self._next, self._commits = self._next + taken, commits + 1
+            self._write(good, taken, bad, rejected, app, batch_id)
 
     def _next_offset(self, spark: SparkSession, half: DataFrame, queue: int) -> int:
         """The first offset of the queue beyond those in `half` and `decisions`, and beyond what retention removed.
