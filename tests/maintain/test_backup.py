@@ -15,11 +15,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from checkback.errors import SettingsError, StorageError
+from checkback.errors import SettingsError, StateError, StorageError
+from checkback.gateway.metrics import Metrics
+from checkback.gateway.service import GatewayService
+from checkback.maintain import backup
 from checkback.maintain.backup import MANIFEST, back_up, restore
 from checkback.reconcile.checkpoint_owner import WRITTEN
 from checkback.settings import Settings
+from checkback.storage.half_restored import RESTORING
 from checkback.storage.log.delta_log import DeltaLog
+from checkback.storage.tables import Tables
 from examples.s3_server import BUCKET, options
 from gateway.process import Gateway, half, op
 from release.lake import ARCHIVES, Lake, unpacked
@@ -117,6 +122,45 @@ def test_places_that_are_refused(lake: Lake, tmp_path: Path) -> None:
     taken(lake.root, tmp_path / "backup")
     with pytest.raises(SettingsError, match="has the table"):
         restore(settings(lake.root), str(tmp_path / "backup"), NOTHING, NOTHING)
+
+
+def test_interrupted_restore_goes_on_and_nothing_works_on_it(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = taken(lake.root, tmp_path / "backup")
+    again, calls = settings(tmp_path / "again"), []
+
+    def interrupted(source: str, target: str, paths: list[str], *step: Any) -> None:
+        calls.append(target)
+        if len(calls) == len(made.tables) + 3:  # among the logs
+            raise KeyboardInterrupt
+        copy_all(source, target, paths, *step)
+
+    copy_all = backup._copy_all
+    with monkeypatch.context() as broken:
+        broken.setattr(backup, "_copy_all", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            restore(again, str(tmp_path / "backup"), NOTHING, NOTHING)
+    with pytest.raises(StateError, match=r"restore .*/backup"):
+        Tables.of(again.storage).create(None, "half")  # type: ignore[arg-type]  # no Spark is needed
+    with pytest.raises(StateError, match="not done"):
+        GatewayService(again, Metrics(), NOTHING)
+    restore(again, str(tmp_path / "backup"), NOTHING, NOTHING)
+    for copy in made.tables:
+        assert rows(tmp_path / "again", copy.table) == rows(lake.root, copy.table), copy.table
+    assert not (tmp_path / "again" / RESTORING).exists()
+
+
+def test_what_was_erased_is_not_brought_back(lake: Lake, tmp_path: Path) -> None:
+    """A batch was broken off, and rows were erased since: the cut before it would have them."""
+    before = taken(lake.root, tmp_path / "before")
+    assert before.batch_id is not None
+    query = json.loads((lake.root / "_checkpoints/reconcile/metadata").read_text())["id"]
+    log = DeltaLog("topics/payments", str(lake.root / "topics/payments"))
+    log.commit_after([], {}, {f"{query}/topics/payments": before.batch_id + 1})
+    DeltaTable(str(lake.root / "topics/payments")).delete("transaction_id = 'committed-0'")
+    with pytest.raises(StorageError, match="erased since"):
+        taken(lake.root, tmp_path / "after")
 
 
 def test_damaged_backup_brings_nothing_back(lake: Lake, tmp_path: Path) -> None:

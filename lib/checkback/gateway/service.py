@@ -26,6 +26,7 @@ from checkback.gateway.problems import Problem
 from checkback.gateway.transaction_queries import TransactionQueries
 from checkback.gateway.unverified_ops import UnverifiedOps
 from checkback.storage.files.object_store import concurrently
+from checkback.storage.half_restored import refuse_half_restored
 from checkback.storage.queue_owners import QueueOwner, refuse_foreign
 from checkback.storage.timestamps import time_of
 
@@ -60,6 +61,7 @@ class GatewayService:
         """
         refuse_missing_tables(settings)
         gateway, tables = settings.gateway, tables_of(settings.storage)
+        refuse_half_restored(tables.root)
 
         history = DeduplicationHistory(tables.root, tables.sync)
 

@@ -30,6 +30,7 @@ from checkback.storage.files.fsync import flush_file, flush_parents
 from checkback.storage.files.object_store import canonical, check_place, is_registered, register
 from checkback.storage.files.paths import local_path
 from checkback.storage.files.table_files import LOG, commit_file
+from checkback.storage.half_restored import RESTORING
 from checkback.storage.lock import exclusive_lock
 from checkback.storage.log.commit_reader import read_actions
 from checkback.storage.log.compatibility import is_plain
@@ -93,13 +94,15 @@ def back_up(settings: Settings, target: str, begun: Callable[[str, int], object]
         raise SettingsError("is not empty", place, "name a new folder for each backup")
     made_at = datetime.now(timezone.utc)
     versions, batch = _versions(tables)
-    copies = []
-    for name, version in versions.items():
-        files = _files(tables.location(name), version)
-        begun(name, len(files))
-        _copy_all(tables.location(name), f"{place}/{name}", [path for path, _ in files], step)
+    files = {}
+    for name, version in versions.items():  # all logs first: they are kept for a shorter time than files
+        files[name] = _files(tables.location(name), version)
         _copy_all(tables.location(name), f"{place}/{name}", _log_files(tables.location(name), version))
-        copies.append(TableCopy(name, version, len(files), sum(size for _, size in files)))
+    copies = []
+    for name, own in files.items():
+        begun(name, len(own))
+        _copy_all(tables.location(name), f"{place}/{name}", [path for path, _ in own], step)
+        copies.append(TableCopy(name, versions[name], len(own), sum(size for _, size in own)))
     batch_id = None if batch is None else batch.batch_id
     done_at = None if batch is None else datetime.fromtimestamp(batch.done_ms / 1000, timezone.utc)
     made = Backup(made_at, batch_id, done_at, f"{__version__} ({commit()})", tuple(copies))
@@ -110,19 +113,23 @@ def back_up(settings: Settings, target: str, begun: Callable[[str, int], object]
 def restore(settings: Settings, source: str, begun: Callable[[str, int], object], step: Callable[[], object]) -> Backup:
     """Copy a backup's tables to storage.root, which has none; as `back_up`. An interrupted one is run again.
 
+    Until it is done, `reconcile`, `rebuild`, the gateway and `land` are refused (`refuse_half_restored`).
+
     Raises SettingsError if there are tables, or ``source`` is no backup; FencedError if a `reconcile` runs there;
     StorageError, also if the backup lacks a file, before anything is copied.
     """
     tables = _tables(settings)
     place = _place(source, settings)
     made = _manifest(place)
+    mark = f"{tables.root}/{RESTORING}"
     there = [copy.table for copy in made.tables if table_files.names(f"{tables.location(copy.table)}/{LOG}")]
-    if there:
+    if there and not table_files.exists(mark):
         raise SettingsError(f"has the table {there[0]} already", tables.root, "name an empty storage.root")
     files = {copy.table: _files(f"{place}/{copy.table}", copy.version) for copy in made.tables}
     for copy in made.tables:
         _refuse_incomplete(f"{place}/{copy.table}", files[copy.table])
     with exclusive_lock(tables):
+        filesystem.write(None, mark, place)
         for name, own in files.items():
             begun(name, len(own))
             _copy_all(f"{place}/{name}", tables.location(name), [path for path, _ in own], step)
@@ -130,6 +137,7 @@ def restore(settings: Settings, source: str, begun: Callable[[str, int], object]
         for copy in sorted(made.tables, key=lambda copy: copy.table != CONCLUDED):
             names = _log_files(f"{place}/{copy.table}", copy.version)
             _copy_all(f"{place}/{copy.table}", tables.location(copy.table), names)
+        table_files.remove(mark)
     return made
 
 
@@ -175,18 +183,18 @@ def _versions(tables: Tables) -> tuple[dict[str, int], _Batch | None]:
     In this order: groups have consumed nothing of a later batch; what batches write is of no later batch, although they
     go on; what they read has all that they have read, and what nobody has read yet.
     """
-    folders = [GROUP_PREFIX, TOPIC_PREFIX]
-    groups, topics = (
-        [f"{folder}{name}" for name in sorted(table_files.folders(f"{tables.root}/{folder}"))] for folder in folders
-    )
-    versions = dict(_newest(tables, groups))
+    versions = dict(_newest(tables, _below(tables, GROUP_PREFIX)))
     batch = _last_batch(tables)
-    for name, newest in _newest(tables, [*WRITTEN, *topics]):
+    for name, newest in _newest(tables, [*WRITTEN, *_below(tables, TOPIC_PREFIX)]):
         found = newest if batch is None else _until(tables.location(name), name, newest, batch)
         if found >= 0:
             versions[name] = found
     versions |= _newest(tables, [name for name in SCHEMAS if name not in WRITTEN])
     return versions, batch
+
+
+def _below(tables: Tables, folder: str) -> list[str]:
+    return [f"{folder}{name}" for name in sorted(table_files.folders(f"{tables.root}/{folder}"))]
 
 
 def _newest(tables: Tables, names: Sequence[str]) -> Iterator[tuple[str, int]]:
@@ -236,7 +244,10 @@ def _transactions(place: str, version: int) -> dict[str, int]:
 
 
 def _until(place: str, name: str, newest: int, batch: _Batch) -> int:
-    """The last version before the first commit of a later batch; -1: it has none."""
+    """The last version before the first commit of a later batch; -1: it has none.
+
+    Raises StorageError if rows were removed or erased since, which the backup would bring back.
+    """
     app, found = f"{batch.query}/{name}", newest
     for version in range(newest, -1, -1):
         file = commit_file(place, version)
@@ -245,6 +256,10 @@ def _until(place: str, name: str, newest: int, batch: _Batch) -> int:
         batches = [int(action["version"]) for action in read_actions(place, version, "txn") if action["appId"] == app]
         if any(batch.batch_id is None or each > batch.batch_id for each in batches):
             found = version - 1
+    later = (action for version in range(found + 1, newest + 1) for action in read_actions(place, version, "remove"))
+    if any(action["dataChange"] for action in later):
+        what = "rows were removed or erased since the last batch that is complete, and a backup would bring them back"
+        raise StorageError(what, place, "take it when `reconcile` has completed a batch")
     return found
 
 

@@ -14,6 +14,7 @@ from checkback.storage.catalog_names import TOPIC_PROPERTY, is_plain, topics_of,
 from checkback.storage.files import filesystem, table_files
 from checkback.storage.files.object_store import concurrently, is_registered, options_of, register
 from checkback.storage.files.paths import for_spark, local_path
+from checkback.storage.half_restored import refuse_half_restored
 from checkback.storage.log import spark_log
 from checkback.storage.log.delta_log import AlteredError, DeltaLog
 from checkback.storage.log.spark_log import CatalogName
@@ -93,8 +94,10 @@ class Tables(TableLocations):
         """Create the tables that do not exist, in parallel, and register them.
 
         Raises StorageError if one cannot be created, or collides with another topic's on a case-insensitive file
-        system.
+        system; StateError while tables are restored there.
         """
+        if self.by_files:
+            refuse_half_restored(self.root)
         with ThreadPoolExecutor(max_workers=4) as pool:
             list(pool.map(lambda name: self._create(spark, name), names))
         if self.register:
