@@ -22,6 +22,7 @@ from checkback.gateway.rocketmq.interface import SERVICE, message, parser, seria
 from checkback.gateway.rocketmq.shares import Shares
 from checkback.gateway.rocketmq.transaction_ids import Half, TransactionIds, apart
 from checkback.messages.limits import BODY_MAX
+from checkback.rotated import read_again
 from gateway.process import PATIENCE_S, Gateway, rows, table
 from gateway.rocketmq.calls import TOKEN, TOPIC, Client, at, msg, settings, signed, with_clients
 
@@ -322,6 +323,38 @@ def test_other_groups_are_out_of_reach(tmp_path: Path) -> None:
                 assert stream.answered.status.code == Code.UNAUTHORIZED
 
     with_clients(tmp_path, act, PRODUCERS)
+
+
+def test_stream_ends_once_its_token_is_removed(tmp_path: Path) -> None:
+    """Before a check that was to be asked over it, and also without Settings, which may come later; others stay."""
+    file, new = tmp_path / "token", "fedcba9876543210"
+    file.write_text(f"{TOKEN} {new}")
+
+    async def act(server: RocketMQServer, channel: Any, service: GatewayService) -> None:
+        def to_ask() -> list[streams_.Stream]:
+            return sorted(server.streams.to_ask(TOPIC, TOPIC, None), key=lambda one: one.caller.client_id)
+
+        removed, stays = (
+            Client(channel, headers=signed(TOPIC, token, client_id=name)) for name, token in (("a", TOKEN), ("b", new))
+        )
+        silent = channel.stream_stream(f"/{SERVICE}/Telemetry", serialized, parser("TelemetryCommand"))(
+            metadata=removed.metadata
+        )
+        async with removed.stream(TOPIC) as ended, stays.stream(TOPIC):
+            while len(server.streams._open) < 3:
+                await asyncio.sleep(0.01)
+            asked = to_ask()
+            file.write_text(new)
+            read_again()
+            assert [server.streams.turn(stream) for stream in asked] == [False, True]
+            server.streams.add(asked[0], [TOPIC])  # by Settings that were under way
+            assert to_ask() == asked[1:]
+            assert await ended.read() is grpc.aio.EOF
+            assert await asyncio.wait_for(silent.read(), PATIENCE_S) is grpc.aio.EOF
+            assert (await stays.call("Heartbeat", message("AnyRequest"))).status.code == Code.OK
+            assert len(server.streams._open) == 1
+
+    with_clients(tmp_path, act, {TOPIC: {"token": f"file:{file}"}})
 
 
 def test_route_is_where_the_client_came_from(tmp_path: Path) -> None:

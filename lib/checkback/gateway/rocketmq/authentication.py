@@ -32,13 +32,22 @@ _AUTHORIZATION = re.compile(
 _BASIC = "%Y%m%dT%H%M%SZ"
 
 
+class Signature(NamedTuple):
+    """``value``: of ``date_time``, with a secret key of ``access_key``."""
+
+    access_key: str
+    date_time: str
+    value: bytes
+
+
 class Caller(NamedTuple):
-    """A client. ``groups``: those that it may act for; None = all."""
+    """A client. ``groups``: those that it may act for by its signature; None = all."""
 
     client_id: str
     groups: Groups
     language: str
     version: str
+    signature: Signature | None = None
 
     @property
     def who(self) -> str:
@@ -69,31 +78,42 @@ class Credentials:
             return Refusal(Code.CLIENT_ID_REQUIRED, "client id cannot be empty")
         if len(client_id) > CLIENT_ID_MAX:
             return Refusal(Code.BAD_REQUEST, f"the client id has more than {CLIENT_ID_MAX} characters")
-        groups = self._groups(metadata)
+        signature = _signature(metadata)
+        groups = self._groups(signature)
         if isinstance(groups, Refusal):
             return groups
         about = metadata.get("x-mq-language", "")[:32], metadata.get("x-mq-client-version", "")[:32]
-        return Caller(client_id, groups, *about)
+        return Caller(client_id, groups, *about, signature)
 
-    def _groups(self, metadata: Mapping[str, str]) -> Groups | Refusal:
-        if not (secrets := self._secrets.current):
+    @property
+    def keys(self) -> object:
+        """The keys as they are: another object once they have changed."""
+        return self._secrets.current
+
+    def still_hold(self, caller: Caller) -> bool:
+        """Does the caller's signature, however old, stand for its groups by the keys as they are?"""
+        return caller.groups is None or (
+            caller.signature is not None and caller.groups <= self._signed_by(caller.signature)
+        )
+
+    def _groups(self, signature: Signature | None) -> Groups | Refusal:
+        if not self._secrets.current:
             return None
-        signed = _AUTHORIZATION.fullmatch(metadata.get("authorization", ""))
-        if signed is None:
+        if signature is None:
             return Refusal(Code.UNAUTHORIZED, "a signature MQv2-HMAC-SHA1 with an access key is needed")
-        access_key, signature = signed[1], bytes.fromhex(signed[2])
-        date_time = metadata.get("x-mq-date-time", "")
-        # All secrets of an access key are compared, each in constant time.
-        matching = [
-            group
-            for group, secret in secrets.get(access_key, [])
-            if hmac.compare_digest(hmac.digest(secret, date_time.encode(), "sha1"), signature)
-        ]
-        if not matching:
+        if not (groups := self._signed_by(signature)):
             return Refusal(Code.UNAUTHORIZED, "the access key or the signature is not valid")
-        if not self._recent(date_time):
+        if not self._recent(signature.date_time):
             return Refusal(Code.UNAUTHORIZED, f"x-mq-date-time is more than {MAX_AGE_S // 60} minutes from now")
-        return frozenset(matching)
+        return groups
+
+    def _signed_by(self, signature: Signature) -> frozenset[str]:
+        """The groups with whose keys it is made: all secrets of its access key are compared, each in constant time."""
+        return frozenset(
+            group
+            for group, secret in self._secrets.current.get(signature.access_key, [])
+            if hmac.compare_digest(hmac.digest(secret, signature.date_time.encode(), "sha1"), signature.value)
+        )
 
     def _recent(self, date_time: str) -> bool:
         """Is it about now? Python's client signs its local time as if it were UTC: the gateway's is taken, too."""
@@ -102,6 +122,12 @@ class Credentials:
         signed = _seconds(date_time)
         offsets = (0.0, 0.0 if local is None else local.total_seconds())
         return signed is not None and any(abs(signed - offset - now) <= MAX_AGE_S for offset in offsets)
+
+
+def _signature(metadata: Mapping[str, str]) -> Signature | None:
+    signed = _AUTHORIZATION.fullmatch(metadata.get("authorization", ""))
+    date_time = metadata.get("x-mq-date-time", "")
+    return None if signed is None else Signature(signed[1], date_time, bytes.fromhex(signed[2]))
 
 
 def _seconds(date_time: str) -> float | None:

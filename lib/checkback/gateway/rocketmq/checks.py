@@ -150,8 +150,9 @@ class CheckBridge:
         return Problem("not_answered", "the group's client has been asked and has not answered in time")
 
     async def _send(self, stream: Stream, command: Any, timeout_s: float) -> bool:
-        """False: the stream is broken. A client that does not read so soon is there, and may get it later."""
-        self._streams.turn(stream)
+        """False: the stream is gone, or broken. A client that does not read so soon is there, and may get it later."""
+        if not self._streams.turn(stream):
+            return False
         try:
             await asyncio.wait_for(stream.send(command), timeout_s)
         except asyncio.TimeoutError:

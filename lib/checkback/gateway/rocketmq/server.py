@@ -60,7 +60,8 @@ class RocketMQServer:
         mine, host = settings.gateway.rocketmq, settings.gateway.host
         producers = settings.producers
         group_of = topic_groups(mine.groups)
-        ids, self.streams = TransactionIds(service.table_id), Streams(group_of)
+        credentials = Credentials(producers)
+        ids, self.streams = TransactionIds(service.table_id), Streams(group_of, credentials)
         #: clients' streams; as many other calls may be in flight
         most = connections
         metrics.watch_clients(lambda: len(self.streams))
@@ -71,7 +72,7 @@ class RocketMQServer:
         self._calls = MessagingService(
             service,
             metrics,
-            Credentials(producers),
+            credentials,
             ids,
             self.streams,
             self.bridge,

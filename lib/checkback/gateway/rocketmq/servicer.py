@@ -192,6 +192,7 @@ class MessagingService:
     def _caller(self, context: Any) -> Caller:
         """Raises RefusedError."""
         metadata = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+        self._streams.verify()
         caller = self._credentials.caller(metadata)
         if isinstance(caller, Refusal):
             raise RefusedError(*caller)

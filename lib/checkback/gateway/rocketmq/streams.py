@@ -5,6 +5,7 @@ Belongs to one event loop. No gRPC: a stream is a function that sends.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -13,24 +14,28 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from checkback.gateway.authentication import Groups
-    from checkback.gateway.rocketmq.authentication import Caller
+    from checkback.gateway.rocketmq.authentication import Caller, Credentials
 
 #: the route of `Streams.connected`
 CLIENTS = "/v1/rocketmq/clients"
 #: topics of a client; streams of one
 TOPICS_MAX, STREAMS_MAX = 1000, 8
+_log = logging.getLogger("checkback.gateway")
 
 
 @dataclass(eq=False)
 class Stream:
-    """A client's stream. ``send`` raises if it is broken; ``since``: ms since the epoch."""
+    """A client's stream. ``send`` raises if it is broken; ``since``: ms since the epoch; ``end`` ends it."""
 
     caller: Caller
     send: Callable[[Any], Awaitable[None]]
     peer: str
     since: int
+    end: Callable[[], object] = lambda: None
     #: the last time that it was asked, by a counter
     asked: int = field(default=0, init=False)
+    #: is it asked nothing any more, whatever else comes of it?
+    ended: bool = field(default=False, init=False)
 
     @property
     def who(self) -> str:
@@ -39,7 +44,7 @@ class Stream:
 
     def may_answer(self, group: str) -> bool:
         """Do the client's credentials stand for the group?"""
-        return self.caller.groups is None or group in self.caller.groups
+        return not self.ended and (self.caller.groups is None or group in self.caller.groups)
 
 
 @dataclass(eq=False)
@@ -57,9 +62,12 @@ class _Client:
 class Streams:
     """The streams, by client and by producer group."""
 
-    def __init__(self, group_of: Callable[[str], str]) -> None:
-        """``group_of``: a topic's producer group."""
-        self._group_of = group_of
+    def __init__(self, group_of: Callable[[str], str], credentials: Credentials | None = None) -> None:
+        """``group_of``: a topic's producer group. ``credentials``: by which the streams were opened."""
+        self._group_of, self._credentials = group_of, credentials
+        #: the keys by which those that are open were verified
+        self._keys: object = None
+        self._open: set[Stream] = set()
         self._clients: dict[str, _Client] = {}
         #: by group, the ids of its clients, and with how many topics
         self._of_group: dict[str, dict[str, int]] = {}
@@ -70,6 +78,28 @@ class Streams:
 
     def __contains__(self, who: str) -> bool:
         return who in self._clients
+
+    def opened(self, stream: Stream) -> None:
+        """A client has opened the stream."""
+        self._open.add(stream)
+
+    def closed(self, stream: Stream) -> None:
+        """The stream has ended."""
+        self._open.discard(stream)
+        self.remove(stream)
+
+    def verify(self) -> None:
+        """If the credentials have changed, end the streams whose signatures are not valid any more."""
+        if self._credentials is None or (keys := self._credentials.keys) is self._keys:
+            return
+        self._keys = keys
+        revoked = [stream for stream in self._open if not self._credentials.still_hold(stream.caller)]
+        for stream in revoked:
+            stream.ended = True
+            self.closed(stream)
+            stream.end()
+        if revoked:
+            _log.warning("RocketMQ clients' streams were ended, whose tokens are not valid any more: %d", len(revoked))
 
     def add(self, stream: Stream, topics: Iterable[str]) -> bool:
         """A client has sent its Settings over this stream, maybe again. False: it has too many streams."""
@@ -83,7 +113,7 @@ class Streams:
         return True
 
     def remove(self, stream: Stream) -> None:
-        """The stream has ended."""
+        """Nothing is asked over the stream any more."""
         client = self._clients.get(stream.who)
         if client is None or stream not in client.streams:
             return
@@ -122,6 +152,7 @@ class Streams:
         these: what they would say of another topic's message may be wrong. Of equals the one that was asked longest
         ago.
         """
+        self.verify()
         ids = dict.fromkeys(self._of_group.get(group, ()))
         ids |= dict.fromkeys(who for who, one in self._clients.items() if one.client_id == sender)
         clients = {who: self._clients[who] for who in ids}
@@ -129,9 +160,12 @@ class Streams:
         near = [one for one in found if sender == one.caller.client_id or topic in clients[one.who].topics]
         return sorted(near or found, key=lambda stream: (stream.caller.client_id != sender, stream.asked))
 
-    def turn(self, stream: Stream) -> None:
-        """It is asked now: others come first next time."""
+    def turn(self, stream: Stream) -> bool:
+        """It is asked now, and others come first next time. False: it is not there any more."""
+        self.verify()
         stream.asked = next(self._turns)
+        client = self._clients.get(stream.who)
+        return not stream.ended and client is not None and stream in client.streams
 
     def connected(self, groups: Groups) -> dict[str, Any]:
         """The clients that may act for one of these groups (None: all), with their topics; ``connected_at``: ms."""

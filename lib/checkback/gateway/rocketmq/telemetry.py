@@ -74,15 +74,16 @@ class Telemetry:
 
         if not self._room.take(caller.groups):
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many clients (gateway.max_connections)")
-        stream = Stream(caller, send, context.peer(), now_ms())
         closed = asyncio.ensure_future(self._closed.wait())
+        stream = Stream(caller, send, context.peer(), now_ms(), end=closed.cancel)
+        self._streams.opened(stream)
         patience: float | None = self._timeout_s
         try:
             while True:
                 reading = asyncio.ensure_future(context.read())
                 reading.add_done_callback(_seen)  # of a stream that ends here it is an error, which nobody awaits
                 await asyncio.wait({reading, closed}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
-                if not reading.done() or (content := reading.result()) is grpc.aio.EOF:
+                if stream.ended or not reading.done() or (content := reading.result()) is grpc.aio.EOF:
                     return
                 if len(content) > _COMMAND_MAX:
                     await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"a command of over {_COMMAND_MAX} bytes")
@@ -96,7 +97,7 @@ class Telemetry:
         finally:
             closed.cancel()
             self._room.give_back(caller.groups)
-            self._streams.remove(stream)
+            self._streams.closed(stream)
 
     async def _settings(self, settings: Any, stream: Stream, context: Any) -> None:
         if settings.client_type != PRODUCER or not settings.HasField("publishing"):
