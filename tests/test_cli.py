@@ -352,13 +352,15 @@ def test_missing_package_is_told_in_one_line(folder: Path) -> None:
 
 
 @pytest.mark.processes
-def test_zip_is_the_same_every_time_and_holds_only_the_package(folder: Path) -> None:
+def test_zip_is_the_same_every_time_and_holds_the_package_and_conf(folder: Path) -> None:
     for name in ("a.zip", "b.zip"):
         subprocess.run([sys.executable, str(ROOT / ".ci/zip.py"), str(ROOT / "lib/checkback"), name], check=True)
     assert Path("a.zip").read_bytes() == Path("b.zip").read_bytes()
     names = zipfile.ZipFile("a.zip").namelist()
     assert {"checkback/__init__.py", "checkback/py.typed", "checkback/reconcile/segment.py"} <= set(names)
-    assert all(name.startswith("checkback/") and name.endswith((".py", "py.typed", "/COMMIT")) for name in names)
+    others = {name for name in names if not (name.startswith("checkback/") and name.endswith(".py"))}
+    conf = {f"checkback/{file.relative_to(ROOT)}" for file in (ROOT / "conf").rglob("*") if file.is_file()}
+    assert others == {"checkback/py.typed", "checkback/COMMIT", "checkback/LICENSE", *conf}
 
 
 # pending
