@@ -18,7 +18,7 @@ import pytest
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from checkback.errors import reason, root_cause
+from checkback.errors import SettingsError, reason, root_cause
 from checkback.settings import Settings
 from checkback.spark.jars import DELTA_PACKAGE
 from checkback.spark.jvm import worker_python
@@ -46,6 +46,13 @@ def settings(**sections: object) -> Settings:
 
 
 # Settings of Spark
+
+
+@pytest.mark.parametrize("version", ["4.3.0", "4.1.1", "3.5.9", "4.20.0"])
+def test_other_spark_is_refused(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    monkeypatch.setattr("pyspark.__version__", version)
+    with pytest.raises(SettingsError, match=rf"Spark {version} is not supported.*install pyspark 4\.2"):
+        open_session(Settings())
 
 
 def test_spark_settings_of_a_console_session() -> None:

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
     from checkback.settings import Settings, Storage
 
+#: the version of Spark that Delta's JAR is for
+SPARK = "4.2"
 _EXCLUDES = "spark.jars.excludes"
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 
@@ -202,13 +204,17 @@ def open_session(
 ) -> SparkSession:
     """The running session, or a new one; ``kafka``, ``short`` and ``sources`` as in `spark_settings`.
 
-    Raises SettingsError if Java or Delta's JARs are missing, CheckbackError if Spark does not start.
+    Raises SettingsError if Java or Delta's JARs are missing, or Spark is of another version, CheckbackError if it does
+    not start.
     """
     try:
-        from pyspark import SparkConf, SparkContext
+        from pyspark import SparkConf, SparkContext, __version__
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise missing_module(error, "spark") from error
+    if not __version__.startswith(f"{SPARK}."):
+        what = f"Spark {__version__} is not supported: Delta Lake has no JAR for it that was tested"
+        raise SettingsError(what, "pyspark", f"install pyspark {SPARK} (docs/deploy.md has the versions)")
 
     running, server = _running(settings), server_of(settings)
     if running is None and server is not None:
