@@ -93,9 +93,10 @@ class Rotated(Generic[T]):
             else:
                 self._seen[name] = state
                 self._told.pop(name, None)
-        if texts != self._texts:
+        changed = [self._where.format(name) for name, text in texts.items() if text != self._texts[name]]
+        if changed:
             self._texts, self._current = texts, self._make(texts)
-            _log.info("secrets were read again: %s", self._where)
+            _log.info("read again: %s", ", ".join(changed))
 
     def _read(self, name: str, text: str) -> str:
         where = self._where.format(name)

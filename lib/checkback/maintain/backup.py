@@ -18,9 +18,13 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from checkback import __version__
 from checkback.build import commit
 from checkback.errors import SettingsError, StorageError
+from checkback.gateway.ownership import GAP, first_app
 from checkback.maintain.table_folder import read_log
 from checkback.messages.names import is_consumer_group, is_topic
 from checkback.reconcile.checkpoint_owner import CONCLUDED, OWNERS, WRITTEN
@@ -35,6 +39,7 @@ from checkback.storage.lock import exclusive_lock
 from checkback.storage.log.commit_reader import read_actions
 from checkback.storage.log.compatibility import is_plain
 from checkback.storage.log.delta_errors import unreadable
+from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.log.log_tail import TransactionVersions
 from checkback.storage.log.snapshot_files import data_files, open_table
 from checkback.storage.schemas import GROUP_PREFIX, SCHEMAS, TOPIC_PREFIX
@@ -47,6 +52,8 @@ if TYPE_CHECKING:
 
 #: written last: a backup without it is not whole
 MANIFEST = "backup.json"
+#: of the applications in the log of `half` that name a gateway's queues (`checkback.gateway.ownership`)
+_GATEWAY = "gateway/"
 #: files at a time; each is held whole in memory, if one of the places is an object store
 _AT_ONCE = 4
 #: how much later than it was made a store may say that a commit was written (ms)
@@ -137,8 +144,27 @@ def restore(settings: Settings, source: str, begun: Callable[[str, int], object]
         for copy in sorted(made.tables, key=lambda copy: copy.table != CONCLUDED):
             names = _log_files(f"{place}/{copy.table}", copy.version)
             _copy_all(f"{place}/{copy.table}", tables.location(copy.table), names)
+        _skip_lost_offsets(tables)
         table_files.remove(mark)
     return made
+
+
+def _skip_lost_offsets(tables: Tables) -> None:
+    """Let gateways go on beyond all offsets that the lost tables may have had: consumers know messages by them."""
+    log = DeltaLog("half", tables.location("half"), tables.sync)
+    apps = log.applications() if log.exists(tables.location("half")) else {}
+    queues = [int(app.removeprefix(_GATEWAY)) for app in apps if app.removeprefix(_GATEWAY).isdecimal()]
+    if not queues:
+        return
+    before = log.versions(map(first_app, queues))
+    newest = dict.fromkeys(queues, -1)
+    rows = open_table(tables.location("half")).to_pyarrow_dataset()
+    for batch in rows.to_batches(columns=["queue_id", "queue_offset"], filter=pc.field("queue_id").isin(queues)):
+        found = pa.Table.from_batches([batch]).group_by("queue_id").aggregate([("queue_offset", "max")])
+        for row in found.to_pylist():
+            newest[row["queue_id"]] = max(newest[row["queue_id"]], row["queue_offset_max"])
+    firsts = {first_app(queue): max(newest[queue] + 1, before[first_app(queue)] or 0) + GAP for queue in queues}
+    log.commit_after([], before, firsts)
 
 
 def _tables(settings: Settings) -> Tables:

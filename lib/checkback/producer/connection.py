@@ -44,7 +44,8 @@ class Connection:
         self.url = address.gateway_url
         self._address = address
         self._handle: Handle | None = None
-        self._head_bytes = 0
+        #: of a request, with these headers
+        self._head_bytes, self._sized = 0, address.headers
         self._sockets: set[int] = set()
         self._in_use = False
         self._options = curl_options
@@ -59,6 +60,8 @@ class Connection:
             handle.curl.setopt(pycurl.SOCKOPTFUNCTION, self._opened)
             handle.curl.setopt(pycurl.CLOSESOCKETFUNCTION, self._closed)
         headers, added = self._address.headers, 0
+        if headers is not self._sized:  # another token
+            self._head_bytes, self._sized = 0, headers
         if more:
             lines = [f"{name}: {value}" for name, value in more.items()]
             headers, added = [*headers, *lines], sum(len(line) + 2 for line in lines)
