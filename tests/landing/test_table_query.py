@@ -441,6 +441,43 @@ def test_table_that_was_made_anew_is_told(lake: Lakehouse, place: Path) -> None:
     assert outbox.land(outbox=str(other)) == Landed()
 
 
+def test_table_of_a_catalog_that_was_made_anew_elsewhere_is_told(lake: Lakehouse, tmp_path: Path) -> None:
+    """As Unity Catalog has managed tables: each in a folder of its own. One that is renamed goes on."""
+    schema = "land_anew_test"
+    name, renamed = f"{schema}.outbox", f"{schema}.renamed"
+
+    def create(folder: str) -> str:
+        lake.spark.sql(f"CREATE TABLE {name} ({OUTBOX}) USING delta LOCATION '{tmp_path / folder}'")
+        lake.spark.sql(f"INSERT INTO {name} VALUES ('1', 'orders', 'a', 'b', 'x')")  # noqa: S608 - of this file
+        return lake.tables.checkpoint(TableSource.find(lake.spark, name, "--outbox").query)
+
+    def land_it(name: str) -> Landed:
+        return land(lake.spark, lake.settings, TableOptions(outbox=name), available_now=True)
+
+    lake.spark.sql(f"CREATE SCHEMA {schema}")
+    try:
+        before = create("first")
+        assert land_it(name) == Landed(half=1)
+        lake.spark.sql(f"DROP TABLE {name}")
+        create("second")
+        for given in (name, "`spark_catalog`.LAND_anew_test.OutBox"):
+            with pytest.raises(CheckbackError, match=f"the table was made anew: .*; to land them, move {before} away"):
+                land_it(given)
+        shutil.move(before, f"{before}-moved")
+        assert land_it(name) == Landed(half=1)
+        lake.spark.sql(f"ALTER TABLE {name} RENAME TO {renamed}")
+        create("third")
+        with pytest.raises(CheckbackError, match="If the old one was renamed, land it first"):
+            land_it(name)
+        assert land_it(renamed) == Landed()
+        assert land_it(name) == Landed(half=1)
+        lake.spark.sql(f"DROP TABLE {name}")
+        lake.spark.sql(f"ALTER TABLE {renamed} RENAME TO {name}")
+        assert land_it(name) == Landed()
+    finally:
+        lake.spark.sql(f"DROP SCHEMA {schema} CASCADE")
+
+
 def test_envelopes_of_debezium(lake: Lakehouse, place: Path) -> None:
     row = "STRUCT<id: STRING, aggregatetype: STRING, aggregateid: STRING, type: STRING, payload: STRING>"
     outbox = Outbox(lake, place, f"op STRING, before {row}, after {row}, ts_ms BIGINT")

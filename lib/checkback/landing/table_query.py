@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _NO_ERROR = {"spark.sql.ansi.enabled": "false"}
 #: Columns are read by what they are called now. The stream's own check is for those who compute with them.
 _BY_NAME = {"spark.databricks.delta.streaming.unsafeReadOnIncompatibleColumnMappingSchemaChanges.enabled": "true"}
-#: folder beside the checkpoints: by the hash of a table's name, the id of the table that has landed under it
+#: folder beside the checkpoints: by the hash of a table's folder, and of its full name, its id when it landed last
 _KNOWN = "land-tables"
 
 
@@ -209,14 +209,27 @@ def _start(
 
 
 def _refuse_anew(spark: SparkSession, tables: Tables, source: TableSource) -> None:
-    """Raise CheckbackError if a table with another id has landed in the place; else record this one."""
-    file = tables.checkpoint(f"{_KNOWN}/{hashlib.sha256(source.location.encode()).hexdigest()}")
-    before = filesystem.text(spark, file) if filesystem.exists(spark, file) else None
-    if before not in (None, source.id) and filesystem.exists(spark, tables.checkpoint(QUERY + before)):
-        what = "the table was made anew: its rows would land as those of another table, whatever has landed before"
-        place = tables.checkpoint(QUERY + before)
-        raise CheckbackError(what, source.name, f"to land them, move {place} away; it has the old table's position")
-    if before != source.id:
+    """Raise CheckbackError if a table with another id has landed from its folder or by its name; else record this one.
+
+    A catalog may give a table that is created again another folder. A table with a position was moved or renamed: its
+    former folder and name are free for another one.
+    """
+    folder = tables.checkpoint(_KNOWN)
+    own = [hashlib.sha256(each.encode()).hexdigest() for each in (source.location, source.full_name) if each]
+    files = [f"{folder}/{each}" for each in own]
+    before = [filesystem.text(spark, file) if filesystem.exists(spark, file) else None for file in files]
+    if all(each == source.id for each in before):
+        return
+    if not has_begun(spark, tables.checkpoint(source.query)):
+        for place in (tables.checkpoint(QUERY + each) for each in before if each not in (None, source.id)):
+            if filesystem.exists(spark, place):
+                what = "the table was made anew: its rows would land as those of another table, whatever has landed"
+                fix = f"to land them, move {place} away; it has the old table's position"
+                raise CheckbackError(what, source.name, f"{fix}. If the old one was renamed, land it first")
+    for name in filesystem.names(spark, folder):
+        if name not in own and len(name) == len(own[0]) and filesystem.text(spark, f"{folder}/{name}") == source.id:
+            filesystem.delete_file(spark, f"{folder}/{name}")
+    for file in files:
         filesystem.write(spark, file, source.id)
 
 

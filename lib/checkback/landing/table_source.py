@@ -37,7 +37,8 @@ _CHANGE, _VERSION, _TIME = "_change_type", "_commit_version", "_commit_timestamp
 class TableSource:
     """A Delta table: ``name`` as it was given, ``place`` for Spark (``by_path``) or in SQL, Delta's ``id`` of it.
 
-    ``feed``: has it a change data feed? ``location``: its folder, the same under each name.
+    ``feed``: has it a change data feed? ``location``: its folder, the same under each name. ``full_name``: in its
+    catalog, however it was given; None for a path.
     """
 
     name: str
@@ -46,6 +47,7 @@ class TableSource:
     id: str
     feed: bool
     location: str
+    full_name: str | None
 
     @classmethod
     def find(cls, spark: SparkSession, name: str, option: str) -> TableSource:
@@ -59,13 +61,14 @@ class TableSource:
             raise SettingsError(f"{name!r} is no table", option, "give a path or catalog.schema.table")
         try:
             detail = spark.sql(f"DESCRIBE DETAIL {_in_sql(place, by_path)}")
-            found = detail.select("format", "id", "properties", "location").first()
+            found = detail.select("format", "id", "properties", "location", "name").first()
         except Exception as error:
             raise SettingsError(f"{name} cannot be opened: {one_line(error)}", option, "check its name") from error
         if found is None or found["format"] != "delta" or found["id"] is None:
             raise SettingsError(f"{name} is no Delta table", option, "land files with --half, --op without --table")
         feed, location = (found["properties"] or {}).get(_FEED) == "true", (found["location"] or place).rstrip("/")
-        return cls(name, place, by_path, str(found["id"]), feed, location)
+        full_name = None if by_path else str(found["name"] or name).lower()
+        return cls(name, place, by_path, str(found["id"]), feed, location, full_name)
 
     def version(self, spark: SparkSession) -> int:
         """Its newest version."""
