@@ -157,8 +157,8 @@ def test_bytes_of_anybody_are_json_text_or_none(body: bytes) -> None:
 
 def test_many_bodies_are_decoded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of any size, in order."""
-    monkeypatch.setattr("checkback.bodies.body_format._PART_ROWS", 7)
-    monkeypatch.setattr("checkback.bodies.body_format._PART_BYTES", 20)
+    monkeypatch.setattr("checkback.bodies.decoder._PIECE_ROWS", 7)
+    monkeypatch.setattr("checkback.bodies.decoder._PIECE_BYTES", 20)
     found = [str(number).encode() * (number % 4 + 1) for number in range(100)]
     column = pa.chunked_array([found[:50], [], found[50:]], pa.binary())
     rows = with_values(pa.table({"body": column}), BodyFormat("json", "x", b'{"type": "integer"}'))

@@ -8,22 +8,17 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from checkback.bodies.avro_body import AvroBody
-from checkback.bodies.decoder import ERROR, VALUE, Decoder, Text, decode
+from checkback.bodies.decoder import ERROR, VALUE, Decoder, Text, decode_pieces
 from checkback.bodies.json_body import JsonBody, JsonText
 from checkback.bodies.protobuf_body import SERIALIZED, ProtobufBody, files_of
 from checkback.bodies.registry import Registered, Registry, split_header
 from checkback.errors import SettingsError, StorageError, missing_module
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import pyarrow as pa
 
     from checkback.settings import Settings
     from checkback.settings.model import TopicBody
-
-_PART_ROWS = 10_000
-_PART_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -70,19 +65,9 @@ def with_values(rows: pa.Table, body: BodyFormat) -> pa.Table:
     import pyarrow as pa
 
     decoder = body.decoder
-    chunks = [decode(decoder, part) for chunk in rows["body"].chunks for part in _parts(chunk)]
+    chunks = [piece for chunk in rows["body"].chunks for piece in decode_pieces(decoder, chunk)]
     rows = rows.append_column(VALUE, pa.chunked_array([values for values, _ in chunks], decoder.type))
     return rows.append_column(ERROR, pa.chunked_array([errors for _, errors in chunks], pa.string()))
-
-
-def _parts(bodies: pa.Array) -> Iterator[pa.Array]:
-    """The bodies in parts, so that only a part's values are Python objects at a time."""
-    if len(bodies) > 1 and (len(bodies) > _PART_ROWS or bodies.nbytes > _PART_BYTES):
-        middle = len(bodies) // 2
-        yield from _parts(bodies.slice(0, middle))
-        yield from _parts(bodies.slice(middle))
-    else:
-        yield bodies
 
 
 def _registry(body: TopicBody) -> Registry | None:
