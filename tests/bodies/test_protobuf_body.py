@@ -114,6 +114,28 @@ def test_hostile_bytes_have_no_value(files: Path) -> None:
     assert values == [None]
 
 
+def test_a_body_of_too_many_values_has_none() -> None:
+    """Two bytes may be an item of a hundred columns."""
+    file = descriptor_pb2.FileDescriptorProto(name="wide.proto", syntax="proto3")
+    wide, many = file.message_type.add(name="Wide"), file.message_type.add(name="Many")
+    for number in range(1, 101):
+        wide.field.add(name=f"f{number}", number=number, type=9, label=1)
+    many.field.add(name="all", number=1, type=11, type_name=".Wide", label=3)
+    entry = many.nested_type.add(name="ByNoEntry")
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, type=5, label=1)
+    entry.field.add(name="value", number=2, type=11, type_name=".Wide", label=1)
+    many.field.add(name="by_no", number=2, type=11, type_name=".Many.ByNoEntry", label=3)
+    content = descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
+    decoder = ProtobufBody(content, "Many", "x")
+    by_no = made(content, "Many")()
+    for number in range(50_000):
+        by_no.by_no[number].f1 = ""
+    for body in (b"\x0a\0" * 50_000, by_no.SerializeToString()):
+        assert read(decoder, body) == ([None], ["has more than 4000000 values"])
+    assert read(decoder, b"\x0a\0" * 10)[1] == [None]
+
+
 def _length(content: bytes) -> bytes:
     number, out = len(content), bytearray()
     while number > 127:

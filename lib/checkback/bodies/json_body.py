@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
-from checkback.bodies.decoder import MAX_DEPTH, TOO_DEEP, BodyError, text_of
+from checkback.bodies.decoder import MAX_DEPTH, TOO_DEEP, BodyError, take, text_of, width
 from checkback.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -227,10 +227,11 @@ class _Compiler:
     def _array(self, schema: Mapping[str, Any], place: str, refs: tuple[str, ...]) -> Part:
         items = schema.get("items", True)
         item = _ANY if isinstance(items, list) else self.part(items, f"{place}[]", refs)
-        is_list = _checked(list, place, "an array")
+        is_list, columns = _checked(list, place, "an array"), width(item.type)
 
         def of(value: Any) -> list[Any]:
-            return [item.convert(each) for each in is_list(value)]
+            take(len(is_list(value)) * columns)
+            return [item.convert(each) for each in value]
 
         return Part(pa.list_(item.type), of, "array", {"": item})
 
@@ -252,9 +253,11 @@ class _Compiler:
             return Part(kind, struct, "object", parts)
         if isinstance(more, dict):
             each = self.part(more, f"{place}{{}}", refs)
+            columns = 1 + width(each.type)
 
             def pairs(value: Any) -> list[tuple[str, Any]]:
-                return [(key, each.convert(one)) for key, one in is_object(value).items()]
+                take(len(is_object(value)) * columns)
+                return [(key, each.convert(one)) for key, one in value.items()]
 
             return Part(pa.map_(pa.string(), each.type), pairs, "map", {"": each})
         return Part(pa.string(), lambda value: _json_text(is_object(value)), "map")

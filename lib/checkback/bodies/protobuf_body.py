@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from checkback.bodies.decoder import BodyError
+from checkback.bodies.decoder import BodyError, take, width
 from checkback.bodies.registry import Registered, Registry, split_header
 from checkback.errors import SettingsError, StorageError, missing_module
 
@@ -270,13 +270,22 @@ class _Compiler:
     def _field(self, field: Any, within: tuple[str, ...]) -> _Part:
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             key, item = (self._one(field.message_type.fields_by_name[name], within) for name in ("key", "value"))
-            return _Part(
-                pa.map_(key.type, item.type),
-                lambda pairs: [(key.of(each), item.of(pairs[each])) for each in sorted(pairs)],
-            )
+            entry = 1 + width(item.type)
+
+            def of_map(pairs: Any) -> list[tuple[Any, Any]]:
+                take(len(pairs) * entry)
+                return [(key.of(each), item.of(pairs[each])) for each in sorted(pairs)]
+
+            return _Part(pa.map_(key.type, item.type), of_map)
         one = self._one(field, within)
         if field.is_repeated:
-            return _Part(pa.list_(one.type), lambda values: [one.of(each) for each in values])
+            columns = width(one.type)
+
+            def of_list(values: Any) -> list[Any]:
+                take(len(values) * columns)
+                return [one.of(each) for each in values]
+
+            return _Part(pa.list_(one.type), of_list)
         return one
 
     def _one(self, field: Any, within: tuple[str, ...]) -> _Part:
