@@ -21,8 +21,6 @@ from checkback.settings import Settings
 from support.protobuf_files import MONEY, SHOP, made, write_descriptors
 from support.schema_registry import SchemaRegistry, headed
 
-NOWHERE = Registry("http://127.0.0.1:1")
-
 EMPTY: dict[str, Any] = {
     "i": 0, "l": 0, "u": 0, "big": 0, "raw": b"", "name": "", "maybe": None, "state": "OPEN", "lines": [],
     "by_name": {}, "states": {}, "at": None, "wrapped": None, "cash": None, "card": None, "more": None, "many": [],
@@ -153,6 +151,32 @@ def test_required_fields_and_text_of_proto2(files: Path) -> None:
     )
 
 
+def test_numbers_that_a_closed_enum_lacks_are_an_error() -> None:
+    """Protobuf's runtime takes them for unknown fields: they would be missing, also from lists and maps."""
+    file = descriptor_pb2.FileDescriptorProto(name="o.proto", syntax="proto2")
+    kind = file.enum_type.add(name="E")
+    kind.value.add(name="A", number=0)
+    message = file.message_type.add(name="M")
+    message.field.add(name="one", number=1, type=14, type_name=".E", label=1)
+    message.field.add(name="many", number=2, type=14, type_name=".E", label=3)
+    entry = message.nested_type.add(name="MapEntry")
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, type=9, label=1)
+    entry.field.add(name="value", number=2, type=14, type_name=".E", label=1)
+    message.field.add(name="map", number=3, type=11, type_name=".M.MapEntry", label=3)
+    message.oneof_decl.add(name="o")
+    message.field.add(name="x", number=4, type=5, label=1, oneof_index=0)
+    message.field.add(name="y", number=5, type=14, type_name=".E", label=1, oneof_index=0)
+    message.field.add(name="below", number=6, type=11, type_name=".Below", label=1)
+    file.message_type.add(name="Below").field.add(name="e", number=1, type=14, type_name=".E", label=1)
+    decoder = ProtobufBody(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString(), "M", "x")
+    bodies = [b"\x08\t", b"\x10\0\x10\t", b"\x1a\5\x0a\1a\x10\t", b"\x20\5\x28\t", b"\x32\2\x08\t"]
+    assert read(decoder, *bodies) == ([None] * 5, ["has a number that a closed enum lacks"] * 5)
+    ((value,), errors) = read(decoder, b"\x08\0\x10\0\x1a\5\x0a\1a\x10\0\x28\0\x32\2\x08\0\x78\1")
+    assert errors == [None]
+    assert value == {"one": "A", "many": ["A"], "map": {"a": "A"}, "x": None, "y": "A", "below": {"e": "A"}}
+
+
 def test_a_file_or_message_that_is_none_is_refused_in_a_line(files: Path) -> None:
     shop, alone = (files / "shop.bin").read_bytes(), (files / "alone.bin").read_bytes()
     for content, name, what in (
@@ -175,25 +199,51 @@ def test_whatever_a_file_is_it_is_read_or_refused_in_words(content: bytes) -> No
 # With a registry
 
 
-def test_the_message_is_told_by_its_indexes(files: Path) -> None:
-    """With a file of descriptors the registry is not asked: the indexes must be the message's."""
+def test_the_message_is_told_by_the_text_of_its_schema(files: Path) -> None:
+    """With a file of descriptors: an index tells nothing by itself, each file has its message at 0."""
     content = (files / "shop.bin").read_bytes()
-    form = BodyFormat("protobuf", "x", content, "shop.Order", registry=NOWHERE)
+    refund = """
+        // package no; message No {
+        syntax = "proto3"; /* message No { } */ package shop; option x = "message No {";
+        message Refund { int64 i = 1; message Order { bool there = 1; } enum E { A = 0; } }
+        message Order { int32 i = 1; }
+    """
     body = made(content, "shop.Order")(i=5).SerializeToString()
-    values, errors = read(
-        form.decoder,
-        headed(1, body, b"\x02\x02"),
-        headed(1, body, b"\0"),
-        headed(1, body, b"\x03"),
-        headed(1, b""),
-        headed(1, body, b"\xff" * 11),
-        b"\2",
-    )
-    assert values == [EMPTY | {"i": 5}, *[None] * 5]
     no = "does not begin with a message's indexes"
-    assert errors[1:5] == ["is another message than shop.Order", no, no, no]
-    deep = BodyFormat("protobuf", "x", content, "shop.Line.Deep", registry=NOWHERE).decoder
-    assert read(deep, headed(1, b"\x08\1", b"\x04\0\0")) == ([{"there": True}], [None])
+    with SchemaRegistry() as server:
+        form = BodyFormat("protobuf", "x", content, "shop.Order", registry=Registry(server.url))
+        own, other = server.register("t-value", SHOP, "PROTOBUF"), server.register("o-value", refund, "PROTOBUF")
+        json = server.register("j-value", {}, "JSON")
+        values, errors = read(
+            form.decoder,
+            headed(own, body, b"\x02\x02"),
+            headed(other, body, b"\x02\x02"),
+            *(headed(number, body, b"\0") for number in (own, other, json, 999)),
+            headed(other, body, b"\x02\x04"),
+            headed(other, body, b"\x04\0\0"),
+            headed(own, body, b"\x03"),
+            headed(own, b""),
+            headed(own, body, b"\xff" * 11),
+            b"\2",
+        )
+        assert values == [EMPTY | {"i": 5}] * 2 + [None] * 10
+        wrong = "is another message than shop.Order"
+        assert errors[2:11] == [
+            wrong,
+            wrong,
+            f"names schema {json}, which is of type JSON",
+            "names schema 999, which the registry does not have",
+            wrong,
+            wrong,
+            no,
+            no,
+            no,
+        ]
+        deep = BodyFormat("protobuf", "x", content, "shop.Line.Deep", registry=Registry(server.url)).decoder
+        assert read(deep, headed(own, b"\x08\1", b"\x04\0\0")) == ([{"there": True}], [None])
+        moved = server.register("t-value", refund.replace("message Order {", "message O {"), "PROTOBUF")
+        assert read(form.decoder, headed(moved, body, b"\x02\x02")) == ([None], [wrong])
+        assert server.asked.count(f"/schemas/ids/{own}") == 1
 
 
 def test_descriptors_are_the_registrys(files: Path) -> None:

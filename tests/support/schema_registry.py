@@ -18,12 +18,15 @@ _NO_SUBJECT = {"error_code": 40401, "message": "Subject not found."}
 class SchemaRegistry:
     """Registered schemas, on a port of this machine. A context manager.
 
-    ``asked``: the paths of the requests; ``status``: answered to each, None: what the API tells; ``authorization``:
-    the header without which 401 is answered.
+    ``asked``: the paths of the requests; ``status``: answered to each, None: what the API tells; ``error_code``:
+    of that answer; ``authorization``: the header without which 401 is answered; ``drips``: answers come
+    byte by byte until it is set.
     """
 
     authorization: str | None = None
     status: int | None = None
+    error_code: int | None = None
+    drips: threading.Event | None = None
     asked: list[str] = field(default_factory=list)
     _by_id: dict[int, dict[str, Any]] = field(default_factory=dict)
     _subjects: dict[str, list[int]] = field(default_factory=dict)
@@ -40,6 +43,9 @@ class SchemaRegistry:
                 self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
                 self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
+                if registry.drips is not None:
+                    while not registry.drips.wait(0.05):
+                        self.wfile.write(b" ")
                 self.wfile.write(content)
 
             def log_message(self, *_: object) -> None:
@@ -83,7 +89,7 @@ class SchemaRegistry:
     def _answer(self, path: str, authorization: str | None) -> tuple[int, object]:
         self.asked.append(path)
         if self.status is not None:
-            return self.status, {"error_code": self.status * 100, "message": "as the test wants it"}
+            return self.status, {"error_code": self.error_code or self.status * 100, "message": "as the test wants it"}
         if authorization != self.authorization:
             return 401, {"error_code": 401, "message": "Unauthorized"}
         parts = urlsplit(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from base64 import b64decode
 from binascii import Error as Base64Error
 from dataclasses import dataclass
@@ -63,7 +64,7 @@ class ProtobufBody:
     ) -> None:
         """``files``: a FileDescriptorSet; ``message``: a full name, None: the first message of its last file.
 
-        ``latest``: the files are the registry's: a body's message is told by the schema of its id, else by ``files``.
+        ``latest``: the files are the registry's, which gives descriptors; another one's schemas are read as text.
         Raises SettingsError.
         """
         try:
@@ -82,18 +83,15 @@ class ProtobufBody:
         self._no_message = DecodeError
         self.type = self._part.type
         self._name, self._registry, self._latest = descriptor.full_name, registry, latest
-        self._indexes = _indexes_of(descriptor)
+        self._descriptor = descriptor
+        self._others: dict[tuple[int, Indexes], bool] = {}
 
     def value(self, body: bytes) -> Any:
         """The message's fields. Raises BodyError, StorageError."""
         if self._registry is not None:
             number, rest = split_header(body)
             indexes, body = _split_indexes(rest)
-            if self._latest:
-                other = _name_at(self._registry, number, indexes) != self._name
-            else:
-                other = indexes != self._indexes
-            if other:
+            if self._is_other(self._registry, number, indexes):
                 raise BodyError(f"is another message than {self._name}")
         found = self._class()
         try:
@@ -103,6 +101,19 @@ class ProtobufBody:
         if not found.IsInitialized():
             raise BodyError(f"is a {self._name} without a required field")
         return self._part.of(found)
+
+    def _is_other(self, registry: Registry, number: int, indexes: Indexes) -> bool:
+        """Whether the indexes are those of another message in an id's schema. Raises BodyError, StorageError."""
+        key = number, indexes
+        if key not in self._others:
+            if len(self._others) >= _MAX_PARTS:
+                self._others.clear()
+            if self._latest:
+                self._others[key] = _name_at(registry, number, indexes) != self._name
+            else:
+                top, below = _place_of(self._descriptor)
+                self._others[key] = (_top_at(registry, number, indexes[0]), indexes[1:]) != (top, below)
+        return self._others[key]
 
 
 def files_of(schema: Registered, url: str) -> bytes:
@@ -193,23 +204,18 @@ def _in_order(files: Mapping[str, Any]) -> Iterator[Any]:
         yield from visit(name)
 
 
-def _indexes_of(descriptor: Any) -> Indexes:
-    """Where a message stands in its file: Confluent's message indexes."""
+def _place_of(descriptor: Any) -> tuple[str, Indexes]:
+    """The full name of the message of the file that a message is or is in, and the indexes below it."""
     found: list[int] = []
-    while descriptor is not None:
-        around = descriptor.containing_type
-        beside = descriptor.file.message_types_by_name.values() if around is None else around.nested_types
-        found.append([each.full_name for each in beside].index(descriptor.full_name))
+    while (around := descriptor.containing_type) is not None:
+        found.append([each.full_name for each in around.nested_types].index(descriptor.full_name))
         descriptor = around
-    return tuple(reversed(found))
+    return descriptor.full_name, tuple(reversed(found))
 
 
 def _name_at(registry: Registry, number: int, indexes: Indexes) -> str | None:
     """The full name of a message of an id's schema; None: it has none there. Raises BodyError, StorageError."""
-    schema = registry.schema(number, SERIALIZED)
-    if schema.kind != "PROTOBUF":
-        raise BodyError(f"names schema {number}, which is of type {schema.kind}")
-    file = _file(schema.text, registry.url, None)
+    file = _file(_schema(registry, number, SERIALIZED).text, registry.url, None)
     names, messages = [file.package] if file.package else [], file.message_type
     for index in indexes:
         if index >= len(messages):
@@ -217,6 +223,33 @@ def _name_at(registry: Registry, number: int, indexes: Indexes) -> str | None:
         names.append(messages[index].name)
         messages = messages[index].nested_type
     return ".".join(names)
+
+
+def _schema(registry: Registry, number: int, form: str = "") -> Registered:
+    schema = registry.schema(number, form)
+    if schema.kind != "PROTOBUF":
+        raise BodyError(f"names schema {number}, which is of type {schema.kind}")
+    return schema
+
+
+def _top_at(registry: Registry, number: int, index: int) -> str | None:
+    """The full name of a message that an id's schema, a .proto's text, has in no other. Raises as `_name_at`."""
+    package, depth, names = "", 0, []
+    for found in _PROTO.finditer(_schema(registry, number).text):
+        if found["package"]:
+            package = found["package"] + "."
+        elif found["message"] and depth == 0:
+            names.append(found["message"])
+        depth += {"{": 1, "}": -1}.get(found[0][-1], 0) if found[0][0] not in "/\"'" else 0
+    return package + names[index] if index < len(names) else None
+
+
+#: what tells a .proto's messages; comments and strings may hold anything
+_PROTO = re.compile(
+    r"""//[^\n]*|/\*.*?\*/|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
+    r"""|\bpackage\s+(?P<package>[\w.]+)\s*;|\bmessage\s+(?P<message>\w+)\s*\{|[{}]""",
+    re.DOTALL,
+)
 
 
 def _split_indexes(body: bytes) -> tuple[Indexes, bytes]:
@@ -248,6 +281,8 @@ class _Compiler:
 
     def message(self, descriptor: Any, within: tuple[str, ...]) -> _Part:
         """The part of a message. Raises SettingsError if it may contain itself."""
+        from google.protobuf.unknown_fields import UnknownFieldSet
+
         name = descriptor.full_name
         if name in within:
             what = f"the message {within[0]} has {name} within itself, which no column can hold"
@@ -256,8 +291,11 @@ class _Compiler:
         if self._parts > _MAX_PARTS:
             raise SettingsError(f"has more than {_MAX_PARTS} fields", self._where, "set a message with fewer")
         fields = [(each, self._field(each, (*within, name))) for each in descriptor.fields]
+        closed = {each.number for each in descriptor.fields if _has_closed_enum(each)}
 
         def of(message: Any) -> dict[str, Any]:
+            if closed and any(each.field_number in closed for each in UnknownFieldSet(message)):
+                raise BodyError("has a number that a closed enum lacks")
             return {
                 field.name: None
                 if field.has_presence and not message.HasField(field.name)
@@ -300,6 +338,13 @@ class _Compiler:
         if message.full_name in _AS_JSON:
             return _Part(pa.string(), _as_json)
         return self.message(message, within)
+
+
+def _has_closed_enum(field: Any) -> bool:
+    """Whether a field, or a map's value, is of an enum whose unknown numbers protobuf takes for unknown fields."""
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        field = field.message_type.fields_by_name["value"]
+    return field.enum_type is not None and bool(field.enum_type.is_closed)
 
 
 def _scalar(field: Any) -> _Part:

@@ -1,14 +1,19 @@
 """A Schema Registry's schemas, by Confluent's REST API, and the header that its serializers put before a body.
 
 An id's schema never changes, so it is asked for once in a process. An id that the registry does not know is the body's
-fault. A registry that is down, or refuses, is not: that is a StorageError.
+fault, and asked for again after seconds: the registry may lag behind the first message. A registry that is down, or
+refuses, is not: that is a StorageError.
 """
 
 from __future__ import annotations
 
 import json
+import time
+from collections import deque
 from dataclasses import dataclass, field
 from functools import lru_cache
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -21,14 +26,19 @@ if TYPE_CHECKING:
     from requests import PreparedRequest, Session
 
 _MAGIC = b"\0"
-#: seconds to connect, and between two parts of an answer
+#: seconds to connect, and between two parts of an answer; for the whole of it, with retries
 _TIMEOUT = 5, 10
+_DEADLINE = 30
+#: seconds for which an id is unknown
+_UNKNOWN = 5
+#: unknown ids that are asked for in a second: bodies may name any
+_MISSES = 100
 _RETRIES = 2
 _MAX_BYTES = 16 << 20
 #: of one schema, with what those refer to: so many may refer to each other in a registry that is not well
 _MAX_REFERENCES = 200
-#: error codes of 404: no such subject, version, schema
-_NOT_THERE = (40401, 40402, 40403)
+#: error codes of 404: no such schema; no such subject, version
+_NO_SCHEMA, _NO_SUBJECT = (40403,), (40401, 40402)
 _REFUSED = {401: "set user and password, or token", 403: "give the user or token the right to read schemas"}
 
 
@@ -52,15 +62,22 @@ class Registry:
 
     def schema(self, number: int, form: str = "") -> Registered:
         """The schema of an id. ``form``: the API's format. Raises BodyError if there is none, StorageError."""
-        found = _by_id(self, number, form)
-        if found is None:
-            raise BodyError(f"names schema {number}, which the registry does not have")
-        return found
+        key = self, number, form
+        if _unknown.get(key, 0) <= _clock():
+            try:
+                return _by_id(*key)
+            except _UnknownError:
+                now = _clock()
+                _misses.append(now)
+                if len(_unknown) >= _MAX_UNKNOWN:
+                    _unknown.clear()
+                _unknown[key] = now + _UNKNOWN
+        raise BodyError(f"names schema {number}, which the registry does not have")
 
     def latest(self, subject: str, form: str = "") -> Registered:
         """The latest schema of a subject. Raises StorageError, also if there is none."""
         path = f"subjects/{quote(subject, safe='')}/versions/latest"
-        found = self._get(path, form)
+        found = self._get(path, form, _NO_SUBJECT)
         if found is None:
             fix = "register a schema, set subject, or set schema or schema_file"
             raise StorageError(f"the registry has no subject {subject}", f"{self.url}/{path}", fix)
@@ -80,30 +97,17 @@ class Registry:
             if name in found or name in within:
                 continue
             path = f"subjects/{quote(subject, safe='')}/versions/{version}"
-            below = self._get(path, form)
+            below = self._get(path, form, _NO_SUBJECT)
             if below is None or len(within) > _MAX_REFERENCES:
                 raise StorageError("a schema refers to one that is not there", f"{self.url}/{path}", "register it")
             within.add(name)
             self._collect(below, form, found, within)
             found[name] = _text(below, self.url)
 
-    def _get(self, path: str, form: str) -> Mapping[str, Any] | None:
-        """The answer; None: there is no such schema. Raises StorageError."""
-        import requests
-
+    def _get(self, path: str, form: str, unknown: tuple[int, ...]) -> Mapping[str, Any] | None:
+        """The answer; None: a 404 with such an error code. Raises StorageError."""
         url = f"{self.url}/{path}"
-        try:
-            with _session(self).get(
-                url, params={"format": form} if form else None, timeout=_TIMEOUT, stream=True
-            ) as response:
-                content = response.raw.read(_MAX_BYTES + 1, decode_content=True)
-        except (requests.RequestException, OSError) as error:
-            raise _unusable(f"gave no answer ({type(error).__name__})", url) from None
-        except Exception as error:  # of urllib3, while the body is read
-            if not type(error).__module__.startswith("urllib3"):
-                raise
-            raise _unusable(f"gave no whole answer ({type(error).__name__})", url) from None
-        status = response.status_code
+        status, content = _answered(self, url, form)
         if status not in (200, 404):
             raise _unusable(f"answered {status}", url, _REFUSED.get(status))
         try:
@@ -111,17 +115,68 @@ class Registry:
         except (ValueError, RecursionError):
             answer = None
         found: dict[str, Any] = answer if len(content) <= _MAX_BYTES and isinstance(answer, dict) else {}
-        if status == 404 and found.get("error_code") in _NOT_THERE:
+        if status == 404 and found.get("error_code") in unknown:
             return None
         if status == 404 or not found:  # of something else than a registry, or of another path of its
             raise _unusable("answered what is not of its API", url, "is schema_registry the API's URL?")
         return found
 
 
+_clock, _sleep = time.monotonic, time.sleep
+_MAX_UNKNOWN = 100_000
+#: until when an id is unknown; when the last ones were asked for
+_unknown: dict[tuple[Registry, int, str], float] = {}
+_misses: deque[float] = deque(maxlen=_MISSES)
+
+
+class _UnknownError(Exception):
+    """The registry does not have an id; not remembered by `_by_id`."""
+
+
 @lru_cache(4096)
-def _by_id(registry: Registry, number: int, form: str) -> Registered | None:
-    answer = registry._get(f"schemas/ids/{number}", form)
-    return None if answer is None else registry._with_references(answer, form)
+def _by_id(registry: Registry, number: int, form: str) -> Registered:
+    if len(_misses) == _MISSES and _clock() - _misses[0] < 1:
+        _sleep(1)
+    answer = registry._get(f"schemas/ids/{number}", form, _NO_SCHEMA)
+    if answer is None:
+        raise _UnknownError
+    return registry._with_references(answer, form)
+
+
+def _answered(registry: Registry, url: str, form: str) -> tuple[int, bytes]:
+    """Status and content, within `_DEADLINE`: a registry may send a byte every second. Raises StorageError."""
+    answers: SimpleQueue[tuple[int, bytes] | BaseException] = SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answers.put(_asked(registry, url, form))
+        except BaseException as error:  # noqa: BLE001 - raised below
+            answers.put(error)
+
+    Thread(target=ask, name="schema registry", daemon=True).start()
+    try:
+        answer = answers.get(timeout=_DEADLINE)
+    except Empty:
+        raise _unusable(f"gave no whole answer in {_DEADLINE} s", url) from None
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
+
+
+def _asked(registry: Registry, url: str, form: str) -> tuple[int, bytes]:
+    import requests
+
+    try:
+        with _session(registry).get(
+            url, params={"format": form} if form else None, timeout=_TIMEOUT, stream=True
+        ) as response:
+            return response.status_code, response.raw.read(_MAX_BYTES + 1, decode_content=True)
+    except (requests.RequestException, OSError) as error:
+        raise _unusable(f"gave no answer ({type(error).__name__})", url) from None
+    except Exception as error:  # of urllib3, while the body is read
+        if not type(error).__module__.startswith("urllib3"):
+            raise
+        raise _unusable(f"gave no whole answer ({type(error).__name__})", url) from None
 
 
 @lru_cache(16)
