@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from checkback.consumer.message import MessageExt
 from checkback.push.cloud_event import CloudEvent, batched, event_of, structured
-from checkback.push.pushed_group import within
+from checkback.push.pushed_group import mark, within
 
 MESSAGE = MessageExt("payments", 3, "tx-1", "orders", "paid", "4711", {}, b"{}", 1_795_227_064_579, 0, 12, 0, 1)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -147,3 +147,8 @@ def test_parts_of_a_batch(sizes: list[int]) -> None:
     parts = list(within(messages))
     assert [each for part in parts for each in part] == messages
     assert all(len(part) == 1 or sum(len(each.body) for each in part) <= 1 << 20 for part in parts)
+
+
+def test_messages_that_changed_places_in_a_restore_have_other_marks() -> None:
+    """Both were born in the same millisecond: rows of an outbox, written by one transaction."""
+    assert mark(MESSAGE) != mark(MESSAGE._replace(transaction_id="tx-2"))

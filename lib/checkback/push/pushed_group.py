@@ -114,8 +114,12 @@ def within(messages: list[MessageExt]) -> Iterator[list[MessageExt]]:
 
 
 def mark(message: MessageExt) -> str:
-    """What tells a message from all others, also of another lake, or before a restore."""
-    return f"{message.half_queue_id}_{message.half_queue_offset}_{message.born_timestamp}"
+    """What tells a message from all others, also of another lake, or before a restore.
+
+    Rows of an outbox that were born at the same time may land in each other's places after a restore.
+    """
+    digest = hashlib.sha256((message.transaction_id or "").encode()).hexdigest()[:16]
+    return f"{message.half_queue_id}_{message.half_queue_offset}_{message.born_timestamp}_{digest}"
 
 
 def _selector(push: Push) -> MessageSelector:
