@@ -575,3 +575,10 @@ def test_probes_need_no_token_and_no_localhost(root: Path, tmp_path: Path, token
         for path, expected in (("/healthz", 200), ("/readyz", status)):
             answer = browser.get(path, headers={"host": "10.1.2.3:8902"})
             assert (answer.status_code, str(tmp_path) in answer.text) == (expected, False), path
+
+
+def test_a_dashboard_whose_batches_are_gone_is_not_ready(evening: tuple[Path, datetime], tmp_path: Path) -> None:
+    lake = shutil.copytree(evening[0], tmp_path / "lake")
+    assert client(lake).get("/readyz").status_code == 200
+    shutil.rmtree(lake / "batches")
+    assert client(lake).get("/readyz").status_code == 503

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from datetime import datetime, timezone
 from importlib.resources import files
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
@@ -20,7 +19,7 @@ from starlette.routing import Route
 from checkback.dashboard import actions, lists, overview, transactions
 from checkback.dashboard.access import COOKIE, VALID_S, is_foreign, is_same_origin
 from checkback.dashboard.pages import ROWS, BusyError
-from checkback.errors import CheckbackError, SettingsError, printable
+from checkback.errors import CheckbackError, SettingsError, StorageError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -125,7 +124,9 @@ def _ready(pages: Pages) -> Callable[[Request], Awaitable[Response]]:
     def look() -> bool:
         try:
             with pages.asking() as answers:
-                answers.last_batch(datetime.now(timezone.utc))
+                # A table that is missing is read as an empty one.
+                if not answers.batches(limit=1).num_rows and answers.decided(limit=1).num_rows:
+                    raise StorageError("there are decisions, and no batch that made them", "batches")
         except CheckbackError as error:
             _log.warning("the tables cannot be read: %s", error)
             return False
