@@ -611,6 +611,37 @@ def test_old_rows_of_which_retention_has_removed_the_ids_do_not_land_again(lake:
     assert outbox.land(version="2") == Landed(half=1)
 
 
+def test_a_new_snapshot_does_not_land_what_retention_has_forgotten(lake: Lakehouse, place: Path) -> None:
+    """Of rows of Debezium's op r those that `half` may have lost the ids of are told; all others are as ever."""
+    row = "STRUCT<id: STRING, aggregatetype: STRING, payload: STRING, timestamp: TIMESTAMP>"
+    outbox = Outbox(lake, place, f"op STRING, before {row}, after {row}")
+
+    def add(op: str, *rows: tuple[str, str]) -> None:
+        named = "named_struct('id', '{}', 'aggregatetype', 'orders', 'payload', 'x', 'timestamp', {})".format
+        outbox.add(*(f"'{op}', NULL, {named(*each)}" for each in rows))
+
+    old, young = "TIMESTAMP '2026-01-01 00:00:00Z'", "TIMESTAMP '2026-03-01 00:00:00Z'"
+    add("c", ("kept", old))
+    add("r", ("first", old))
+    assert outbox.land() == Landed(half=2)
+    queue, horizon = TableSource.find(lake.spark, str(place), "--outbox").queue, 1_769_904_000_000
+    lake.tables.open_log("half").commit_after([], {}, versions_of(horizon, {}))
+    add("r", ("second", old))
+    assert outbox.land() == Landed(half=1), "retention has removed nothing of this table"
+    lake.tables.open_log("half").commit_after([], {}, versions_of(horizon, {queue: 1}))
+    add("r", ("kept", old), ("old", old), ("timeless", "CAST(NULL AS TIMESTAMP)"), ("young", young))
+    add("c", ("created", old))
+    assert outbox.land() == Landed(half=2, rejected=3)
+    told = (
+        "op: 'r' of a row from before 2026-02-01T00:00:00.000Z, or without a time: whether it has landed is removed"
+        " (retention.history); if it has not, append it with op 'c'"
+    )
+    assert lake.rows("rejected", "reason") == [(told,), (told,), ("repeated transaction_id kept",)]
+    add("c", ("old", old))
+    assert outbox.land() == Landed(half=1)
+    assert sorted(row[1] for row in bodies(lake)) == ["created", "first", "kept", "old", "second", "young"]
+
+
 def test_first_batch_that_is_done_again_begins_where_it_was_told(
     lake: Lakehouse, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

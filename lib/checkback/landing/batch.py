@@ -32,8 +32,9 @@ from checkback.landing.parser import DIGEST, DIGEST_OF, SCHEMAS, Kind, Reader, p
 from checkback.messages.limits import RAW_MAX
 from checkback.storage.checkpoints.checkpoint import plan_versions
 from checkback.storage.checkpoints.checkpoint_fit import recorded_plan
-from checkback.storage.horizon import floors
+from checkback.storage.horizon import floors, horizon
 from checkback.storage.log.optimistic_transaction import fenced
+from checkback.storage.timestamps import iso
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -179,8 +180,6 @@ class Landing:
             repeats = repeats.select("row", "file", "digest", which.alias("reason"))
         # After the table: a half message that is gone from it by then lies below the floor.
         removed = self._removed(parsed, census)
-        if removed is not None and repeats is not None:
-            repeats = repeats.join(F.broadcast(removed.select("row")), on="row", how="left_anti")
         refused = _union(foreign, _union(removed, repeats))
         if refused is None:
             self._write(_good(parsed), census.good, _bad(parsed), census.rejected, app, batch_id)
@@ -203,6 +202,8 @@ class Landing:
         if foreign is None and refused is not None:
             which = F.format_string("repeated transaction_id %s", "transaction_id")
             refused = refused.select("row", "file", "digest", which.alias("reason"))
+        if foreign is None:
+            refused = _union(refused, self._forgotten(lines, parsed, queue))
         good, bad, taken, rejected = _good(parsed), _bad(parsed), summary.good, summary.rejected
         with _kept(refused) if refused is not None else nullcontext() as refused:
             if refused is not None:
@@ -219,6 +220,25 @@ class Landing:
                 # Once it is committed; a commit that fails ends the query, or has the next offset looked up.
                 self._next, self._commits = self._next + taken, commits + 1
             self._write(good, taken, bad, rejected, app, batch_id)
+
+    def _forgotten(self, lines: DataFrame, parsed: DataFrame, queue: int) -> DataFrame | None:
+        """row, file, digest, reason of a snapshot's rows whose ids `half` may have lost; None: there are none.
+
+        They may have been published once.
+        """
+        spark = parsed.sparkSession
+        since = horizon(spark, self.tables) if floors(spark, self.tables, [queue]) else None
+        if since is None:
+            return None
+        old = lines.where(F.col("snapshot") < since).select("row")
+        if old.isEmpty():
+            return None
+        reason = (
+            f"op: 'r' of a row from before {iso(since)}, or without a time: whether it has landed is removed"
+            " (retention.history); if it has not, append it with op 'c'"
+        )
+        rows = _good(parsed).join(F.broadcast(old), on="row", how="left_semi")
+        return rows.select("row", "file", "digest", F.lit(reason).alias("reason"))
 
     def _next_offset(self, spark: SparkSession, half: DataFrame, queue: int) -> int:
         """The first offset of the queue beyond those in `half` and `decisions`, and beyond what retention removed.
@@ -324,7 +344,10 @@ class Landing:
 
 
 def _union(one: DataFrame | None, other: DataFrame | None) -> DataFrame | None:
-    return one if other is None else other if one is None else one.unionByName(other).dropDuplicates(["row"])
+    """The rows of both; what both have as the first one has it."""
+    if one is None or other is None:
+        return other if one is None else one
+    return one.unionByName(other.join(F.broadcast(one.select("row")), on="row", how="left_anti"))
 
 
 @contextmanager

@@ -92,7 +92,9 @@ class LandingStream:
 
     ``lines`` turns a batch of ``rows`` into line BINARY, file, file_time, file_block, store_timestamp, and the other
     columns of ``reader``; None: the batch has none. ``query`` names the query and its checkpoint. ``confirm`` is
-    called in each batch before anything is written; an exception ends the query. ``outbox``: see `Landing`.
+    called in each batch before anything is written; an exception ends the query. ``outbox``: see `Landing`; its lines
+    have snapshot BIGINT, too: of a row of a snapshot, which may have landed before, its born_timestamp (ms; 0 =
+    unknown), else NULL.
     """
 
     rows: DataFrame

@@ -115,8 +115,9 @@ class Fields:
         return cls(own | dict(given), frozenset(given), False)
 
     def columns(self, rows: DataFrame) -> list[Column]:
-        """The columns line BINARY (the message's JSON object; properties may be a text), order BIGINT.
+        """The columns line BINARY (the message's JSON object; properties may be a text), order BIGINT, born BIGINT.
 
+        ``born`` is the born_timestamp that the row states (ms since 1970), NULL if it has none.
         A row without a born_timestamp has the time of its commit, or else of the batch, which is the same in a replay.
         Raises SettingsError for an expression that Spark does not take, or of a type that the field cannot have.
         """
@@ -128,7 +129,7 @@ class Fields:
         line = F.to_json(F.struct(*(column.alias(name) for name, column in fields.items()))).cast("binary")
         # Oversized lines are truncated here; they will be rejected.
         line = F.when(F.octet_length(line) > LINE_MAX, F.substring(line, 1, LINE_MAX + 1)).otherwise(line)
-        return [line.alias("line"), order.alias("order")]
+        return [line.alias("line"), order.alias("order"), born.alias("born")]
 
     def _typed(self, rows: DataFrame, name: str) -> tuple[Column, T.DataType]:
         where = f"--map {name}" if name in self.given else name

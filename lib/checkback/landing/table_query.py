@@ -20,7 +20,7 @@ from checkback.landing.drained_tables import QUERY
 from checkback.landing.landing_queries import Landed, LandingStream, has_begun, run
 from checkback.landing.table_columns import Fields
 from checkback.landing.table_rows import FIELDS, ROWS, outbox_reader
-from checkback.landing.table_source import AWAY, TableSource, explained
+from checkback.landing.table_source import AWAY, OWN, TableSource, explained
 from checkback.spark.connect import classic_only
 from checkback.storage.checkpoints.checkpoint import read_checkpoint
 from checkback.storage.files import filesystem
@@ -116,7 +116,7 @@ def _inlet(
     version, time = _start(spark, tables.checkpoint(source.query), source, given)
     with _set(spark, _NO_ERROR):
         rows = source.stream(spark, feed, version, time)
-        own = rows.drop("_ignored", "_fault", "_commit_time")
+        own = rows.drop(*OWN)
         reader: Reader
         if given.outbox is not None:
             queue, fields = source.queue, Fields.of_outbox(own, given.mapping)
@@ -125,7 +125,7 @@ def _inlet(
             known = FIELDS[kind]
             mapping = {name: expression for name, expression in given.mapping.items() if name in known}
             fields, reader = Fields.of_kind(own, known, f"--{kind}", mapping), ROWS[kind]
-        line, order = fields.columns(rows)
+        line, order, born = fields.columns(rows)
         try:
             rows = rows.select(
                 line,
@@ -134,6 +134,7 @@ def _inlet(
                 F.coalesce("_commit_time", F.timestamp_millis(F.lit(0))).alias("file_time"),
                 order.alias("file_block"),
                 F.current_timestamp().alias("store_timestamp"),
+                F.when(F.col("_snapshot"), F.coalesce(born, F.lit(0))).alias("snapshot"),
                 "_ignored",
             )
         except AnalysisException as error:  # such as an aggregate, which alone is a valid expression

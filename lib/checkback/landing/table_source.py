@@ -27,8 +27,10 @@ _LIMITS = {"maxFilesPerTrigger": "1000", "maxBytesPerTrigger": "1g"}
 _FEED = "delta.enableChangeDataFeed"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _NAME = re.compile(r"[^\s/\\]+")
-#: Debezium's op: create, read (snapshot); then update, delete, truncate, message
-_INSERTS, _OTHERS = ("c", "r"), ("u", "d", "t", "m")
+#: Debezium's op: create, read (a row of a snapshot); then update, delete, truncate, message
+_CREATE, _READ, _OTHERS = "c", "r", ("u", "d", "t", "m")
+#: columns of `stream` that are not the table's
+OWN = ("_ignored", "_fault", "_commit_time", "_snapshot")
 #: columns of the change data feed
 _CHANGE, _VERSION, _TIME = "_change_type", "_commit_version", "_commit_timestamp"
 
@@ -94,7 +96,9 @@ class TableSource:
         """The table as a stream: its columns, or those of ``after`` of Debezium's envelope, and of these only.
 
         ``feed``: its change data feed. ``version`` or ``time``: where a new checkpoint begins; None = with all rows.
-        Besides: _ignored BOOLEAN (an update or a delete), _fault STRING (why a row is refused), _commit_time TIMESTAMP.
+        Besides: OWN, which are _ignored BOOLEAN (an update or a delete), _fault STRING (why a row is refused),
+        _commit_time TIMESTAMP, _snapshot BOOLEAN (NULL = no): a row of a snapshot of Debezium's, which may not be the
+        first.
         Raises SettingsError for a table of another shape, or if Spark does not take the options.
         """
         starts = {"startingVersion": version, "startingTimestamp": time}
@@ -112,12 +116,13 @@ class TableSource:
             # An update is a row with what was there and one with what is there now: the latter counts.
             rows = rows.where(F.col(_CHANGE) != "update_preimage")
             ignored, time_of = F.col(_CHANGE) != "insert", F.col(_TIME)
+        snapshot = F.lit(False)
         change, after, kind = _envelope(rows)
         if change is not None:
             if not isinstance(kind, T.StructType):
                 what = f"is Debezium's envelope, and its column after is {kind.simpleString()}, not a struct"
                 raise SettingsError(what, self.name, "parse it into the table, as by from_json")
-            known = [*_INSERTS, *_OTHERS]
+            known, snapshot = [_CREATE, _READ, *_OTHERS], change == _READ
             tombstone = change.isNull() & after.isNull()  # it follows a deletion
             ignored = ignored | tombstone | F.coalesce(change.isin(*_OTHERS), F.lit(False))
             wrong = F.format_string("op: '%s' is none of Debezium's c, r, u, d, t, m", F.left(change, F.lit(40)))
@@ -129,10 +134,7 @@ class TableSource:
             own = [F.col(f"`{name.replace('`', '``')}`") for name in names]
         return rows.select(
             *own,
-            *(
-                column.alias(name)
-                for name, column in (("_ignored", ignored), ("_fault", fault), ("_commit_time", time_of))
-            ),
+            *(column.alias(name) for name, column in zip(OWN, (ignored, fault, time_of, snapshot), strict=True)),
         )
 
 
