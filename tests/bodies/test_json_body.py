@@ -136,6 +136,11 @@ def test_what_has_a_value_has_that_of_another_parser(data: st.DataObject) -> Non
         assert _fits(msgspec.json.decode(body), value, schema) == (error is None)
 
 
+@pytest.mark.parametrize("schema", [{}, {"title": "x"}, True, {"type": ["integer", "null"]}])
+def test_null_is_a_value_where_the_schema_says_so_or_nothing(schema: Any) -> None:
+    assert JsonBody(schema, "schema").value(b"null") is None
+
+
 def _fits(parsed: Any, value: Any, schema: dict[str, Any]) -> bool:
     """Whether another parser's value is of the schema, and is this one then."""
     if parsed is None:

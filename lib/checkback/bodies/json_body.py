@@ -208,7 +208,7 @@ class _Compiler:
         kinds = schema.get("type", _told(schema))
         kinds = list(kinds) if isinstance(kinds, list) else [kinds]
         some = [kind for kind in kinds if kind != "null"]
-        if len(some) != 1:
+        if len(some) != 1 or some[0] is None:
             return _ANY
         return replace(self._typed(some[0], schema, place, refs), nullable=len(some) < len(kinds))
 
@@ -220,8 +220,6 @@ class _Compiler:
             return self._array(schema, place, refs)
         if kind == "object":
             return self._object(schema, place, refs)
-        if kind is None:
-            return _ANY
         raise self._error("has a type that is not of JSON Schema", "string, integer, number, boolean, array or object")
 
     def _array(self, schema: Mapping[str, Any], place: str, refs: tuple[str, ...]) -> Part:
