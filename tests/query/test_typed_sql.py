@@ -11,7 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from checkback.bodies.body_format import BodyFormat, with_values
-from checkback.query.typed_sql import lasting_query
+from checkback.query.typed_sql import has_sql, lasting_query
+from checkback.settings.model import TopicBody
 from checkback.storage.dataframes import frame
 from support.examples import DEAR
 from support.json_schemas import SCALARS, bodies, schemas
@@ -104,4 +105,10 @@ def test_text_and_what_sql_cannot_decode(spark: SparkSession) -> None:
     found = [b"x", b"\xff", None, b""]
     text = BodyFormat("text", "x")
     assert _of_sql(spark, text, found, "value") == _of_decoder(text, found)
-    assert lasting_query(BodyFormat("avro", "x", b'"string"'), _QUERY) == _QUERY
+    avro = {"body": "avro", "schema": "string"}
+    headed = {"body": "json", "schema_registry": "http://127.0.0.1"}
+    assert [has_sql(TopicBody.model_validate(each)) for each in (avro, headed, {"body": "json"})] == [
+        False,
+        False,
+        True,
+    ]

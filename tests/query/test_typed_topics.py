@@ -20,6 +20,7 @@ from checkback import Checkback, Settings, SettingsError, StorageError
 from checkback.bodies.body_format import BodyFormat, with_values
 from checkback.consumer import create_views, read, read_stream
 from checkback.query.typed_frames import with_value_columns
+from checkback.settings.model import TopicBody
 from checkback.storage.dataframes import frame
 from support import avro_schemas, json_schemas
 from support.avro_schemas import has_empty_items, typed, written
@@ -275,6 +276,27 @@ def test_lasting_views_have_the_columns_by_sql(spark: SparkSession, tmp_path: Pa
             errors = [None, "does not fit its schema", "is not JSON", None, "is not UTF-8", None]
             assert [row["value_error"] for row in rows] == errors
     spark.sql("DROP SCHEMA typed_topics CASCADE")
+
+
+@pytest.mark.spark
+def test_one_topics_fault_leaves_the_others_their_views(spark: SparkSession, tmp_path: Path) -> None:
+    """Lasting views do not even ask a registry whose columns they leave out."""
+    lake(tmp_path, BODIES)
+    append(tmp_path, "topics/a_orders", [])
+    down = {"body": "avro", "schema_registry": "http://127.0.0.1:1"}
+    settings = opened(tmp_path, body="text").settings.model_copy(
+        update={"topics": {"a_orders": TopicBody.model_validate(down), "payments": TopicBody(body="text")}}
+    )
+    made = create_views(spark, settings, "typed_topics")
+    assert list(made) == ["a_orders", "payments"]
+    assert "value" in spark.table(made["payments"]).columns
+    spark.sql("DROP SCHEMA typed_topics CASCADE")
+    spark.sql("DROP VIEW IF EXISTS payments")
+    with pytest.raises(
+        StorageError, match=r"127.0.0.1:1/.* gave no answer .*; there is no new view of a_orders, of all"
+    ):
+        create_views(spark, settings)
+    assert spark.table("payments").where("value_error IS NULL").count() == 5
 
 
 @pytest.mark.spark

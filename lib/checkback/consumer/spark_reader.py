@@ -7,14 +7,15 @@ from collections import Counter
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from checkback.bodies.body_format import format_of
-from checkback.errors import SettingsError, StorageError
+from checkback.errors import CheckbackError, SettingsError, StorageError
 from checkback.messages.names import is_topic
 from checkback.query.engines.spark_engine import SparkEngine, whole_columns
 from checkback.query.typed_frames import value_columns, with_value_columns
-from checkback.query.typed_sql import lasting_query
+from checkback.query.typed_sql import has_sql, lasting_query
 from checkback.query.versions.view import moment_column
 from checkback.query.versions.whole_batches import Cut, read_batches
 from checkback.storage.catalog_names import TABLE_PREFIX, table_name
@@ -175,7 +176,7 @@ def create_views(spark: SparkSession, settings: Settings, database: str | None =
 
     A view shows the messages of batches that have their row in `batches`, at the time of each query, and reads that
     table for it. A topic that comes later has a view after the next call. Raises StorageError if there is no table
-    `batches`.
+    `batches`; the error of a topic whose schema cannot be had, once all others have their views.
     """
     tables = Tables.of(settings.storage)
     if not tables.exists(spark, _BATCHES):
@@ -187,18 +188,35 @@ def create_views(spark: SparkSession, settings: Settings, database: str | None =
             spark.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}")
         place, kind = f"{schema}.", "VIEW"
     topics = [name.removeprefix(TOPIC_PREFIX) for name in tables.topics(spark)]
-    made = {}
+    made: dict[str, str] = {}
+    failed: dict[str, Exception] = {}
     for topic, name in view_names(topics, lasting=database is not None).items():
-        made[topic] = place + quoted(name)
-        body = _select(tables.in_sql(TOPIC_PREFIX + topic), tables.in_sql(_BATCHES))
-        form = format_of(settings, topic)
-        if form is not None and database is not None:
-            body = lasting_query(form, body)
-        elif form is not None:
-            values = value_columns(spark, form, f"checkback_value_{name}")
-            body = f"SELECT message.*, {values} FROM ({body}) AS message"  # noqa: S608 - quoted names
-        spark.sql(f"CREATE OR REPLACE {kind} {made[topic]} AS {body}")
+        view = place + quoted(name)
+        try:
+            body = _select(tables.in_sql(TOPIC_PREFIX + topic), tables.in_sql(_BATCHES))
+            form = format_of(settings, topic) if database is None or has_sql(settings.topics.get(topic)) else None
+            if form is not None and database is not None:
+                body = lasting_query(form, body)
+            elif form is not None:
+                values = value_columns(spark, form, f"checkback_value_{name}")
+                body = f"SELECT message.*, {values} FROM ({body}) AS message"  # noqa: S608 - quoted names
+            spark.sql(f"CREATE OR REPLACE {kind} {view} AS {body}")
+            made[topic] = view
+        except (CheckbackError, PySparkException) as error:
+            failed[topic] = error
+    if failed:
+        raise _no_views(failed)
     return made
+
+
+def _no_views(failed: dict[str, Exception]) -> CheckbackError:
+    """The error of the topics that have no view: the first one's, with their names."""
+    first = next(iter(failed.values()))
+    names = ", ".join(list(failed)[:_NAMED]) + (f" and {len(failed) - _NAMED} more" if len(failed) > _NAMED else "")
+    rest = f"; there is no new view of {names}, of all others there is"
+    if isinstance(first, CheckbackError):
+        return type(first)(first.what + rest, first.where, first.fix)
+    return StorageError(str(first).partition("\n")[0] + rest)
 
 
 def view_names(topics: Iterable[str], lasting: bool) -> dict[str, str]:

@@ -14,6 +14,7 @@ from checkback.bodies.json_body import MAX_NUMBER, JsonBody
 if TYPE_CHECKING:
     from checkback.bodies.body_format import BodyFormat
     from checkback.bodies.json_body import Part
+    from checkback.settings.model import TopicBody
 
 #: one that no value follows: what closes it within an array does not close it within an object
 _WHOLE = (
@@ -34,13 +35,16 @@ _SHAPES = {
 }
 
 
+def has_sql(body: TopicBody | None) -> bool:
+    """Whether SQL can decode the format that the settings tell."""
+    return body is not None and body.schema_registry is None and body.body in ("json", "text")
+
+
 def lasting_query(body: BodyFormat, query: str) -> str:
-    """The query, which has body and body_text, with `VALUE` and `ERROR`; without for formats that SQL cannot decode.
+    """The query, which has body and body_text, with `VALUE` and `ERROR`, for formats that `has_sql`.
 
     Raises SettingsError.
     """
-    if body.registry is not None or body.body not in ("json", "text"):
-        return query
     error = f"CASE WHEN body IS NULL THEN NULL WHEN body_text IS NULL THEN '{NOT_UTF8}'"
     if body.body == "text":
         return f"SELECT *, body_text AS {VALUE}, {error} END AS {ERROR} FROM ({query})"
