@@ -70,6 +70,38 @@ def test_types_of_a_schema(schema: Any, kind: pa.DataType, body: str, value: Any
     assert read(schema, body) == ([value], [None])
 
 
+@pytest.mark.parametrize("number", ["12345678901234567.89", "0.1234567890123456789012", "1.50", "-1E+2", "1e-400", "7"])
+def test_numbers_in_parts_without_a_type_keep_their_text(number: str) -> None:
+    schema = {
+        "properties": {"price": {"type": ["number", "string"]}, "rest": {"type": "object"}, "n": {"type": "number"}}
+    }
+    body = f'{{"price": {number}, "rest": {{"ä": [{number}, "\\n"]}}, "n": {number}}}'
+    assert read(schema, body) == (
+        [{"price": number, "rest": f'{{"ä":[{number},"\\n"]}}', "n": float(number)}],
+        [None],
+    )
+
+
+_BASE = {"type": "object", "properties": {"id": {"type": "integer"}, "at": {"type": "string"}}}
+
+
+@pytest.mark.parametrize(
+    "derived",
+    [
+        {"allOf": [{"$ref": "#/$defs/B"}], "properties": {"n": {"type": "integer"}}},
+        {"type": "object", "allOf": [{"$ref": "#/$defs/B"}, {"properties": {"n": {"type": "integer"}}}]},
+        {"$ref": "#/$defs/B", "properties": {"n": {"type": "integer"}, "id": {"minimum": 1}, "at": True}},
+        {"type": "object", "allOf": [{"$ref": "#/$defs/C"}, {"if": {}, "then": {}}, True]},
+    ],
+)
+def test_an_object_has_the_columns_of_those_it_is_composed_of(derived: dict[str, Any]) -> None:
+    more = {"$ref": "#/$defs/B", "properties": {"n": {"type": "integer"}}}
+    schema = {"$defs": {"B": _BASE, "C": more}, **derived}
+    kind = pa.struct([("id", pa.int64()), ("at", pa.string()), ("n", pa.int64())])
+    assert JsonBody(schema, "x").type == kind
+    assert read(schema, '{"id": 1, "n": 2, "x": 3}') == ([{"id": 1, "at": None, "n": 2}], [None])
+
+
 @pytest.mark.parametrize(
     ("body", "why"),
     [

@@ -54,23 +54,33 @@ class JsonBody:
         except RecursionError:
             raise SettingsError("the JSON Schema is nested too deeply", where, "set a flatter one") from None
         self.type = self.part.type
+        self._decoder = _SOURCES if _has_text(self.part) else _QUICK
 
     def value(self, body: bytes) -> Any:
         """The value by the schema's types; what the schema does not name is left out. Raises BodyError."""
-        value = parse(text_of(body))
+        value = parse(text_of(body), self._decoder)
         if value is None and not self.part.nullable:
             raise BodyError("is null")
         return self.part.convert(value)
 
 
-def parse(text: str) -> Any:
+class _Source(float):
+    """A number with its text, which a double need not have all digits of."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+def parse(text: str, decoder: json.JSONDecoder | None = None) -> Any:
     """The value of JSON text.
 
     Raises BodyError also for what parsers read differently: duplicate keys, NaN, numbers beyond a double, lone
     surrogates, and more than `MAX_DEPTH` levels.
     """
     try:
-        value = (_CAREFUL if _LARGE.search(text) else _QUICK).decode(text)
+        value = (_CAREFUL if _LARGE.search(text) else decoder or _QUICK).decode(text)
     except RecursionError:
         raise BodyError(TOO_DEEP) from None
     except ValueError:  # JSONDecodeError, which quotes the body
@@ -92,8 +102,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _real(text: str) -> float:
-    value = float(text)
+def _real(text: str) -> _Source:
+    value = _Source(text)
     if value in (_INFINITY, -_INFINITY) or len(text) > MAX_NUMBER:
         raise BodyError(_BEYOND)
     return value
@@ -109,6 +119,7 @@ def _constant(_: str) -> NoReturn:
 
 
 _QUICK = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant)
+_SOURCES = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant, parse_float=_Source)
 _CAREFUL = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant, parse_int=_whole, parse_float=_real)
 
 
@@ -140,7 +151,20 @@ class Part:
 
 
 def _json_text(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    """A parsed part as JSON text, its numbers as they were written."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{_dumps(key)}:{_json_text(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_json_text, value)) + "]"
+    return value.text if isinstance(value, _Source) else _dumps(value)
+
+
+_dumps = json.JSONEncoder(ensure_ascii=False).encode
+
+
+def _has_text(part: Part) -> bool:
+    """Whether a part, or one below it, is JSON text."""
+    return any(map(_has_text, part.below.values())) if part.below else part.kind in ("any", "map")
 
 
 _ANY = Part(pa.string(), _json_text, nullable=True)
@@ -168,7 +192,7 @@ def _integer(place: str) -> Callable[[Any], int]:
 
 def _number(place: str) -> Callable[[Any], float]:
     def of(value: Any) -> float:
-        if type(value) not in (int, float):
+        if isinstance(value, bool) or not isinstance(value, int | float):
             raise BodyError(f"{place} is not a number")
         return float(value)
 
@@ -198,6 +222,10 @@ class _Compiler:
             if isinstance(schema, bool):
                 return _ANY
             raise self._error("is not a JSON Schema", "write a mapping with a type, such as {type: object, ...}")
+        composed = self._composed(schema, refs) if isinstance(schema.get("properties", {}), dict) else {}
+        if composed and ("properties" in schema or "type" in schema):
+            schema = {key: each for key, each in schema.items() if key not in ("$ref", "allOf")}
+            schema["properties"] = composed
         if "$ref" in schema:
             ref = schema["$ref"]
             return _ANY if ref in refs else self.part(self._resolved(ref), place, (*refs, ref))
@@ -260,6 +288,23 @@ class _Compiler:
             return Part(pa.map_(pa.string(), each.type), pairs, "map", {"": each})
         return Part(pa.string(), lambda value: _json_text(is_object(value)), "map")
 
+    def _composed(self, schema: Any, refs: tuple[str, ...]) -> dict[str, Any]:
+        """The properties of an object, and of those that it is composed of by allOf or a $ref beside its own."""
+        self._parts += 1
+        if self._parts > _MAX_PARTS:
+            raise self._error(f"has more than {_MAX_PARTS} parts", "type only what queries need")
+        found: dict[str, Any] = {}
+        if not isinstance(schema, dict):
+            return found
+        if "$ref" in schema and schema["$ref"] not in refs:
+            found |= self._composed(self._resolved(schema["$ref"]), (*refs, schema["$ref"]))
+        for each in schema["allOf"] if isinstance(schema.get("allOf"), list) else ():
+            found |= self._composed(each, refs)
+        own = schema.get("properties")
+        if isinstance(own, dict):  # one that only narrows what the others have tells no type
+            found |= {name: each for name, each in own.items() if name not in found or _tells(each)}
+        return found
+
     def _only(self, schema: Mapping[str, Any]) -> Any:
         """The one schema of an anyOf, oneOf or allOf, null left out; None: there is none, or several."""
         for key in ("anyOf", "oneOf", "allOf"):
@@ -282,6 +327,14 @@ class _Compiler:
 
     def _error(self, what: str, fix: str) -> SettingsError:
         return SettingsError(f"the JSON Schema {what}", self._where, fix)
+
+
+#: keywords that tell a type
+_TELLING = frozenset({"type", "$ref", "properties", "allOf", "anyOf", "oneOf", "enum", "const"})
+
+
+def _tells(schema: Any) -> bool:
+    return isinstance(schema, dict) and not _TELLING.isdisjoint(schema)
 
 
 def _told(schema: Mapping[str, Any]) -> str | None:
