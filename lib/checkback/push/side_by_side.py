@@ -162,6 +162,8 @@ class _Posting:
                 self._failed(part, place, error_summary(error))
                 self._report(part)
                 continue
+            if not self._webhook.has_room(request.message_id):
+                return _SOON_S
             wait_s = self._webhook.rate_wait(request.message_id)
             if wait_s:
                 return wait_s

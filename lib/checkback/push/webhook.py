@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 
 _SUCCESS = range(200, 300)
 _HEADERS = ["Accept: */*", "Accept-Encoding: identity", "User-Agent: checkback"]
-#: how often a request may be told to wait while others are answered; and requests of which that is known
-_REFUSALS, _MOST_REFUSED = 3, 10_000
+#: requests of which is known that they were told to wait alone
+_MOST_REFUSED = 10_000
+#: time for which others wait for the request that was told to wait first; and a thread for room (s)
+_FIRST_S, _ROOM_S = 1.0, 0.1
 _LAST_OF_HEADER = (b"\r\n", b"\n")
 _log = logging.getLogger("checkback.push")
 
@@ -55,7 +57,7 @@ class Try(NamedTuple):
 class WaitError(Exception):
     """The request was not sent, or was answered with Retry-After: it is to be sent again when `Webhook.ready`.
 
-    ``suspect``: others were answered since it was told to wait first, so that it should be the next one.
+    ``suspect``: it was the first one that was told so, and is to be the next one, alone.
     """
 
     def __init__(self, suspect: bool = False) -> None:
@@ -110,10 +112,15 @@ class Webhook:
         self._rate = None if per_second is None else Rate(per_second, push.requests_burst)
         self._used = RateState()
         self._lock = threading.Lock()
-        #: requests so far that were neither told to wait nor failed by the URL's fault
-        self.answered = 0
-        #: by message id, how many that were when it was told to wait first, and how often it was told so since
-        self._refused: dict[str, tuple[int, int]] = {}
+        #: requests so far that were neither told to wait nor failed by the URL's fault; those of them that were alone
+        self.answered = self._passed = 0
+        #: by message id of what was told to wait alone, `_passed` at that time
+        self._refused: dict[str, int] = {}
+        #: the message that was told to wait first, until it is alone
+        self._first: str | None = None
+        #: after a pause, how many more requests may be in flight; None = as many as there are
+        self._room: int | None = None
+        self._most, self._moved_at = push.concurrency, 0.0
         self._threads = threading.local()
         #: no request is to wait any longer
         self.closed = threading.Event()
@@ -134,7 +141,10 @@ class Webhook:
 
         Raises WaitError, NotConsumedError: why it failed, without what the server said.
         """
-        while wait_s := self.rate_wait(request.message_id):
+        mine = request.message_id
+        if not self.has_room(mine) and (self.closed.wait(_ROOM_S) or not self.has_room(mine)):
+            raise WaitError
+        while wait_s := self.rate_wait(mine):
             if self.closed.wait(wait_s):
                 raise WaitError
         post, sent = self.begin(request)
@@ -153,14 +163,32 @@ class Webhook:
                 self._used = self._used.sent(now, self._rate, salt)
         return wait_s
 
+    def has_room(self, message_id: str) -> bool:
+        """False for a moment after a pause, while another message is to be alone, or those in flight are enough."""
+        with self._lock:
+            return self._has_room(message_id, self._clock())
+
+    def _has_room(self, message_id: str, now: float) -> bool:
+        # Neither lasts: the other message may have gone to another process, and requests in flight with their thread.
+        breaker = self._endpoint.breaker
+        state = breaker.state(now, self._limits)
+        if state is State.HALF_OPEN:
+            return self._first in (None, message_id) or not 0 <= now - breaker.until < _FIRST_S
+        return state is not State.CLOSED or self._room != 0 or not 0 <= now - self._moved_at < self._limits.trial_s
+
     def begin(self, request: Request) -> tuple[Post, Try]:
         """The POST of a request, and what `heard` is given with the response. Raises WaitError."""
         now = self._clock()
         with self._lock:
-            turn = self._endpoint.enter(now)
+            turn = self._endpoint.enter(now) if self._has_room(request.message_id, now) else State.ON_TRIAL
             if isinstance(turn, State):
                 raise WaitError
             sent = Try(request.message_id, turn, self._endpoint.breaker.trial_until > 0)
+            if sent.probe:
+                self._first = None
+            elif self._room:
+                self._room -= 1
+            self._moved_at = now
         told, credentials = {"webhook-id": request.message_id}, self._secrets.current
         if credentials.signer is not None:
             told = credentials.signer.headers(request.message_id, now, request.body)
@@ -170,7 +198,9 @@ class Webhook:
     def heard(self, response: Response, sent: Try) -> None:
         """Returns for a response that is 2xx. Raises WaitError, NotConsumedError.
 
-        A request that is told to wait again, while others are answered, has failed: it would hold them up for ever.
+        After a pause requests in flight grow from one, by one for each that is answered. The message that was told to
+        wait first is alone then: one that is told so twice, while another alone passes, has failed: it would hold them
+        up for ever. Among others it may be one too many for the receiver's rate.
         """
         now, retry_after_s = self._clock(), None
         error: str | None = response.error or "no final response"
@@ -189,10 +219,21 @@ class Webhook:
             else:
                 self._endpoint.answered(now, sent.turn)
                 self.answered += 1
+                self._passed += sent.probe
+                self._refused.pop(sent.message_id, None)
             after = self._endpoint.breaker
-            refused = self._refused.pop(sent.message_id, None)
-            suspect, failed = self._told_to_wait(sent, refused) if waits else (False, True)
-        if after.until and after.until != before.until:
+            opened = after.until > 0 and after.until != before.until
+            if opened:
+                self._room = 0
+            if waits and not before.until:
+                self._first = sent.message_id
+            if self._room is not None and sent.turn == after.turn:
+                self._room += (not sent.probe) + (not broken)
+                self._room = None if self._room >= self._most else self._room
+            self._moved_at = now
+            suspect = waits and self._first == sent.message_id
+            failed = not waits or (sent.probe and self._has_failed(sent.message_id))
+        if opened:
             wait_s = after.until - now
             _log.warning("group %s: %s: %s; it is left alone for %.0f s", self.group, self.shown, error, wait_s)
         if not failed:
@@ -200,15 +241,13 @@ class Webhook:
         if error is not None:
             raise NotConsumedError(error)
 
-    def _told_to_wait(self, sent: Try, before: tuple[int, int] | None) -> tuple[bool, bool]:
-        """Whether others were answered meanwhile, and whether it has failed therefore. Under the lock."""
-        answered, times = before or (self.answered, 0)
-        suspect = self.answered > answered
-        failed = suspect and (sent.probe or times >= _REFUSALS)
+    def _has_failed(self, message_id: str) -> bool:
+        """Whether others passed alone since the message was told to wait alone, as it is again. Under the lock."""
+        failed = self._passed > self._refused.pop(message_id, self._passed)
         if len(self._refused) >= _MOST_REFUSED:
             del self._refused[next(iter(self._refused))]
-        self._refused[sent.message_id] = (self.answered, 0) if failed else (answered, times + suspect)
-        return suspect, failed
+        self._refused[message_id] = self._passed
+        return failed
 
     def connections(self) -> Connections[Any]:
         """Connections for one thread that has several requests in flight."""
