@@ -101,6 +101,13 @@ def test_sql_parses_what_the_decoder_parses(spark: SparkSession, found: list[byt
 
 
 @pytest.mark.spark
+def test_a_string_that_does_not_end_costs_no_time(spark: SparkSession) -> None:
+    """Of JSON that is cut short within embedded JSON; a look from each quote to the end would take hours."""
+    cut = b'"' + b'\\"' * (1 << 19)
+    assert _of_sql(spark, BodyFormat("json", "x"), [cut], "to_json(value)") == [(None, True)]
+
+
+@pytest.mark.spark
 def test_text_and_what_sql_cannot_decode(spark: SparkSession) -> None:
     found = [b"x", b"\xff", None, b""]
     text = BodyFormat("text", "x")

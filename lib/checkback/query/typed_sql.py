@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 _WHOLE = (
     "try_parse_json(concat('[', {0}, ']')) IS NOT NULL AND try_parse_json(concat('{{\"\":', {0}, '}}')) IS NOT NULL"
 )
-_STRING = r"""r'"(?:[^"\\]++|\\.)*+"'"""
+#: also one that does not end: each of its quotes would else be looked at to the body's end
+_STRING = r"""r'"(?:[^"\\]++|\\.)*+"?'"""
 _NUMBER = "r'-?[0-9][-+.0-9eE]*'"
 _TYPES = {"string": "STRING", "integer": "BIGINT", "number": "DOUBLE", "boolean": "BOOLEAN"}
 #: by kind what schema_of_variant says of a value
