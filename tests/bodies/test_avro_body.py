@@ -357,10 +357,10 @@ def test_a_body_of_too_many_values_has_none() -> None:
     """A byte may be an item of a hundred columns."""
     several = [record(name=f"R{number}") for number in range(100)]
     body = long(50_000) + long(1) * 50_000 + long(0)
-    assert read({"type": "array", "items": several}, body) == ([None], ["has more than 4000000 values"])
+    assert read({"type": "array", "items": several}, body) == ([None], ["has more than 5000000 values"])
     deep = record(*({"name": f"f{number}", "type": record(name=f"R{number}")} for number in range(100)))
     nested = {"type": "array", "items": record({"name": "i", "type": "int"}, {"name": "d", "type": deep}, name="Q")}
-    assert read(nested, body) == ([None], ["has more than 4000000 values"])
+    assert read(nested, body) == ([None], ["has more than 5000000 values"])
 
 
 @pytest.fixture(scope="module")

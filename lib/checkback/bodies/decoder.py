@@ -18,8 +18,10 @@ VALUE, ERROR = "value", "value_error"
 MAX_DEPTH = 128
 TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels"
 NOT_UTF8 = "is not UTF-8"
-#: of the items of one body's lists and maps, null ones included: two bytes may be an item of a hundred columns
-MAX_VALUES = 4_000_000
+#: of the items of one body's lists and maps, null ones included: two bytes may be an item of a hundred columns. More
+#: than the bytes of a message of 4 MiB, of which each may be an item
+MAX_VALUES = 5_000_000
+TOO_MANY = f"has more than {MAX_VALUES} values"
 _PIECE_ROWS = 10_000
 _PIECE_BYTES = 1 << 20
 
@@ -56,7 +58,7 @@ def take(values: int) -> None:
     """Count values of a body's lists and maps. Raises BodyError beyond `MAX_VALUES`."""
     _room.left -= values
     if _room.left < 0:
-        raise BodyError(f"has more than {MAX_VALUES} values")
+        raise BodyError(TOO_MANY)
 
 
 def width(kind: pa.DataType) -> int:

@@ -7,17 +7,18 @@ import json
 import re
 from base64 import b64decode
 from binascii import Error as Base64Error
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from checkback.bodies.decoder import BodyError, take, width
+from checkback.bodies.decoder import MAX_VALUES, TOO_MANY, BodyError, take, width
 from checkback.bodies.registry import Registered, Registry, split_header
 from checkback.errors import SettingsError, StorageError, missing_module
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator
 
 #: of the registry's API: a base64 FileDescriptorProto in place of the text of a .proto, which only protoc reads
 SERIALIZED = "serialized"
@@ -50,10 +51,15 @@ _WRITE = "write it by `protoc --include_imports --descriptor_set_out=FILE`"
 Indexes = tuple[int, ...]
 
 
+#: by number of a field that is a message: for how many values each item of a list or map has places, and those below
+_Weights = Mapping[int, tuple[int, Any]]
+
+
 @dataclass(frozen=True)
 class _Part:
     type: pa.DataType
     of: Callable[[Any], Any]
+    weights: _Weights = field(default_factory=dict)
 
 
 class ProtobufBody:
@@ -93,6 +99,8 @@ class ProtobufBody:
             indexes, body = _split_indexes(rest)
             if self._is_other(self._registry, number, indexes):
                 raise BodyError(f"is another message than {self._name}")
+        if len(body) * _densest(self._part.weights) > 2 * MAX_VALUES:
+            _check_weight(body, self._part.weights)
         found = self._class()
         try:
             found.ParseFromString(body)
@@ -303,7 +311,8 @@ class _Compiler:
                 for field, part in fields
             }
 
-        return _Part(pa.struct([pa.field(each.name, part.type) for each, part in fields]), of)
+        weights = {each.number: (_columns(part.type), part.weights) for each, part in fields if each.message_type}
+        return _Part(pa.struct([pa.field(each.name, part.type) for each, part in fields]), of, weights)
 
     def _field(self, field: Any, within: tuple[str, ...]) -> _Part:
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
@@ -314,7 +323,7 @@ class _Compiler:
                 take(len(pairs) * entry)
                 return [(key.of(each), item.of(pairs[each])) for each in sorted(pairs)]
 
-            return _Part(pa.map_(key.type, item.type), of_map)
+            return _Part(pa.map_(key.type, item.type), of_map, {2: (0, item.weights)})
         one = self._one(field, within)
         if field.is_repeated:
             columns = width(one.type)
@@ -323,7 +332,7 @@ class _Compiler:
                 take(len(values) * columns)
                 return [one.of(each) for each in values]
 
-            return _Part(pa.list_(one.type), of_list)
+            return _Part(pa.list_(one.type), of_list, one.weights)
         return one
 
     def _one(self, field: Any, within: tuple[str, ...]) -> _Part:
@@ -338,6 +347,59 @@ class _Compiler:
         if message.full_name in _AS_JSON:
             return _Part(pa.string(), _as_json)
         return self.message(message, within)
+
+
+def _columns(kind: pa.DataType) -> int:
+    """For how many values each item of a list or map has places; 0: it is none."""
+    if pa.types.is_map(kind):
+        return 1 + width(kind.item_type)
+    return width(kind.value_type) if pa.types.is_list(kind) else 0
+
+
+def _densest(weights: _Weights) -> int:
+    return max((max(columns, _densest(below)) for columns, below in weights.values()), default=0)
+
+
+def _check_weight(body: bytes, weights: _Weights) -> None:
+    """Raise BodyError if there are too many items: of two bytes each, protobuf itself makes a kilobyte.
+
+    Bytes that are no message are left to protobuf.
+    """
+    from google.protobuf.internal.decoder import _DecodeVarint
+    from google.protobuf.message import DecodeError
+
+    total, at = 0, 0
+    within = [(len(body), weights)]
+    try:
+        while within:
+            end, fields = within[-1]
+            if at >= end:
+                within.pop()
+                continue
+            tag, at = _DecodeVarint(body, at)
+            columns, below = fields.get(tag >> 3, (0, None))
+            kind = tag & 7
+            if kind == _GROUP_ENDS:
+                within.pop()
+            elif kind == _GROUP:
+                within.append((end, below or {}))
+            elif kind == _SIZED:
+                size, at = _DecodeVarint(body, at)
+                if below is None:
+                    at += size
+                else:
+                    within.append((at + size, below))
+            else:
+                at = _DecodeVarint(body, at)[1] if kind == 0 else at + _SIZES[kind]
+            total += columns if kind in (_GROUP, _SIZED) else 0
+            if total > MAX_VALUES:
+                raise BodyError(TOO_MANY)
+    except (IndexError, KeyError, DecodeError):
+        return
+
+
+#: of the wire: kinds of fields, and the bytes of those of a size
+_SIZED, _GROUP, _GROUP_ENDS, _SIZES = 2, 3, 4, {1: 8, 5: 4}
 
 
 def _has_closed_enum(field: Any) -> bool:
