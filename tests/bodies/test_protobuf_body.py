@@ -134,7 +134,7 @@ def test_a_body_of_too_many_values_has_none() -> None:
     assert read(decoder, b"\x0a\0" * 10)[1] == [None]
     # Counted before protobuf makes a kilobyte of each, which would first find that the last one is cut short.
     assert read(decoder, b"\x0a\0" * 200_000 + b"\x0a") == ([None], ["has more than 5000000 values"])
-    assert read(decoder, (b"\x0a\2\x0a\0" * 49_000) + b"\x7b\x0a\0\x7c" * 60_000)[1] == [None]  # an unknown group
+    assert read(decoder, b"\x0a\2\x0a\0" * 1000 + b"\x7b\x0a\0\x7c" * 60_000)[1] == [None]  # an unknown group
 
 
 def _length(content: bytes) -> bytes:
