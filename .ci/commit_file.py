@@ -1,4 +1,4 @@
-"""Hatch's build hook: a wheel, and an sdist that one is made of, have the file COMMIT (`checkback.build`)."""
+"""Hatch's build hook: a wheel, and an sdist that one is made of, have COMMIT (`checkback.build`); a wheel has conf."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ _PLACES = {"wheel": "checkback/COMMIT", "sdist": "lib/checkback/COMMIT"}
 
 
 class CommitFile(BuildHookInterface):  # type: ignore[type-arg]  # of the builder's configuration
-    """Adds the file, unless it is there: an sdist has it."""
+    """Adds COMMIT, unless it is there: an sdist has it; and conf, for Prometheus, Grafana, systemd and Databricks."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Hatch calls it before it builds. An editable install reads the checkout's .git instead."""
+        """Hatch calls it before it builds. An editable install has the checkout instead."""
         root = Path(self.root)
-        if version == "editable" or (root / "lib" / "checkback" / "COMMIT").exists():
+        if version == "editable":
+            return
+        if self.target_name == "wheel":
+            build_data["force_include"][str(root / "conf")] = "checkback/conf"
+        if (root / "lib" / "checkback" / "COMMIT").exists():
             return
         sys.path.insert(0, str(root / "lib"))
         from checkback.build import checkout_commit
