@@ -89,6 +89,9 @@ def test_killed_one_is_replaced(tmp_path: Path) -> None:
         publishes("t-0", "t-1")
         first.process.kill()
         print(f"published {publishes('t-2'):.1f} s after the first one was killed")
+        with Process(lake, "--standby") as third:
+            third.says("query_started")  # that of its small run
+            assert third.stop() == 0
         with waiting(lake, second) as third:
             assert (third.stop(), second.stop()) == (0, 0)
     assert published(lake) == ["t-0", "t-1", "t-2"]

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TYPE_CHECKING
 
 from checkback.application.queries import run
-from checkback.application.small_run import small_run
+from checkback.application.small_run import land
 from checkback.errors import FencedError, missing_module, reason
 from checkback.settings import Settings
 from checkback.spark.shutdown import stop_on_signal
@@ -42,7 +42,7 @@ def stand_by(spark: SparkSession, settings: Settings) -> None:
 
     with ExitStack() as held, stop_on_signal(confirm) as stopper:
         with _probes(settings):
-            _warm_up(spark)
+            _warm_up(spark, stopper)
             lock = _turn(tables, held, stopper)
         if lock is not None:
             locks.append(lock)
@@ -67,7 +67,7 @@ def _turn(tables: Tables, held: ExitStack, stopper: GracefulShutdown) -> Lock | 
     return None
 
 
-def _warm_up(spark: SparkSession) -> None:
+def _warm_up(spark: SparkSession, stopper: GracefulShutdown) -> None:
     """Run a few transactions in a folder of their own: a JVM's first batches take seconds.
 
     Not on a cluster, whose workers do not see the folder.
@@ -76,7 +76,13 @@ def _warm_up(spark: SparkSession) -> None:
         return
     try:
         with tempfile.TemporaryDirectory(prefix="checkback-standby-") as folder:
-            small_run(spark, Settings.model_validate({"storage": {"root": folder, "sync": False}}))
+            settings = Settings.model_validate({"storage": {"root": folder, "sync": False}})
+            tables = Tables.of(settings.storage)
+            land(spark, tables)
+            with stop_on_signal() as own:  # one that fails is not to stop what comes after it
+                run(spark, settings, tables, own, available_now=True)
+                if own.wanted:
+                    stopper.stop()
     except Exception as error:  # noqa: BLE001 - without it the first batch takes longer
         _log.warning("the first batch will take longer: %s", reason(error))
 
