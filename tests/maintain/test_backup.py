@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,13 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from delta.tables import DeltaTable as SparkTable
 from deltalake import DeltaTable
 
 from checkback.errors import SettingsError, StateError, StorageError
 from checkback.gateway.metrics import Metrics
 from checkback.gateway.ownership import GAP
 from checkback.gateway.service import GatewayService
-from checkback.maintain import backup
+from checkback.maintain import table_version
 from checkback.maintain.backup import MANIFEST, back_up, restore
 from checkback.reconcile.checkpoint_owner import WRITTEN
 from checkback.settings import Settings
@@ -34,6 +36,8 @@ from support.jvm import ENVIRON
 from support.rows import records_of
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from checkback.maintain.backup import Backup
 
 NOTHING: Any = lambda *_: None  # noqa: E731
@@ -153,9 +157,9 @@ def test_interrupted_restore_goes_on_and_nothing_works_on_it(
             raise KeyboardInterrupt
         copy_all(source, target, paths, *step)
 
-    copy_all = backup._copy_all
+    copy_all = table_version._copy_all
     with monkeypatch.context() as broken:
-        broken.setattr(backup, "_copy_all", interrupted)
+        broken.setattr(table_version, "_copy_all", interrupted)
         with pytest.raises(KeyboardInterrupt):
             restore(again, str(tmp_path / "backup"), NOTHING, NOTHING)
     with pytest.raises(StateError, match=r"restore .*/backup"):
@@ -198,6 +202,32 @@ def test_manifest_names_tables_only(lake: Lake, tmp_path: Path, name: str) -> No
     manifest.write_text(json.dumps(about))
     with pytest.raises(StorageError, match="manifest"):
         restore(settings(tmp_path / "new"), str(tmp_path / "backup"), NOTHING, NOTHING)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("store", [False, True])
+def test_altered_topic_is_in_it(lake: Lake, tmp_path: Path, spark: SparkSession, s3_port: int, store: bool) -> None:
+    """With vectors of deleted rows, mapped columns, and a checkpoint that has sidecars: only Spark can read it."""
+    table = f"delta.`{lake.root}/topics/payments`"
+    before = spark.table(table).count()
+    properties = {"enableDeletionVectors": "true", "columnMapping.mode": "name"}
+    properties |= {"checkpointPolicy": "v2", "checkpointInterval": "1"}
+    new = ", ".join(f"'delta.{name}' = '{value}'" for name, value in properties.items())
+    spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({new})")
+    spark.sql(f"ALTER TABLE {table} ADD COLUMN more STRING")
+    SparkTable.forPath(spark, str(lake.root / "topics/payments")).delete("transaction_id = 'committed-0'")
+    assert list((lake.root / "topics/payments").glob("**/deletion_vector_*.bin"))
+    assert list((lake.root / "topics/payments/_delta_log/_sidecars").iterdir())
+    backup = f"s3://{BUCKET}/{tmp_path.name}" if store else str(tmp_path / "backup")
+    made = taken(lake.root, backup, s3_port)
+    shutil.rmtree(lake.root / "topics/payments/_delta_log/_sidecars")
+    assert restore(settings(tmp_path / "again", s3_port), backup, NOTHING, NOTHING) == made
+    found = spark.table(f"delta.`{tmp_path}/again/topics/payments`")
+    assert 0 < found.where("transaction_id <> 'committed-0'").count() == found.count() < before
+    if not store:
+        next((tmp_path / "backup/topics/payments").glob("**/*.bin")).unlink()
+        with pytest.raises(StorageError, match="missing or cut short"):
+            restore(settings(tmp_path / "new"), backup, NOTHING, NOTHING)
 
 
 @pytest.mark.spark

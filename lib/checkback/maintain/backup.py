@@ -9,13 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import shutil
-import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -25,23 +20,21 @@ from checkback import __version__
 from checkback.build import commit
 from checkback.errors import SettingsError, StorageError
 from checkback.gateway.ownership import GAP, first_app
-from checkback.maintain.table_folder import read_log
+from checkback.maintain.table_version import TableVersion
 from checkback.messages.names import is_consumer_group, is_topic
 from checkback.reconcile.checkpoint_owner import CONCLUDED, OWNERS, WRITTEN
 from checkback.storage.failure_scope import reading
 from checkback.storage.files import filesystem, table_files
-from checkback.storage.files.fsync import flush_file, flush_parents
-from checkback.storage.files.object_store import canonical, check_place, is_registered, register
+from checkback.storage.files.object_store import canonical, check_place, register
 from checkback.storage.files.paths import local_path
 from checkback.storage.files.table_files import LOG, commit_file
 from checkback.storage.half_restored import RESTORING
 from checkback.storage.lock import exclusive_lock
 from checkback.storage.log.commit_reader import read_actions
-from checkback.storage.log.compatibility import is_plain
 from checkback.storage.log.delta_errors import unreadable
 from checkback.storage.log.delta_log import DeltaLog
 from checkback.storage.log.log_tail import TransactionVersions
-from checkback.storage.log.snapshot_files import data_files, open_table
+from checkback.storage.log.snapshot_files import open_table
 from checkback.storage.schemas import GROUP_PREFIX, SCHEMAS, TOPIC_PREFIX
 from checkback.storage.tables import Tables
 
@@ -101,15 +94,14 @@ def back_up(settings: Settings, target: str, begun: Callable[[str, int], object]
         raise SettingsError("is not empty", place, "name a new folder for each backup")
     made_at = datetime.now(timezone.utc)
     versions, batch = _versions(tables)
-    files = {}
+    found: dict[str, TableVersion] = {}
     for name, version in versions.items():  # all logs first: they are kept for a shorter time than files
-        files[name] = _files(tables.location(name), version)
-        _copy_all(tables.location(name), f"{place}/{name}", _log_files(tables.location(name), version))
-    copies = []
-    for name, own in files.items():
-        begun(name, len(own))
-        _copy_all(tables.location(name), f"{place}/{name}", [path for path, _ in own], step)
-        copies.append(TableCopy(name, versions[name], len(own), sum(size for _, size in own)))
+        found[name] = TableVersion.of(tables.location(name), version)
+        found[name].copy_log(f"{place}/{name}")
+    for name, table in found.items():
+        begun(name, len(table.data))
+        table.copy_data(f"{place}/{name}", step)
+    copies = [TableCopy(name, versions[name], len(table.data), table.bytes) for name, table in found.items()]
     batch_id = None if batch is None else batch.batch_id
     done_at = None if batch is None else datetime.fromtimestamp(batch.done_ms / 1000, timezone.utc)
     made = Backup(made_at, batch_id, done_at, f"{__version__} ({commit()})", tuple(copies))
@@ -132,18 +124,17 @@ def restore(settings: Settings, source: str, begun: Callable[[str, int], object]
     there = [copy.table for copy in made.tables if table_files.names(f"{tables.location(copy.table)}/{LOG}")]
     if there and not table_files.exists(mark):
         raise SettingsError(f"has the table {there[0]} already", tables.root, "name an empty storage.root")
-    files = {copy.table: _files(f"{place}/{copy.table}", copy.version) for copy in made.tables}
+    found = {copy.table: TableVersion.of(f"{place}/{copy.table}", copy.version) for copy in made.tables}
     for copy in made.tables:
-        _refuse_incomplete(f"{place}/{copy.table}", files[copy.table])
+        found[copy.table].refuse_incomplete(copy.files, copy.bytes)
     with exclusive_lock(tables):
         filesystem.write(None, mark, place)
-        for name, own in files.items():
-            begun(name, len(own))
-            _copy_all(f"{place}/{name}", tables.location(name), [path for path, _ in own], step)
+        for name, table in found.items():
+            begun(name, len(table.data))
+            table.copy_data(tables.location(name), step)
         # Last, as they make tables of them: `batches` first, with which no `reconcile` starts before a rebuild.
-        for copy in sorted(made.tables, key=lambda copy: copy.table != CONCLUDED):
-            names = _log_files(f"{place}/{copy.table}", copy.version)
-            _copy_all(f"{place}/{copy.table}", tables.location(copy.table), names)
+        for name in sorted(found, key=lambda name: name != CONCLUDED):
+            found[name].copy_log(tables.location(name))
         _skip_lost_offsets(tables)
         table_files.remove(mark)
     return made
@@ -287,63 +278,3 @@ def _until(place: str, name: str, newest: int, batch: _Batch) -> int:
         what = "rows were removed or erased since the last batch that is complete, and a backup would bring them back"
         raise StorageError(what, place, "take it when `reconcile` has completed a batch")
     return found
-
-
-def _files(place: str, version: int) -> list[tuple[str, int]]:
-    """The data files of a table's version, relative to it, and their sizes. Raises StorageError."""
-    with reading(place, unreadable):
-        table = open_table(place, version)
-    if not is_plain(table):
-        raise StorageError("has rows that are not in its files alone: it was altered", place, "copy it with Spark")
-    return [(file.path.removeprefix(f"{place}/"), file.size) for file in data_files(table, place)]
-
-
-def _log_files(place: str, version: int) -> list[str]:
-    """The newest checkpoint of the log up to a version, and the commits after it, relative to the table."""
-    checkpoint = max((each for each in read_log(place).checkpoints if each <= version), default=None)
-    first = 0 if checkpoint is None else checkpoint
-    parts = re.compile(rf"{first:020}\.checkpoint(?:\.\d{{10}}\.\d{{10}})?\.parquet")
-    names = [] if checkpoint is None else sorted(filter(parts.fullmatch, table_files.names(f"{place}/{LOG}")))
-    return [f"{LOG}/{name}" for name in [*names, *(f"{each:020}.json" for each in range(first, version + 1))]]
-
-
-def _refuse_incomplete(place: str, files: Sequence[tuple[str, int]]) -> None:
-    def look(file: tuple[str, int]) -> bool:
-        try:
-            return table_files.size(f"{place}/{file[0]}") == file[1]
-        except FileNotFoundError:
-            return False
-
-    with reading(place), ThreadPoolExecutor(_AT_ONCE) as pool:
-        for (path, _), whole in zip(files, pool.map(look, files), strict=True):
-            if not whole:
-                raise StorageError(
-                    "a file of the backup is missing or cut short", f"{place}/{path}", "take another one"
-                )
-
-
-def _copy_all(source: str, target: str, paths: Sequence[str], step: Callable[[], object] = bool) -> None:
-    with reading(target), ThreadPoolExecutor(_AT_ONCE) as pool:
-        for _ in pool.map(partial(_copy, source, target), paths):
-            step()
-        if not is_registered(target) and paths:
-            flush_parents(f"{target}/{LOG}/x" if os.path.isdir(f"{target}/{LOG}") else f"{target}/x")
-
-
-def _copy(source: str, target: str, path: str) -> None:
-    """Copy a file, atomically, with its time, which is a commit's time for Delta."""
-    there, copy = f"{source}/{path}", f"{target}/{path}"
-    if is_registered(target):
-        table_files.write(copy, table_files.read(there))
-        return
-    os.makedirs(os.path.dirname(copy), exist_ok=True)
-    new = f"{os.path.dirname(copy)}/.{os.path.basename(copy)}.tmp"
-    if is_registered(source):
-        with open(new, "wb") as file:
-            file.write(table_files.read(there))
-        seconds = table_files.modified(there) / 1000
-        os.utime(new, (time.time(), seconds))
-    else:
-        shutil.copy2(there, new)
-    flush_file(new)
-    os.replace(new, copy)

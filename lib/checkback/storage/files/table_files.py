@@ -10,7 +10,7 @@ import posixpath
 import re
 import uuid
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -152,6 +152,19 @@ def entries(folder: str) -> list[FileEntry]:
         FileEntry(posixpath.basename(file["path"]), _ms(file["last_modified"]), file["size"])
         for file in _listed(folder)["objects"]
     ]
+
+
+def below(folder: str) -> list[FileEntry]:
+    """The files in a folder and its folders, by their paths in it."""
+    if not is_registered(folder):
+        found = [os.path.join(place, name) for place, _, names in os.walk(folder) for name in names]
+        return [replace(entry(path), name=os.path.relpath(path, folder)) for path in found]
+    import obstore
+
+    store, key = open_store(folder)
+    with os_errors(folder):
+        listed = [file for part in obstore.list(store, f"{key}/") for file in part]
+    return [FileEntry(file["path"][len(key) + 1 :], _ms(file["last_modified"]), file["size"]) for file in listed]
 
 
 def entry(path: str) -> FileEntry:
