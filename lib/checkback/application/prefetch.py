@@ -26,17 +26,26 @@ _PATIENCE_S = 300
 _log = logging.getLogger(__name__)
 
 
-def prefetch() -> None:
+def prefetch(everything: bool = False) -> None:
     """Fetch Delta's JARs and create the class-data archive ahead of the first start (`make install`).
 
-    Starts no JVM for what the installation has.
+    ``everything``: the JARs of S3 and Kafka, too, for an image, whose processes fetch nothing. Starts no JVM for what
+    the installation has.
     """
     java = java_check()
     jars.installation().mkdir(parents=True, exist_ok=True)
     os.environ["XDG_CACHE_HOME"] = str(jars.installation().parent)  # what this user has is not for the others
     conf = spark_settings(Settings())
-    if jars.PACKAGES in with_class_path(conf):
-        fetch_packages(conf)
+    wanted = [conf]
+    if everything:
+        in_store = Settings.model_validate({"storage": {"root": "s3://bucket"}})
+        wanted += [
+            spark_settings(Settings(), kafka=True),
+            *(spark_settings(in_store, kafka) for kafka in (False, True)),
+        ]
+    for one in wanted:
+        if jars.PACKAGES in with_class_path(one):
+            fetch_packages(one)
     file = archive_of(with_class_path(conf), java)
     if file is not None:
         make_archive(file)
@@ -84,9 +93,9 @@ def _run(folder: str, file: str) -> None:
 
 if __name__ == "__main__":
     try:
-        if sys.argv[1:]:
+        if sys.argv[2:]:
             _run(*sys.argv[1:])
         else:
-            prefetch()
+            prefetch(everything=sys.argv[1:] == ["--all"])
     except CheckbackError as problem:
         sys.exit(f"checkback: {problem}")

@@ -57,7 +57,7 @@ def _jar(empty: tuple[str, ...]) -> Path | None:
     try:
         (source,) = of_spark().glob("hadoop-client-api-*.jar")
         about = source.stat()
-        key = repr((str(source), about.st_size, about.st_mtime_ns, empty))
+        key = repr((str(source), about.st_size, int(about.st_mtime), empty))
         file = kept(f"hadoop-defaults-{hashlib.sha256(key.encode()).hexdigest()[:16]}.jar")
         if not file.is_file():
             file.parent.mkdir(parents=True, exist_ok=True)

@@ -179,7 +179,7 @@ def archive_of(conf: Mapping[str, str], java: str) -> Path | None:
         return None
     files = [Path(os.path.realpath(java)), *map(Path, path.split(":")), *sorted(of_spark().glob("*.jar"))]
     try:
-        known = [(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files]
+        known = [(str(file), int(file.stat().st_mtime), file.stat().st_size) for file in files]
     except OSError:
         return None
     file = kept(f"classes-{hashlib.sha256(repr(known).encode()).hexdigest()[:16]}.jsa")

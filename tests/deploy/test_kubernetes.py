@@ -1,0 +1,202 @@
+"""The manifests of conf/kubernetes: valid by Kubernetes' schemas, whole, and what they name is there in Checkback."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from checkback.commands import application
+from checkback.settings.loading import load
+
+_FOLDER = Path(__file__).parents[2] / "conf/kubernetes"
+_CONTAINERFILE = _FOLDER.parent / "container/Containerfile"
+#: as `kustomize build` names it, without the hash
+_SETTINGS, _SETTINGS_AT = "checkback", "/etc/checkback"
+Manifest = dict[str, Any]
+
+
+def _kustomization(folder: Path) -> Manifest:
+    found: Manifest = yaml.safe_load((folder / "kustomization.yaml").read_text("utf-8"))
+    return found
+
+
+def _resources(folder: Path) -> list[Manifest]:
+    """What `kustomize build` makes of it, but for tags and names' hashes."""
+    files = _kustomization(folder)["resources"]
+    return [one for file in files for one in yaml.safe_load_all((folder / file).read_text("utf-8"))]
+
+
+_ALL = _resources(_FOLDER)
+
+
+def _names(resources: list[Manifest]) -> list[str]:
+    return [f"{one['kind']}/{one['metadata']['name']}" for one in resources]
+
+
+def _template(workload: Manifest) -> Manifest | None:
+    spec = workload["spec"]
+    found: Manifest | None = spec.get("jobTemplate", {}).get("spec", spec).get("template")
+    return found
+
+
+#: by name, what has pods
+_PODS = {one["metadata"]["name"]: template for one in _ALL if (template := _template(one))}
+
+
+def _container(template: Manifest) -> Manifest:
+    (found,) = template["spec"]["containers"]
+    return dict(found)
+
+
+def _selects(selector: dict[str, str], template: Manifest) -> bool:
+    labels: dict[str, str] = template["metadata"]["labels"]
+    return selector.items() <= labels.items()
+
+
+def _options(name: str) -> dict[str, Any]:
+    """The options of a pod's command as it takes them; the command is not run."""
+    first, *others = _container(_PODS[name])["args"]
+    return dict(application().commands[first].make_context(first, others).params)
+
+
+@pytest.mark.parametrize("resource", _ALL, ids=_names(_ALL))
+def test_manifest_is_valid_by_the_schemas_of_kubernetes(resource: Manifest) -> None:
+    kubernetes_validate.validate(resource, "1.37", strict=True)
+
+
+def test_every_file_is_a_resource() -> None:
+    for folder in (_FOLDER, _FOLDER / "monitoring"):
+        named = {*_kustomization(folder)["resources"], "kustomization.yaml"}
+        assert {file.name for file in folder.glob("*.yaml")} == named
+    (generated,) = _kustomization(_FOLDER)["configMapGenerator"]
+    assert generated == {"name": _SETTINGS, "files": ["checkback.yml"]}
+
+
+def test_images_are_those_of_the_containerfile() -> None:
+    text = _CONTAINERFILE.read_text("utf-8")
+    version = re.findall(r'image\.version="(.+)"', text)
+    images = {one["name"]: one["newTag"] for one in _kustomization(_FOLDER)["images"]}
+    assert [*images.values()] == version * len(images)
+    assert {_container(template)["image"] for template in _PODS.values()} == images.keys()
+    needs_spark = {name for name, template in _PODS.items() if _container(template)["image"] == "checkback"}
+    assert needs_spark == {"checkback-reconcile"}
+
+
+@pytest.mark.parametrize("name", _PODS)
+def test_pod_is_restricted(name: str) -> None:
+    """As the Pod Security Standard `restricted` wants it, and with a root that is not written."""
+    spec, container = _PODS[name]["spec"], _container(_PODS[name])
+    assert spec["automountServiceAccountToken"] is False
+    assert (
+        spec["securityContext"].items() >= {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}.items()
+    )
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert container["resources"]["limits"]["memory"]
+    assert {"name": "tmp", "emptyDir": {}} in spec["volumes"]
+    mounted = {one["name"] for one in container["volumeMounts"]}
+    claimed = {"journal"} if name == "checkback-gateway" else set()
+    assert mounted == {one["name"] for one in spec["volumes"]} | claimed
+
+
+@pytest.mark.parametrize("name", _PODS)
+def test_command_is_one_of_checkback(name: str) -> None:
+    assert _options(name)["config"] == Path(_SETTINGS_AT, "checkback.yml")
+    mounts = {one["name"]: one["mountPath"] for one in _container(_PODS[name])["volumeMounts"]}
+    assert mounts["settings"] == _SETTINGS_AT
+    assert mounts["tmp"] == "/tmp"  # noqa: S108 - the pod's own
+
+
+def _environ(name: str) -> dict[str, str]:
+    """The environment of the pod with index 3."""
+    given = [one for one in _container(_PODS[name]).get("env", []) if "value" in one]
+    return {one["name"]: one["value"].replace("$(POD_INDEX)", "3") for one in given}
+
+
+def test_settings_are_those_of_checkback_and_fit_the_pods() -> None:
+    settings = load(_FOLDER / "checkback.yml", environ=_environ("checkback-gateway")).settings
+    assert settings.gateway.queues == [3]
+    gateway = _container(_PODS["checkback-gateway"])
+    (journal,) = [one["mountPath"] for one in gateway["volumeMounts"] if one["name"] == "journal"]
+    assert Path(settings.gateway.journal).parent == Path(journal)
+    ports = {
+        "checkback-gateway": ("http", settings.gateway.port, settings.gateway.host),
+        "checkback-reconcile": ("metrics", settings.metrics.port, settings.metrics.host),
+        "checkback-dashboard": ("http", settings.dashboard.port, settings.dashboard.host),
+    }
+    for name, (port, number, host) in ports.items():
+        assert _container(_PODS[name])["ports"] == [{"name": port, "containerPort": number}]
+        assert host == "0.0.0.0"
+    for secret in (settings.dashboard.token, settings.producers["orders"].token, settings.producers["orders"].secret):
+        assert secret is not None
+        assert secret.get_secret_value().startswith("file:/run/secrets/checkback/")
+
+
+@pytest.mark.parametrize("name", ["checkback-gateway", "checkback-reconcile", "checkback-dashboard"])
+def test_probes_are_what_checkback_answers(name: str) -> None:
+    container = _container(_PODS[name])
+    (port,) = container["ports"]
+    probes = {kind: one["httpGet"] for kind, one in container.items() if kind.endswith("Probe")}
+    assert probes["livenessProbe"] == {"path": "/healthz", "port": port["name"]}
+    assert probes["readinessProbe"] == {"path": "/readyz", "port": port["name"]}
+    assert probes.get("startupProbe", probes["livenessProbe"]) == probes["livenessProbe"]
+
+
+def _of_kind(*kinds: str) -> list[Manifest]:
+    return [one for one in _ALL if one["kind"] in kinds]
+
+
+def test_services_policies_and_budgets_select_pods_and_their_ports() -> None:
+    for service in _of_kind("Service"):
+        (template,) = [one for one in _PODS.values() if _selects(service["spec"]["selector"], one)]
+        ports = {one["name"]: one["containerPort"] for one in _container(template)["ports"]}
+        for port in service["spec"]["ports"]:
+            assert ports[port["targetPort"]] == port["port"]
+    for other in _of_kind("PodDisruptionBudget", "NetworkPolicy"):
+        selector = (other["spec"].get("selector") or other["spec"]["podSelector"])["matchLabels"]
+        selected = [one for one in _PODS.values() if _selects(selector, one)]
+        assert selected
+        named = {one["name"] for template in selected for one in _container(template).get("ports", [])}
+        for rule in other["spec"].get("ingress", []):
+            assert {one["port"] for one in rule["ports"]} <= named
+    whole = [one for one in _of_kind("NetworkPolicy") if one["metadata"]["name"] == "checkback"]
+    assert all(_selects(one["spec"]["podSelector"]["matchLabels"], pod) for one in whole for pod in _PODS.values())
+
+
+def test_stateful_set_has_its_headless_service() -> None:
+    (gateway,) = _of_kind("StatefulSet")
+    (service,) = [one for one in _of_kind("Service") if one["metadata"]["name"] == gateway["spec"]["serviceName"]]
+    assert service["spec"]["clusterIP"] == "None"
+
+
+def test_one_reconcile_ends_before_the_next_begins() -> None:
+    (reconcile,) = [one for one in _of_kind("Deployment") if one["metadata"]["name"] == "checkback-reconcile"]
+    assert (reconcile["spec"]["replicas"], reconcile["spec"]["strategy"]) == (1, {"type": "Recreate"})
+
+
+def test_scheduled_runs_do_not_overlap() -> None:
+    jobs = {one["metadata"]["name"]: one["spec"] for one in _of_kind("CronJob")}
+    assert jobs.keys() == {"checkback-maintain", "checkback-audit"}
+    assert {one["concurrencyPolicy"] for one in jobs.values()} == {"Forbid"}
+
+
+def test_prometheus_finds_the_services_with_metrics() -> None:
+    (monitor,) = _resources(_FOLDER / "monitoring")
+    (expression,) = monitor["spec"]["selector"]["matchExpressions"]
+    assert expression["operator"] == "In"
+    scraped = {
+        (service["metadata"]["labels"][expression["key"]], port["name"])
+        for service in _of_kind("Service")
+        if service["metadata"].get("labels", {}).get(expression["key"]) in expression["values"]
+        for port in service["spec"]["ports"]
+    }
+    assert scraped == {("gateway", "http"), ("reconcile", "metrics")}
+    assert [one["port"] for one in monitor["spec"]["endpoints"]] == ["http", "metrics"]
