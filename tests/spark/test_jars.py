@@ -18,7 +18,7 @@ import pytest
 
 from checkback.application import prefetch
 from checkback.settings import Settings
-from checkback.spark import jars
+from checkback.spark import jars, jvm, local_files
 from checkback.spark.jvm import java_check, quick_start, with_class_path
 from checkback.spark.session import SHORT, spark_settings
 
@@ -149,10 +149,12 @@ def test_prefetch_starts_nothing_for_what_is_there(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(jars, "installation", lambda: tmp_path / "share" / "checkback")
     jars.installation().mkdir(parents=True)
     _remembered(tmp_path, settings)
+    local_files.jar().parent.mkdir(parents=True, exist_ok=True)
+    local_files.jar().write_bytes(b"")
     file = jars.archive_of(with_class_path(settings), java_check())
     assert file is not None
     file.write_bytes(b"")
-    monkeypatch.setattr(prefetch, "fetch_packages", pytest.fail)
+    monkeypatch.setattr(jvm, "_launched", pytest.fail)
     prefetch.prefetch()
     assert file.read_bytes() == b""
 

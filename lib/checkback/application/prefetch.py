@@ -18,7 +18,7 @@ from checkback.query.frames import Frames
 from checkback.settings import Settings
 from checkback.spark import jars
 from checkback.spark.jars import OPTIONS, SILENT, archive_of
-from checkback.spark.jvm import fetch_packages, java_check, with_class_path
+from checkback.spark.jvm import java_check, prepare, with_class_path
 from checkback.spark.session import SHORT, running_session, spark_settings
 
 _PATIENCE_S = 300
@@ -44,8 +44,7 @@ def prefetch(everything: bool = False) -> None:
             *(spark_settings(in_store, kafka) for kafka in (False, True)),
         ]
     for one in wanted:
-        if jars.PACKAGES in with_class_path(one):
-            fetch_packages(one)
+        prepare(one)
     file = archive_of(with_class_path(conf), java)
     if file is not None:
         make_archive(file)

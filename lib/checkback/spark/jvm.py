@@ -59,8 +59,7 @@ def quick_start(conf: Mapping[str, str], java: str) -> tuple[dict[str, str], dic
 
     if not _is_local(conf):
         return dict(conf), {}  # separate executors do not have our class path
-    if jars.PACKAGES in jars.on_class_path(conf):
-        fetch_packages(conf)
+    prepare(conf)
     return jars.with_archive(with_class_path(conf), java), jars.at_end(conf)
 
 
@@ -71,9 +70,20 @@ def _is_local(conf: Mapping[str, str]) -> bool:
 
 def with_class_path(conf: Mapping[str, str]) -> dict[str, str]:
     """The settings with the class path of a JVM started here."""
-    from checkback.spark import hadoop_defaults, jars
+    from checkback.spark import hadoop_defaults, jars, local_files
 
-    return jars.on_class_path(hadoop_defaults.on_class_path(conf))
+    return jars.on_class_path(local_files.on_class_path(hadoop_defaults.on_class_path(conf)))
+
+
+def prepare(conf: Mapping[str, str]) -> None:
+    """Fetch the packages' JARs and make our own, unless they are there. Raises CheckbackError."""
+    from checkback.spark import jars, local_files
+
+    if jars.PACKAGES in jars.on_class_path(conf):
+        fetch_packages(conf)
+    if os.pathsep == ":" and not local_files.jar().is_file():
+        with _other_jvm(with_class_path(conf)) as jvm:
+            local_files.make(jvm)
 
 
 def names_locale(environ: Mapping[str, str], python: str) -> dict[str, str]:
@@ -177,17 +187,23 @@ def worker_python(master: str) -> dict[str, str]:
 
 
 def fetch_packages(conf: Mapping[str, str]) -> None:
-    """Fetch the packages' JARs, in a JVM of its own. Raises CheckbackError.
+    """Fetch the packages' JARs. Raises CheckbackError.
 
     Not in the JVM that then needs them: with packages Spark wants to know the user's name before we can say it.
     """
     from checkback.spark import jars
 
-    others = {key: value for key, value in conf.items() if key not in (jars.PACKAGES, "spark.jars")}
+    with _other_jvm({key: value for key, value in conf.items() if key not in (jars.PACKAGES, "spark.jars")}) as jvm:
+        jars.fetch(conf, jvm)
+
+
+@contextmanager
+def _other_jvm(conf: Mapping[str, str]) -> Iterator[Any]:
+    """The Py4J view of a JVM, which ends with the context; what fails there raises CheckbackError."""
     with HeldStderr() as held:
-        gateway = _launched(others, {}, held)
+        gateway = _launched(conf, {}, held)
         try:
-            jars.fetch(conf, gateway.jvm)
+            yield gateway.jvm
         except Exception as error:
             raise _failed(conf, str(error).splitlines(), error) from error
         finally:

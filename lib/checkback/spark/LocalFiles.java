@@ -1,0 +1,64 @@
+package checkback;
+
+import io.delta.storage.HDFSLogStore;
+import java.io.File;
+import java.io.FileNotFoundException;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.attribute.PosixFilePermissions;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Iterator;
+import java.util.List;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.FileStatus;
+import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.LocalFileSystem;
+import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.RawLocalFileSystem;
+import org.apache.hadoop.fs.permission.FsPermission;
+
+/** Hadoop's files in local folders, but sets permissions itself: Hadoop starts `chmod` for each file that it writes. */
+public class LocalFiles extends LocalFileSystem {
+    public LocalFiles() {
+        super(new Raw());
+    }
+
+    static class Raw extends RawLocalFileSystem {
+        public void setPermission(Path path, FsPermission permission) throws IOException {
+            if (permission.getStickyBit()) {
+                super.setPermission(path, permission);
+            } else {
+                Files.setPosixFilePermissions(
+                        pathToFile(path).toPath(), PosixFilePermissions.fromString(permission.toString()));
+            }
+        }
+    }
+
+    /** Delta's commits in local folders, but asks only about the files it wants: Delta asks about each of the log. */
+    public static class Log extends HDFSLogStore {
+        public Log(Configuration conf) {
+            super(conf);
+        }
+
+        public Iterator listFrom(Path path, Configuration conf) throws IOException {
+            FileSystem files = path.getFileSystem(conf);
+            String[] names = new File(path.getParent().toUri().getPath()).list();
+            if (names == null) {
+                throw new FileNotFoundException("No such file or directory: " + path.getParent());
+            }
+            Arrays.sort(names);
+            List found = new ArrayList();
+            for (int i = 0; i < names.length; i++) {
+                if (names[i].compareTo(path.getName()) >= 0 && !names[i].startsWith(".")) {
+                    try {
+                        found.add(files.getFileStatus(new Path(path.getParent(), names[i])));
+                    } catch (FileNotFoundException gone) {
+                        // removed since: as if it had been before
+                    }
+                }
+            }
+            return found.iterator();
+        }
+    }
+}
