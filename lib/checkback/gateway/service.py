@@ -19,6 +19,7 @@ from checkback.gateway.half_messages import HalfMessageWriter
 from checkback.gateway.health import HealthState, steady_ms
 from checkback.gateway.journal.commit_loop import InLoop, JournalIntake, drive, to_journal, to_table
 from checkback.gateway.journal.journal_to_tables import JournalToTables, JournalToTablesLoop, behind_s
+from checkback.gateway.journal.reader_pace import reader_pause
 from checkback.gateway.journal.recovery import open_journal, own_queues, recover, refuse_missing_tables
 from checkback.gateway.ops import OpWriter
 from checkback.gateway.ownership import first_app
@@ -109,8 +110,10 @@ class GatewayService:
         self._intake: JournalIntake | None = None
         self._flushing: JournalToTablesLoop | None = None
         if self.journal is not None and to_tables is not None:
+            flush_s = gateway.flush.total_seconds()
             self._flushing = JournalToTablesLoop(
-                to_tables, self.journal, gateway.flush.total_seconds(), self.health, self._on_flush
+                *(to_tables, self.journal, flush_s, self.health, self._on_flush),
+                reader_pause=reader_pause(tables, flush_s),
             )
             self._intake = JournalIntake(self.journal, self._flushing.hurry)
             journal = self.journal

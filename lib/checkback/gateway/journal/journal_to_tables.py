@@ -15,7 +15,7 @@ from checkback.gateway.journal.record import Kind, rows_of
 from checkback.storage.log.delta_log import ReplacedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from checkback.gateway.appender import Appender
     from checkback.gateway.health import HealthState
@@ -75,6 +75,11 @@ class JournalToTables:
         return self._journal.flushed(position)
 
     @property
+    def versions(self) -> dict[str, int]:
+        """The versions of the tables as of the last flush."""
+        return {kind.name.lower(): table.log.seen_version for kind, table in self._tables.items()}
+
+    @property
     def behind(self) -> bool:
         """True if the journal has at least half of a flush, or half of its maximum."""
         journal = self._journal
@@ -101,13 +106,18 @@ class JournalToTablesLoop:
         interval_s: float,
         health: HealthState,
         flushed: Callable[[Sequence[Unflushed]], None],
+        reader_pause: Callable[[Mapping[str, int]], float] | None = None,
     ) -> None:
-        """``flushed`` is called with the records of each flush; with none if it failed."""
+        """``flushed`` is called with the records of each flush; with none if it failed.
+
+        ``reader_pause``: the pause after a flush, given the tables' versions; None = ``interval_s``.
+        """
         self._to_tables = to_tables
         self._journal = journal
         self._interval_s = interval_s
         self._health = health
         self._flushed = flushed
+        self._reader_pause = reader_pause
         self._closed = False
         self._failed = False
         #: set when the next flush is not to wait
@@ -128,6 +138,10 @@ class JournalToTablesLoop:
                 try:
                     due = self._journal.rows or self._journal.due(time.monotonic())
                     records = await loop.run_in_executor(thread, self._to_tables.flush) if due else []
+                    pause = self._interval_s
+                    if self._reader_pause is not None:
+                        versions = self._to_tables.versions
+                        pause = await loop.run_in_executor(thread, self._reader_pause, versions)
                 except Exception as error:
                     self._failed = True
                     self._flushed(())
@@ -138,7 +152,7 @@ class JournalToTablesLoop:
                     self._failed = False
                     self._health.flushed()
                     self._flushed(records)
-                    pause = 0.0 if self._to_tables.behind else self._interval_s
+                    pause = 0.0 if self._to_tables.behind else pause
                 if not self._closed:
                     self._hurried.clear()
                     with suppress(asyncio.TimeoutError):
