@@ -40,6 +40,12 @@ def read(schema: Any, *found: bytes | str) -> tuple[list[Any], list[str | None]]
         ({"anyOf": [{"type": "null"}, {"type": "boolean"}]}, pa.bool_(), "true", True),
         ({"enum": ["a", "b"]}, pa.string(), '"c"', "c"),
         ({"type": "array", "items": {"type": "integer"}}, pa.list_(pa.int64()), "[1, null]", [1, None]),
+        (
+            {"prefixItems": [True], "items": {"type": "integer"}, "type": "array"},
+            pa.list_(pa.string()),
+            '["a", 1]',
+            ['"a"', "1"],
+        ),
         ({"type": "array"}, pa.list_(pa.string()), '[1, "x", {"a": [1.5]}]', ["1", '"x"', '{"a":[1.5]}']),
         ({"properties": {"a": {}}}, pa.struct([("a", pa.string())]), '{"b": 1}', {"a": None}),
         (
@@ -52,7 +58,7 @@ def read(schema: Any, *found: bytes | str) -> tuple[list[Any], list[str | None]]
         ({"oneOf": [{"type": "string"}, {"type": "integer"}]}, pa.string(), '"x"', '"x"'),
         (True, pa.string(), "[]", "[]"),
         (
-            {"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"type": "integer"}}},
+            {"$ref": "#/$defs/a~1%20b", "$defs": {"a/ b": {"type": "integer"}}},
             pa.int64(),
             "7",
             7,
@@ -243,6 +249,7 @@ def test_a_schema_that_is_too_large_or_none_is_refused() -> None:
         ([], "is not a JSON Schema"),
         ({"properties": [1]}, "has properties that are not a mapping"),
         ({"$ref": "#/$defs/no"}, "to what it does not have"),
+        ({"$ref": "#here", "$defs": {"a": {"$anchor": "here", "type": "string"}}}, "to an anchor"),
     ):
         with pytest.raises(SettingsError, match=rf"^topics\.t\.schema: the JSON Schema .*{what}"):
             read(schema)

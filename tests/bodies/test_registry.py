@@ -84,6 +84,13 @@ def test_bodies_that_name_any_ids_ask_for_a_hundred_a_second(server: SchemaRegis
     assert Registry(server.url).schema(known).text == "int"
 
 
+def test_a_redirect_is_not_followed(server: SchemaRegistry) -> None:
+    server.status = 302
+    with pytest.raises(StorageError, match=r"answered 302; set schema_registry to the URL that it leads to"):
+        Registry(server.url).schema(1)
+    assert len(server.asked) == 1
+
+
 def test_an_answer_that_comes_byte_by_byte_is_not_waited_for(
     server: SchemaRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:

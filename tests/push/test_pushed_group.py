@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import re
 import threading
@@ -172,6 +173,22 @@ def test_retry_after_is_waited_for_and_is_no_failure(
         until(done)
     assert Counter(each.headers["ce-id"] for each in server.received) == {"tx-0": 2, "tx-1": 1, "tx-2": 1, "tx-3": 1}
     assert (group.consumer.failed, group.consumer.dead) == (0, 0)
+
+
+def test_of_a_batch_of_several_requests_only_what_must_wait_is_sent_again(lake: Published, pushing: Push) -> None:
+    """To a receiver with a rate limit, which takes every other request, the second one would never come."""
+    lake.publish({"payments": [lake.messages(3, body=bytes(600 << 10))]})
+    turns = itertools.cycle([OK, reply(b"", "429 Too Many Requests", Retry_After="1")])
+    with Server(handling(lambda _: next(turns))) as server:
+        group = pushing(server.url, batch=3, concurrency=1)
+
+        def done() -> bool:
+            group.resume()
+            return group.consumer.consumed == 3
+
+        until(done)
+    posts = Counter(json.loads(each.body)[0]["id"] for each in server.received)
+    assert posts == {"tx-0": 1, "tx-1": 2, "tx-2": 2}
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,8 @@ class SchemaRegistry:
                 self.send_response(status)
                 self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
                 self.send_header("Content-Length", str(len(content)))
+                if status in range(300, 400):
+                    self.send_header("Location", self.path)
                 self.end_headers()
                 if registry.drips is not None:
                     while not registry.drips.wait(0.05):

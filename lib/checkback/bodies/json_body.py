@@ -10,6 +10,7 @@ import json
 import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import unquote
 
 import pyarrow as pa
 
@@ -252,7 +253,7 @@ class _Compiler:
 
     def _array(self, schema: Mapping[str, Any], place: str, refs: tuple[str, ...]) -> Part:
         items = schema.get("items", True)
-        item = _ANY if isinstance(items, list) else self.part(items, f"{place}[]", refs)
+        item = _ANY if isinstance(items, list) or "prefixItems" in schema else self.part(items, f"{place}[]", refs)
         is_list, columns = _checked(list, place, "an array"), width(item.type)
 
         def of(value: Any) -> list[Any]:
@@ -317,8 +318,10 @@ class _Compiler:
     def _resolved(self, ref: Any) -> Any:
         if not isinstance(ref, str) or not ref.startswith("#"):
             raise self._error("has a $ref to another document", "put what it refers to under $defs, in this one")
-        found = self._root
-        for part in ref[1:].split("/")[1:]:
+        found, (anchor, *parts) = self._root, unquote(ref[1:]).split("/")
+        if anchor:
+            raise self._error("has a $ref to an anchor", "write it as #/$defs/NAME")
+        for part in parts:
             name = part.replace("~1", "/").replace("~0", "~")
             if not isinstance(found, dict) or name not in found:
                 raise self._error("has a $ref to what it does not have", "write it as #/$defs/NAME")

@@ -39,7 +39,8 @@ _MAX_BYTES = 16 << 20
 _MAX_REFERENCES = 200
 #: error codes of 404: no such schema; no such subject, version
 _NO_SCHEMA, _NO_SUBJECT = (40403,), (40401, 40402)
-_REFUSED = {401: "set user and password, or token", 403: "give the user or token the right to read schemas"}
+_ELSEWHERE = dict.fromkeys((301, 302, 303, 307, 308), "set schema_registry to the URL that it leads to")
+_FORBIDDEN = {401: "set user and password, or token", 403: "give the user or token the right to read schemas"}
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class Registry:
         url = f"{self.url}/{path}"
         status, content = _answered(self, url, form)
         if status not in (200, 404):
-            raise _unusable(f"answered {status}", url, _REFUSED.get(status))
+            raise _unusable(f"answered {status}", url, (_ELSEWHERE | _FORBIDDEN).get(status))
         try:
             answer: Any = json.loads(content)
         except (ValueError, RecursionError):
@@ -167,8 +168,10 @@ def _asked(registry: Registry, url: str, form: str) -> tuple[int, bytes]:
     import requests
 
     try:
+        params = {"format": form} if form else None
+        # No redirects: requests reads their bodies whole.
         with _session(registry).get(
-            url, params={"format": form} if form else None, timeout=_TIMEOUT, stream=True
+            url, params=params, timeout=_TIMEOUT, stream=True, allow_redirects=False
         ) as response:
             return response.status_code, response.raw.read(_MAX_BYTES + 1, decode_content=True)
     except (requests.RequestException, OSError) as error:

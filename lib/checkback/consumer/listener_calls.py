@@ -19,7 +19,7 @@ from checkback.consumer.process_queues import warn
 from checkback.errors import FencedError, SettingsError, error_summary, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from sqlalchemy import Connection
 
@@ -105,11 +105,17 @@ class Consuming(Protocol):
 
 
 class Listening:
-    """A listener, called with one message (``batch`` None) or with lists of up to ``batch``."""
+    """A listener, called with one message (``batch`` None) or with lists of up to ``batch``.
 
-    def __init__(self, listener: Callable[..., Any], batch: int | None) -> None:
+    ``fits``: how many of so many messages, from the first on, one call takes.
+    """
+
+    def __init__(
+        self, listener: Callable[..., Any], batch: int | None, fits: Callable[[Sequence[MessageExt]], int] = len
+    ) -> None:
         self._listener = listener
         self._batch = batch
+        self._fits = fits
         self._pace = 0.0
 
     def slice_size(self) -> int:
@@ -123,7 +129,7 @@ class Listening:
         step, calls, first = self._batch or 1, 0, taken.done
         while taken.done < len(taken) and consuming.goes_on(taken):
             at = taken.done - first
-            count = taken.call_size(step)
+            count = self._fits(messages[at : at + taken.call_size(step)])
             reason = outcome_of(self._listener, messages[at] if self._batch is None else messages[at : at + count])
             calls += 1
             if reason is None:

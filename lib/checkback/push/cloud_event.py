@@ -33,7 +33,7 @@ from checkback.messages.cloud_events import (
 from checkback.messages.half import CONSUMED, SHARDING_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from checkback.consumer.message import MessageExt
 
@@ -117,10 +117,17 @@ def batched(events: Sequence[CloudEvent]) -> tuple[list[str], bytes]:
 def _extend(attributes: dict[str, str], properties: Mapping[str, str]) -> None:
     """Add the properties as extensions: those whose name is an extension's first, then others, numbered if alike."""
     named = [(found, name, value) for name, value in properties.items() if (found := _extension(name)) is not None]
+    names: dict[str, Iterator[str]] = {}
+    added: set[tuple[str, str]] = set()
     for extension, _, value in sorted(named, key=lambda each: each[0] != each[1]):
-        numbered = itertools.chain([extension], (f"{extension}{number}" for number in itertools.count(2)))
-        free = next(each for each in numbered if attributes.get(each) in (None, value))
-        attributes[free] = value
+        if (extension, value) in added:
+            continue
+        added.add((extension, value))
+        # Each name is looked at once: a message may have thousands that are alike.
+        left = names.setdefault(
+            extension, itertools.chain([extension], map(f"{extension}{{}}".format, itertools.count(2)))
+        )
+        attributes[next(each for each in left if attributes.get(each) in (None, value))] = value
 
 
 @lru_cache(4096)

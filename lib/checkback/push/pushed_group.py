@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from checkback import tracing
 from checkback.consumer.consume_from_where import parse_start
-from checkback.consumer.listener_calls import NotNowError
+from checkback.consumer.listener_calls import Listening, NotNowError
 from checkback.consumer.message import ConsumeResult
 from checkback.consumer.push_consumer import PushConsumer
 from checkback.filter import MessageSelector
@@ -18,7 +19,7 @@ from checkback.push.side_by_side import SideBySide, threads_of
 from checkback.push.webhook import Request, WaitError, Webhook
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping, Sequence
 
     from checkback.consumer.message import MessageExt
     from checkback.settings import Settings
@@ -57,6 +58,8 @@ class PushedGroup:
         )
         if side_by_side:
             self.consumer.listening = SideBySide(self.webhook, self._request, push.concurrency, self.consumer.pause)
+        elif push.batch is not None:
+            self.consumer.listening = Listening(self._several, push.batch, within)
         self.consumer.subscribe(push.topic, _selector(push))
 
     def start(self) -> None:
@@ -84,12 +87,10 @@ class PushedGroup:
         return self._posted(self._request(message, tracing.current() if tracing.loaded() else None))
 
     def _several(self, messages: list[MessageExt]) -> ConsumeResult:
-        for part in within(messages):
-            lines, body = batched([event_of(message, self._push.content_type) for message in part])
-            # A receiver may take the id for the content's: another batch that begins alike has another.
-            digest = hashlib.sha256(" ".join(map(mark, part)).encode())
-            self._posted(Request(lines, body, f"batch_{digest.hexdigest()[:32]}"))
-        return ConsumeResult.SUCCESS
+        lines, body = batched([event_of(message, self._push.content_type) for message in messages])
+        # A receiver may take the id for the content's: another batch that begins alike has another.
+        digest = hashlib.sha256(" ".join(map(mark, messages)).encode())
+        return self._posted(Request(lines, body, f"batch_{digest.hexdigest()[:32]}"))
 
     def _posted(self, request: Request) -> ConsumeResult:
         try:
@@ -100,17 +101,10 @@ class PushedGroup:
         return ConsumeResult.SUCCESS
 
 
-def within(messages: list[MessageExt]) -> Iterator[list[MessageExt]]:
-    """The messages in parts whose bodies are within _BATCH_BYTES together, or are one."""
-    part: list[MessageExt] = []
-    size = 0
-    for message in messages:
-        size += len(message.body)
-        if part and size > _BATCH_BYTES:
-            yield part
-            part, size = [], len(message.body)
-        part.append(message)
-    yield part
+def within(messages: Sequence[MessageExt]) -> int:
+    """How many messages, from the first on, have bodies within _BATCH_BYTES together; 1 if that one has more."""
+    sizes = itertools.accumulate(len(message.body) for message in messages)
+    return max(1, sum(size <= _BATCH_BYTES for size in sizes))
 
 
 def mark(message: MessageExt) -> str:
