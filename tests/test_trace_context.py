@@ -30,6 +30,8 @@ OTHER = "00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-01"
 def test_context_of_headers() -> None:
     headers = [(b"host", b"localhost"), (b"traceparent", PARENT.encode()), (b"tracestate", b"congo=t61rcWkgMzE")]
     assert trace_of_headers(headers) == {"traceparent": PARENT, "tracestate": "congo=t61rcWkgMzE"}
+    assert trace_of_headers([*headers, (b"tracestate", b"b=2")])["tracestate"] == "congo=t61rcWkgMzE,b=2"
+    assert trace_of_headers([*headers, (b"traceparent", OTHER.encode())]) == {}
     assert trace_id_of({"traceparent": PARENT}) == "0af7651916cd43dd8448eb211c80319c"
 
 

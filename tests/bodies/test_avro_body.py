@@ -310,6 +310,7 @@ HALF = record({"name": "a", "type": "int", "default": 7}, {"name": "b", "type": 
         # unions: by the writer's branch
         (of(["int", MILLIS]), 5, of(["int", MILLIS]), {"int": 5, "long": None}),
         (of([DATE, MILLIS]), date(2026, 1, 1), of([DATE, MILLIS]), {"int": date(2026, 1, 1), "long": None}),
+        (of("long"), 2**60 + 2**36 + 1, of("float"), float(2**60 + 2**37)),
         (of("int"), 2**24 + 1, of(["float", "long"]), {"float": None, "long": 2**24 + 1}),
         (of(["int", "long", "string"]), 5, of(["int", "long", "string"]), {"long": 5, "string": None}),
         (of(["null", "int"]), None, of("int"), UNRESOLVED),
@@ -361,6 +362,14 @@ def test_a_body_of_too_many_values_has_none() -> None:
     deep = record(*({"name": f"f{number}", "type": record(name=f"R{number}")} for number in range(100)))
     nested = {"type": "array", "items": record({"name": "i", "type": "int"}, {"name": "d", "type": deep}, name="Q")}
     assert read(nested, body) == ([None], ["has more than 5000000 values"])
+
+
+def test_values_of_defaults_count(server: SchemaRegistry) -> None:
+    numbers = {"name": "n", "type": {"type": "array", "items": "int"}, "default": [0] * 1000}
+    number = server.register("t-value", of({"type": "array", "items": record({"name": "i", "type": "int"}, name="R")}))
+    reader = of({"type": "array", "items": record(numbers, name="R")})
+    body = headed(number, long(6000) + long(1) * 6000 + long(0))
+    assert read(reader, body, registry=Registry(server.url)) == ([None], ["has more than 5000000 values"])
 
 
 @pytest.fixture(scope="module")

@@ -202,6 +202,13 @@ def test_rows_keep_their_order(lake: Lakehouse, place: Path) -> None:
     ] == list("321")
 
 
+def test_columns_of_a_table_may_have_any_names(lake: Lakehouse, place: Path) -> None:
+    outbox = Outbox(lake, place, f"{OUTBOX}, _ignored BOOLEAN, _fault STRING, _commit_time TIMESTAMP, _snapshot STRING")
+    outbox.add("'1', 'orders', 'a', 'b', 'x', TRUE, 'none', NULL, 's'")
+    assert outbox.land(mapping={"tags": "_fault"}) == Landed(half=1)
+    assert lake.rows("half")[0].tags == "none"
+
+
 def test_columns_and_expressions_of_a_mapping(lake: Lakehouse, place: Path) -> None:
     outbox = Outbox(
         lake,
@@ -439,6 +446,12 @@ def test_table_that_was_made_anew_is_told(lake: Lakehouse, place: Path) -> None:
     other = place.with_name("moved")
     shutil.move(place, other)
     assert outbox.land(outbox=str(other)) == Landed()
+    # A copy of its files has its id, and so its position.
+    shutil.copytree(other, place)
+    with pytest.raises(CheckbackError, match=f"is a copy of the table in .*{other}, with its id"):
+        outbox.land()
+    shutil.rmtree(other)
+    assert outbox.land() == Landed()
 
 
 def test_table_of_a_catalog_that_was_made_anew_elsewhere_is_told(lake: Lakehouse, tmp_path: Path) -> None:

@@ -21,7 +21,9 @@ from deltalake import DeltaTable
 from standardwebhooks import Webhook as Verifier
 
 from check.servers import Received, Server, Wire, always, reply
+from checkback.consumer.message import ConsumeResult
 from checkback.push.side_by_side import SideBySide, threads_of
+from checkback.push.webhook import Request
 from consumer.heard import until
 
 if TYPE_CHECKING:
@@ -149,18 +151,18 @@ def test_a_batch_that_is_refused_is_retried_message_by_message(
 
 
 @pytest.mark.parametrize("concurrency", [1, 5])
-@pytest.mark.parametrize("status", ["429 Too Many Requests", "503 Service Unavailable"])
+@pytest.mark.parametrize(("status", "after"), [("429 Too Many Requests", "0"), ("503 Service Unavailable", "1")])
 def test_retry_after_is_waited_for_and_is_no_failure(
-    lake: Published, pushing: Push, status: str, concurrency: int
+    lake: Published, pushing: Push, status: str, after: str, concurrency: int
 ) -> None:
-    """Only what was answered so is sent again, not what was taken beside it."""
+    """Only what was answered so is sent again, not what was taken beside it. 0 is a second's part, rounded down."""
     lake.publish({"payments": [lake.messages(4)]})
     left = ["tx-0"]
 
     def answers(received: Received) -> bytes:
         if received.headers["ce-id"] in left:
             left.clear()
-            return reply(b"", status, Retry_After="1")
+            return reply(b"", status, Retry_After=after)
         return OK
 
     with Server(handling(answers)) as server:
@@ -221,6 +223,17 @@ def test_a_message_that_is_told_to_wait_while_others_pass_fails(
         group.close()
     (letter,) = DeltaTable(lake.tables.location("dead_letters")).to_pyarrow_table().to_pylist()
     assert (letter["transaction_id"], letter["reason"]) == ("tx-1", "status 503")
+
+
+def test_a_batch_that_is_told_to_wait_is_the_next_request_of_its_thread(lake: Published, pushing: Push) -> None:
+    """Put back, others would come before it, which always pass, and it would never be known to have failed."""
+    lake.publish({"payments": [lake.messages(1)]})
+    answers = iter([OK, reply(b"", "503 Service Unavailable", Retry_After="1"), OK])
+    with Server(handling(lambda _: next(answers))) as server:
+        group = pushing(server.url, batch=3, concurrency=1)
+        until(lambda: group.consumer.consumed)
+        assert group._posted(Request([], b"[]", "batch_1")) is ConsumeResult.SUCCESS
+    assert [each.headers["webhook-id"] for each in server.received[1:]] == ["batch_1", "batch_1"]
 
 
 def test_nothing_is_sent_before_the_receiver_wishes(lake: Published, pushing: Push) -> None:

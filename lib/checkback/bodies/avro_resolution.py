@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from struct import Struct
 from typing import Any
 
+import numpy as np
+
 from checkback.bodies.avro_types import MAX_PARTS, RECORDS, InvalidError, Part, interpretation, logical_of, resolved
 from checkback.bodies.decoder import MAX_DEPTH, TOO_DEEP, BodyError, take, width
 
@@ -162,8 +164,8 @@ class _Resolution:
         if part.kind not in _WIDER.get(kind, ()):
             return None
         if part.kind in ("float", "double"):
-            read = _READS[kind]
-            return lambda given, depth: float(read(given, depth))
+            read, of = _READS[kind], float if part.kind == "double" else _single
+            return lambda given, depth: of(read(given, depth))
         return _READS["string" if part.kind == "string" else "bytes" if kind == "string" else kind]
 
     def _map(self, value: Read, columns: int) -> Read:
@@ -191,11 +193,12 @@ class _Resolution:
         if not lacking.keys() <= part.defaults.keys():
             return _never(_UNRESOLVED)
         defaults = {name: part.defaults[name] for name in lacking}
+        values = len(steps) + sum(map(_values, defaults.values()))
 
         def read(given: Input, depth: int) -> dict[str, Any]:
             if depth > MAX_DEPTH:
                 raise BodyError(TOO_DEEP)
-            take(len(steps))
+            take(values)
             found = dict(defaults)
             for name, step in steps:
                 value = step(given, depth + 1)
@@ -204,6 +207,17 @@ class _Resolution:
             return found
 
         return read
+
+
+def _single(value: int) -> float:
+    """The nearest one: by a double it would be rounded twice."""
+    return float(np.int64(value).astype(np.float32))
+
+
+def _values(default: Any) -> int:
+    """How many values a default has below it."""
+    parts = default.values() if isinstance(default, dict) else default if isinstance(default, list | tuple) else ()
+    return len(parts) + sum(map(_values, parts))
 
 
 def _never(why: str) -> Read:

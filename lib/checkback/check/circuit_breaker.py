@@ -95,10 +95,10 @@ class CircuitBreaker:
 
     def broken(self, now: float, turn: int, limits: Limits, retry_after_s: float | None = None) -> CircuitBreaker:
         """The breaker after a failed try. ``retry_after_s``: the endpoint's, instead of a pause of its own."""
-        news, asked_for = turn == self.turn, retry_after_s is not None and retry_after_s > 0
+        news = turn == self.turn
         after = replace(self, failed=self.failed + 1, changed=now) if news else self
-        if asked_for:
-            until = now + min(retry_after_s or 0.0, limits.longest_s)
+        if retry_after_s is not None:
+            until = now + min(retry_after_s, limits.longest_s)
             return replace(after._opened(until, asked_for=True), changed=now) if news or until > self.until else self
         if news and (self.until or after.failed >= limits.failures):
             return after._opened(now + limits.pause_s, asked_for=False)

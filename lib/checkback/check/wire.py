@@ -153,16 +153,17 @@ class StatusError(NoAnswerError):
 
 
 def read_retry_after(value: str | None, now: float) -> float | None:
-    """Seconds from ``now`` (since the epoch) in a Retry-After header; None = missing or malformed.
+    """Seconds from ``now`` (since the epoch) in a Retry-After header, 1 at least; None = missing or malformed.
 
-    The value is a number of seconds or an HTTP date (RFC 9110, 10.2.3).
+    The value is a number of seconds or an HTTP date (RFC 9110, 10.2.3). One that rounds down says 0, and a clock that
+    is behind a time that is past; both say that the receiver is to be left alone for a moment.
     """
     text = "" if value is None else value.strip()
     if text.isascii() and text.isdecimal():
-        return float(text.lstrip("0")[:_MOST_DIGITS] or 0)
+        return max(1.0, float(text.lstrip("0")[:_MOST_DIGITS] or 0))
     try:
         date = parsedate_to_datetime(text)
-        return date.replace(tzinfo=date.tzinfo or timezone.utc).timestamp() - now
+        return max(1.0, date.replace(tzinfo=date.tzinfo or timezone.utc).timestamp() - now)
     except (ValueError, OverflowError, TypeError, IndexError):  # out of range, or malformed in any way
         return None
 

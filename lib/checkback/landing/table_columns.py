@@ -125,7 +125,9 @@ class Fields:
         order = self._order(*typed.pop(ORDER, (F.lit(None), T.NullType())))
         fields = {name: self._field(name, *found) for name, found in typed.items()}
         born = fields.get("born_timestamp", F.lit(None)).cast("bigint")
-        fields["born_timestamp"] = F.coalesce(born, F.unix_millis(F.coalesce("_commit_time", F.current_timestamp())))
+        fields["born_timestamp"] = F.coalesce(
+            born, F.unix_millis(F.coalesce("_checkback_commit_time", F.current_timestamp()))
+        )
         line = F.to_json(F.struct(*(column.alias(name) for name, column in fields.items()))).cast("binary")
         # Oversized lines are truncated here; they will be rejected.
         line = F.when(F.octet_length(line) > LINE_MAX, F.substring(line, 1, LINE_MAX + 1)).otherwise(line)

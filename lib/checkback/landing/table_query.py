@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 _NO_ERROR = {"spark.sql.ansi.enabled": "false"}
 #: Columns are read by what they are called now. The stream's own check is for those who compute with them.
 _BY_NAME = {"spark.databricks.delta.streaming.unsafeReadOnIncompatibleColumnMappingSchemaChanges.enabled": "true"}
-#: folder beside the checkpoints: by the hash of a table's folder, and of its full name, its id when it landed last
+#: folder beside the checkpoints: by the hash of a table's folder, and of its full name, its id and folder when it
+#: landed last
 _KNOWN = "land-tables"
 
 
@@ -129,13 +130,13 @@ def _inlet(
         try:
             rows = rows.select(
                 line,
-                F.col("_fault").alias("fault"),
+                F.col("_checkback_fault").alias("fault"),
                 F.concat(F.lit(f"{source.name}/"), F.element_at(F.split(F.input_file_name(), "/"), -1)).alias("file"),
-                F.coalesce("_commit_time", F.timestamp_millis(F.lit(0))).alias("file_time"),
+                F.coalesce("_checkback_commit_time", F.timestamp_millis(F.lit(0))).alias("file_time"),
                 order.alias("file_block"),
                 F.current_timestamp().alias("store_timestamp"),
-                F.when(F.col("_snapshot"), F.coalesce(born, F.lit(0))).alias("snapshot"),
-                "_ignored",
+                F.when(F.col("_checkback_snapshot"), F.coalesce(born, F.lit(0))).alias("snapshot"),
+                "_checkback_ignored",
             )
         except AnalysisException as error:  # such as an aggregate, which alone is a valid expression
             raise SettingsError(one_line(error), "--map", "use expressions of one row") from None
@@ -159,8 +160,8 @@ class _Ignored:
 
     def leave_out(self, batch: DataFrame) -> DataFrame:
         """The rows that are messages."""
-        self.rows += batch.where("_ignored").count()
-        return batch.where("NOT _ignored").drop("_ignored")
+        self.rows += batch.where("_checkback_ignored").count()
+        return batch.where("NOT _checkback_ignored").drop("_checkback_ignored")
 
 
 @contextmanager
@@ -218,9 +219,11 @@ def _refuse_anew(spark: SparkSession, tables: Tables, source: TableSource) -> No
     folder = tables.checkpoint(_KNOWN)
     own = [hashlib.sha256(each.encode()).hexdigest() for each in (source.location, source.full_name) if each]
     files = [f"{folder}/{each}" for each in own]
-    before = [filesystem.text(spark, file) if filesystem.exists(spark, file) else None for file in files]
-    if all(each == source.id for each in before):
+    here = f"{source.id} {source.location}"
+    noted = [filesystem.text(spark, file) if filesystem.exists(spark, file) else None for file in files]
+    if all(each == here for each in noted):
         return
+    before = [each and each.partition(" ")[0] for each in noted]
     if not has_begun(spark, tables.checkpoint(source.query)):
         for place in (tables.checkpoint(QUERY + each) for each in before if each not in (None, source.id)):
             if filesystem.exists(spark, place):
@@ -228,10 +231,15 @@ def _refuse_anew(spark: SparkSession, tables: Tables, source: TableSource) -> No
                 fix = f"to land them, move {place} away; it has the old table's position"
                 raise CheckbackError(what, source.name, f"{fix}. If the old one was renamed, land it first")
     for name in filesystem.names(spark, folder):
-        if name not in own and len(name) == len(own[0]) and filesystem.text(spark, f"{folder}/{name}") == source.id:
-            filesystem.delete_file(spark, f"{folder}/{name}")
+        if name not in own and len(name) == len(own[0]):
+            known, _, place = filesystem.text(spark, f"{folder}/{name}").partition(" ")
+            if known == source.id and place != source.location and source.is_at(spark, place):
+                what = f"is a copy of the table in {place}, with its id: of two with one position rows would be lost"
+                raise CheckbackError(what, source.name, "make it by CREATE TABLE ... CLONE, or remove the other one")
+            if known == source.id:
+                filesystem.delete_file(spark, f"{folder}/{name}")
     for file in files:
-        filesystem.write(spark, file, source.id)
+        filesystem.write(spark, file, here)
 
 
 def _refuse_behind(spark: SparkSession, tables: Tables, source: TableSource) -> None:

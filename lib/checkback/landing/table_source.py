@@ -30,7 +30,7 @@ _NAME = re.compile(r"[^\s/\\]+")
 #: Debezium's op: create, read (a row of a snapshot); then update, delete, truncate, message
 _CREATE, _READ, _OTHERS = "c", "r", ("u", "d", "t", "m")
 #: columns of `stream` that are not the table's
-OWN = ("_ignored", "_fault", "_commit_time", "_snapshot")
+OWN = ("_checkback_ignored", "_checkback_fault", "_checkback_commit_time", "_checkback_snapshot")
 #: columns of the change data feed
 _CHANGE, _VERSION, _TIME = "_change_type", "_commit_version", "_commit_timestamp"
 
@@ -72,6 +72,14 @@ class TableSource:
         full_name = None if by_path else str(found["name"] or name).lower()
         return cls(name, place, by_path, str(found["id"]), feed, location, full_name)
 
+    def is_at(self, spark: SparkSession, place: str) -> bool:
+        """Is a table with its id in another folder?"""
+        try:
+            found = spark.sql(f"DESCRIBE DETAIL {_in_sql(place, True)}").select("id").first()
+        except Exception:  # noqa: BLE001 - there is no table, or nobody can read it
+            return False
+        return found is not None and found["id"] == self.id
+
     def version(self, spark: SparkSession) -> int:
         """Its newest version."""
         found = spark.sql(f"DESCRIBE HISTORY {_in_sql(self.place, self.by_path)} LIMIT 1").first()
@@ -96,9 +104,8 @@ class TableSource:
         """The table as a stream: its columns, or those of ``after`` of Debezium's envelope, and of these only.
 
         ``feed``: its change data feed. ``version`` or ``time``: where a new checkpoint begins; None = with all rows.
-        Besides: OWN, which are _ignored BOOLEAN (an update or a delete), _fault STRING (why a row is refused),
-        _commit_time TIMESTAMP, _snapshot BOOLEAN (NULL = no): a row of a snapshot of Debezium's, which may not be the
-        first.
+        Besides: OWN, which are BOOLEAN (an update or a delete), STRING (why a row is refused), TIMESTAMP (a feed's
+        commit), BOOLEAN (NULL = no): a row of a snapshot of Debezium's, which may not be the first.
         Raises SettingsError for a table of another shape, or if Spark does not take the options.
         """
         starts = {"startingVersion": version, "startingTimestamp": time}
@@ -158,7 +165,7 @@ AWAY = (
     "move {checkpoint} away: the table is read anew, and what has landed is known; what was added since, and is deleted"
     " or changed by now, is in older versions only (VERSION AS OF)"
 )
-_READ_IT = "read it by --changes: the table has a change data feed by now"
+_READ_IT = "read it by --changes: the table has a change data feed by now. If that lacks versions: " + AWAY
 #: what Spark's and Delta's errors mean for a source table, and what helps
 _MEANINGS = (
     (

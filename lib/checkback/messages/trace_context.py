@@ -37,7 +37,13 @@ def trace_of(stated: Mapping[str, str]) -> dict[str, str]:
 
 def trace_of_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     """The context of a request's headers, whose names are in lower case."""
-    stated = {_HEADERS[name]: value.decode("latin-1") for name, value in headers if name in _HEADERS}
+    stated: dict[str, str] = {}
+    for name, value in headers:
+        if name in _HEADERS:  # lines of one name are one list; of two traceparents none is valid
+            before = stated.get(_HEADERS[name])
+            stated[_HEADERS[name]] = (
+                value.decode("latin-1") if before is None else f"{before},{value.decode('latin-1')}"
+            )
     return trace_of(stated) if stated else stated
 
 

@@ -93,8 +93,15 @@ class PushedGroup:
         return self._posted(Request(lines, body, f"batch_{digest.hexdigest()[:32]}"))
 
     def _posted(self, request: Request) -> ConsumeResult:
+        """Post it; the first one that is told to wait is also the next one: put back, others would come before it."""
         try:
-            self.webhook.post(request)
+            try:
+                self.webhook.post(request)
+            except WaitError as error:
+                self.consumer.pause()
+                if not error.suspect or self.webhook.is_closed_before_ready():
+                    raise
+                self.webhook.post(request)
         except WaitError:
             self.consumer.pause()
             raise NotNowError from None

@@ -32,8 +32,8 @@ _SUCCESS = range(200, 300)
 _HEADERS = ["Accept: */*", "Accept-Encoding: identity", "User-Agent: checkback"]
 #: requests of which is known that they were told to wait alone
 _MOST_REFUSED = 10_000
-#: time for which others wait for the request that was told to wait first; and a thread for room (s)
-_FIRST_S, _ROOM_S = 1.0, 0.1
+#: time for which others wait for the request that was told to wait first; a thread for room, and for a pause's end (s)
+_FIRST_S, _ROOM_S, _READY_S = 1.0, 0.1, 0.02
 _LAST_OF_HEADER = (b"\r\n", b"\n")
 _log = logging.getLogger("checkback.push")
 
@@ -136,6 +136,13 @@ class Webhook:
             state = self._endpoint.breaker.state(self._clock(), self._limits)
         return state in (State.CLOSED, State.HALF_OPEN)
 
+    def is_closed_before_ready(self) -> bool:
+        """Wait until a request may be sent; True if none is to wait any longer."""
+        while not self.ready:
+            if self.closed.wait(_READY_S):
+                return True
+        return False
+
     def post(self, request: Request) -> None:
         """Send a request; returns once it was answered with 2xx.
 
@@ -211,7 +218,7 @@ class Webhook:
             status = StatusError(response.status, response.header("Retry-After"))
             error, broken = str(status), status.broken
             retry_after_s = read_retry_after(status.retry_after, now)
-        waits = retry_after_s is not None and retry_after_s > 0
+        waits = retry_after_s is not None
         with self._lock:
             before = self._endpoint.breaker
             if broken:
