@@ -31,7 +31,7 @@ from checkback.spark.connect import parallelism
 from checkback.spark.shutdown import GracefulShutdown, stop_on_signal
 from checkback.storage import external_tables
 from checkback.storage.crash_recovery import recover_tables, torn_query
-from checkback.storage.dataframes import is_connect
+from checkback.storage.dataframes import is_connect, without_codegen
 from checkback.storage.horizon import refuse_older_half
 from checkback.storage.lock import exclusive_lock
 from checkback.storage.schemas import SCHEMAS, arrow_schema
@@ -272,9 +272,11 @@ class Queries:
 
         If only Spark writes, the first batch claims them: a concurrent claim would make its appends fail.
         """
-        query = self.stopper.start(
-            *reconcile_query(self.spark, self.settings, self.tables, available_now, decided, None, self.observer, wakes)
+        writer, publisher = reconcile_query(
+            self.spark, self.settings, self.tables, available_now, decided, None, self.observer, wakes
         )
+        with without_codegen(self.spark):  # the query's own session is a clone: `Publisher` goes on
+            query = self.stopper.start(writer, publisher)
         if query is not None and self.tables.by_files:
             claim(self.spark, self.tables, query.id, self.settings.reconcile.segment_size)
 

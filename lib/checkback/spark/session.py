@@ -64,6 +64,8 @@ REQUIRED: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     # Over TCP a Python task's last small write waits 40 ms for an acknowledgement (Nagle): twice in each batch.
     "spark.python.unix.domain.socket.enabled": "true",
+    # With `reconcile.trigger: 0s` Spark looks for new commits again so soon (by default 10 ms) after it found none.
+    "spark.sql.streaming.pollingDelay": "50ms",
 }
 
 #: Additional settings of a session on one machine, where defaults meant for clusters cost seconds.
@@ -72,6 +74,7 @@ LOCAL: Mapping[str, str] = {
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.ui.showConsoleProgress": "false",
     "spark.ui.enabled": "false",
+    "spark.sql.ui.explainMode": "simple",  # the UI's description of each batch's plan, which nobody reads
     # Failures are reported as one-line errors; stack traces are for --debug.
     "spark.log.level": "FATAL",
     # Which line of Python made a column: ten calls of the JVM for each column of each query.

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _MAKING = threading.Lock()
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+_COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
 
 
 def is_connect(part: object) -> bool:
@@ -54,6 +55,12 @@ def without_codegen(spark: SparkSession) -> Iterator[None]:
         return
     with session_conf(spark, _INTERPRETED):
         yield
+
+
+def compile_plans(spark: SparkSession, wanted: bool) -> None:
+    """From now on the session's plans are compiled (Spark's default), or interpreted."""
+    for key, value in (_COMPILED if wanted else _INTERPRETED).items():
+        spark.conf.set(key, value)
 
 
 @contextmanager
