@@ -8,49 +8,22 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
-import yaml
 
 from checkback.commands import application
 from checkback.settings.loading import load
+from deploy.manifests import CONTAINERFILE, FOLDER, Manifest, container, environ, kustomization, pods, resources
 
-_FOLDER = Path(__file__).parents[2] / "conf/kubernetes"
-_CONTAINERFILE = _FOLDER.parent / "container/Containerfile"
 #: as `kustomize build` names it, without the hash
 _SETTINGS, _SETTINGS_AT = "checkback", "/etc/checkback"
-Manifest = dict[str, Any]
 
-
-def _kustomization(folder: Path) -> Manifest:
-    found: Manifest = yaml.safe_load((folder / "kustomization.yaml").read_text("utf-8"))
-    return found
-
-
-def _resources(folder: Path) -> list[Manifest]:
-    """What `kustomize build` makes of it, but for tags and names' hashes."""
-    files = _kustomization(folder)["resources"]
-    return [one for file in files for one in yaml.safe_load_all((folder / file).read_text("utf-8"))]
-
-
-_ALL = _resources(_FOLDER)
+_ALL = resources()
 
 
 def _names(resources: list[Manifest]) -> list[str]:
     return [f"{one['kind']}/{one['metadata']['name']}" for one in resources]
 
 
-def _template(workload: Manifest) -> Manifest | None:
-    spec = workload["spec"]
-    found: Manifest | None = spec.get("jobTemplate", {}).get("spec", spec).get("template")
-    return found
-
-
-#: by name, what has pods
-_PODS = {one["metadata"]["name"]: template for one in _ALL if (template := _template(one))}
-
-
-def _container(template: Manifest) -> Manifest:
-    (found,) = template["spec"]["containers"]
-    return dict(found)
+_PODS = pods()
 
 
 def _selects(selector: dict[str, str], template: Manifest) -> bool:
@@ -60,7 +33,7 @@ def _selects(selector: dict[str, str], template: Manifest) -> bool:
 
 def _options(name: str) -> dict[str, Any]:
     """The options of a pod's command as it takes them; the command is not run."""
-    first, *others = _container(_PODS[name])["args"]
+    first, *others = container(_PODS[name])["args"]
     return dict(application().commands[first].make_context(first, others).params)
 
 
@@ -70,39 +43,39 @@ def test_manifest_is_valid_by_the_schemas_of_kubernetes(resource: Manifest) -> N
 
 
 def test_every_file_is_a_resource() -> None:
-    for folder in (_FOLDER, _FOLDER / "monitoring"):
-        named = {*_kustomization(folder)["resources"], "kustomization.yaml"}
+    for folder in (FOLDER, FOLDER / "monitoring"):
+        named = {*kustomization(folder)["resources"], "kustomization.yaml"}
         assert {file.name for file in folder.glob("*.yaml")} == named
-    (generated,) = _kustomization(_FOLDER)["configMapGenerator"]
+    (generated,) = kustomization(FOLDER)["configMapGenerator"]
     assert generated == {"name": _SETTINGS, "files": ["checkback.yml"]}
 
 
 def test_images_are_those_of_the_containerfile() -> None:
-    text = _CONTAINERFILE.read_text("utf-8")
+    text = CONTAINERFILE.read_text("utf-8")
     version = re.findall(r'image\.version="(.+)"', text)
-    images = {one["name"]: one["newTag"] for one in _kustomization(_FOLDER)["images"]}
+    images = {one["name"]: one["newTag"] for one in kustomization(FOLDER)["images"]}
     assert [*images.values()] == version * len(images)
-    assert {_container(template)["image"] for template in _PODS.values()} == images.keys()
-    needs_spark = {name for name, template in _PODS.items() if _container(template)["image"] == "checkback"}
+    assert {container(template)["image"] for template in _PODS.values()} == images.keys()
+    needs_spark = {name for name, template in _PODS.items() if container(template)["image"] == "checkback"}
     assert needs_spark == {"checkback-reconcile"}
 
 
 @pytest.mark.parametrize("name", _PODS)
 def test_pod_is_restricted(name: str) -> None:
     """As the Pod Security Standard `restricted` wants it, and with a root that is not written."""
-    spec, container = _PODS[name]["spec"], _container(_PODS[name])
+    spec, found = _PODS[name]["spec"], container(_PODS[name])
     assert spec["automountServiceAccountToken"] is False
     assert (
         spec["securityContext"].items() >= {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}.items()
     )
-    assert container["securityContext"] == {
+    assert found["securityContext"] == {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
     }
-    assert container["resources"]["limits"]["memory"]
+    assert found["resources"]["limits"]["memory"]
     assert {"name": "tmp", "emptyDir": {}} in spec["volumes"]
-    mounted = {one["name"] for one in container["volumeMounts"]}
+    mounted = {one["name"] for one in found["volumeMounts"]}
     claimed = {"journal"} if name == "checkback-gateway" else set()
     assert mounted == {one["name"] for one in spec["volumes"]} | claimed
 
@@ -110,21 +83,15 @@ def test_pod_is_restricted(name: str) -> None:
 @pytest.mark.parametrize("name", _PODS)
 def test_command_is_one_of_checkback(name: str) -> None:
     assert _options(name)["config"] == Path(_SETTINGS_AT, "checkback.yml")
-    mounts = {one["name"]: one["mountPath"] for one in _container(_PODS[name])["volumeMounts"]}
+    mounts = {one["name"]: one["mountPath"] for one in container(_PODS[name])["volumeMounts"]}
     assert mounts["settings"] == _SETTINGS_AT
     assert mounts["tmp"] == "/tmp"  # noqa: S108 - the pod's own
 
 
-def _environ(name: str) -> dict[str, str]:
-    """The environment of the pod with index 3."""
-    given = [one for one in _container(_PODS[name]).get("env", []) if "value" in one]
-    return {one["name"]: one["value"].replace("$(POD_INDEX)", "3") for one in given}
-
-
 def test_settings_are_those_of_checkback_and_fit_the_pods() -> None:
-    settings = load(_FOLDER / "checkback.yml", environ=_environ("checkback-gateway")).settings
+    settings = load(FOLDER / "checkback.yml", environ=environ(_PODS["checkback-gateway"], 3)).settings
     assert settings.gateway.queues == [3]
-    gateway = _container(_PODS["checkback-gateway"])
+    gateway = container(_PODS["checkback-gateway"])
     (journal,) = [one["mountPath"] for one in gateway["volumeMounts"] if one["name"] == "journal"]
     assert Path(settings.gateway.journal).parent == Path(journal)
     ports = {
@@ -133,7 +100,7 @@ def test_settings_are_those_of_checkback_and_fit_the_pods() -> None:
         "checkback-dashboard": ("http", settings.dashboard.port, settings.dashboard.host),
     }
     for name, (port, number, host) in ports.items():
-        assert _container(_PODS[name])["ports"] == [{"name": port, "containerPort": number}]
+        assert container(_PODS[name])["ports"] == [{"name": port, "containerPort": number}]
         assert host == "0.0.0.0"
     for secret in (settings.dashboard.token, settings.producers["orders"].token, settings.producers["orders"].secret):
         assert secret is not None
@@ -142,9 +109,9 @@ def test_settings_are_those_of_checkback_and_fit_the_pods() -> None:
 
 @pytest.mark.parametrize("name", ["checkback-gateway", "checkback-reconcile", "checkback-dashboard"])
 def test_probes_are_what_checkback_answers(name: str) -> None:
-    container = _container(_PODS[name])
-    (port,) = container["ports"]
-    probes = {kind: one["httpGet"] for kind, one in container.items() if kind.endswith("Probe")}
+    found = container(_PODS[name])
+    (port,) = found["ports"]
+    probes = {kind: one["httpGet"] for kind, one in found.items() if kind.endswith("Probe")}
     assert probes["livenessProbe"] == {"path": "/healthz", "port": port["name"]}
     assert probes["readinessProbe"] == {"path": "/readyz", "port": port["name"]}
     assert probes.get("startupProbe", probes["livenessProbe"]) == probes["livenessProbe"]
@@ -157,14 +124,14 @@ def _of_kind(*kinds: str) -> list[Manifest]:
 def test_services_policies_and_budgets_select_pods_and_their_ports() -> None:
     for service in _of_kind("Service"):
         (template,) = [one for one in _PODS.values() if _selects(service["spec"]["selector"], one)]
-        ports = {one["name"]: one["containerPort"] for one in _container(template)["ports"]}
+        ports = {one["name"]: one["containerPort"] for one in container(template)["ports"]}
         for port in service["spec"]["ports"]:
             assert ports[port["targetPort"]] == port["port"]
     for other in _of_kind("PodDisruptionBudget", "NetworkPolicy"):
         selector = (other["spec"].get("selector") or other["spec"]["podSelector"])["matchLabels"]
         selected = [one for one in _PODS.values() if _selects(selector, one)]
         assert selected
-        named = {one["name"] for template in selected for one in _container(template).get("ports", [])}
+        named = {one["name"] for template in selected for one in container(template).get("ports", [])}
         for rule in other["spec"].get("ingress", []):
             assert {one["port"] for one in rule["ports"]} <= named
     whole = [one for one in _of_kind("NetworkPolicy") if one["metadata"]["name"] == "checkback"]
@@ -189,7 +156,7 @@ def test_scheduled_runs_do_not_overlap() -> None:
 
 
 def test_prometheus_finds_the_services_with_metrics() -> None:
-    (monitor,) = _resources(_FOLDER / "monitoring")
+    (monitor,) = resources(FOLDER / "monitoring")
     (expression,) = monitor["spec"]["selector"]["matchExpressions"]
     assert expression["operator"] == "In"
     scraped = {

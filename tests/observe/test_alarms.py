@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from support.debian import unpacked
+
 pytestmark = pytest.mark.processes
 
 RULES = Path(__file__).parents[2] / "conf/prometheus/alarms.yml"
@@ -23,16 +25,7 @@ def promtool(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The one that is installed, or Debian's."""
     if found := shutil.which("promtool"):
         return found
-    folder = tmp_path_factory.mktemp("prometheus")
-    for command in (["apt-get", "download", "prometheus"], ["sh", "-c", "dpkg-deb -x prometheus_*.deb ."]):
-        try:
-            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
-        except OSError as error:
-            pytest.skip(f"promtool is not installed, and {command[0]} is missing: {error.strerror}")
-        if done.returncode:
-            pytest.skip(
-                f"promtool is not installed, and Debian's package prometheus cannot be had: {done.stderr[-200:]}"
-            )
+    folder = unpacked(tmp_path_factory.mktemp("prometheus"), "prometheus")
     return str(folder / "usr/bin/promtool")
 
 
