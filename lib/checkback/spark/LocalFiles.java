@@ -7,7 +7,7 @@ import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.attribute.PosixFilePermissions;
 import java.util.ArrayList;
-import java.util.Arrays;
+import java.util.Collections;
 import java.util.Iterator;
 import java.util.List;
 import org.apache.hadoop.conf.Configuration;
@@ -47,15 +47,19 @@ public class LocalFiles extends LocalFileSystem {
             if (names == null) {
                 throw new FileNotFoundException("No such file or directory: " + path.getParent());
             }
-            Arrays.sort(names);
-            List found = new ArrayList();
+            List wanted = new ArrayList();
             for (int i = 0; i < names.length; i++) {
                 if (names[i].compareTo(path.getName()) >= 0 && !names[i].startsWith(".")) {
-                    try {
-                        found.add(files.getFileStatus(new Path(path.getParent(), names[i])));
-                    } catch (FileNotFoundException gone) {
-                        // removed since: as if it had been before
-                    }
+                    wanted.add(names[i]);
+                }
+            }
+            Collections.sort(wanted);
+            List found = new ArrayList();
+            for (int i = 0; i < wanted.size(); i++) {
+                try {
+                    found.add(files.getFileStatus(new Path(path.getParent(), (String) wanted.get(i))));
+                } catch (FileNotFoundException gone) {
+                    // removed since: as if it had been before
                 }
             }
             return found.iterator();
