@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
 import pytest
+import yaml
 
 from checkback.commands import application
 from checkback.settings.loading import load
@@ -147,6 +149,28 @@ def test_stateful_set_has_its_headless_service() -> None:
 def test_one_reconcile_ends_before_the_next_begins() -> None:
     (reconcile,) = [one for one in _of_kind("Deployment") if one["metadata"]["name"] == "checkback-reconcile"]
     assert (reconcile["spec"]["replicas"], reconcile["spec"]["strategy"]) == (1, {"type": "Recreate"})
+
+
+def test_component_makes_the_second_one_stand_by() -> None:
+    (patch,) = kustomization(FOLDER / "standby")["patches"]
+    (reconcile,) = [
+        one for one in _of_kind(patch["target"]["kind"]) if one["metadata"]["name"] == patch["target"]["name"]
+    ]
+    changed: Any = deepcopy(reconcile)
+    for step in yaml.safe_load(patch["patch"]):
+        *path, last = step["path"].strip("/").split("/")
+        place = changed
+        for key in path:
+            place = place[int(key) if key.isdecimal() else key]
+        if last == "-":
+            place.append(step["value"])
+        else:
+            assert last in place
+            place[last] = step["value"]
+    kubernetes_validate.validate(changed, "1.37", strict=True)
+    assert (changed["spec"]["replicas"], changed["spec"]["strategy"]["type"]) == (2, "RollingUpdate")
+    first, *others = container(changed["spec"]["template"])["args"]
+    assert application().commands[first].make_context(first, others).params["standby"] is True
 
 
 def test_scheduled_runs_do_not_overlap() -> None:
