@@ -22,6 +22,7 @@ from checkback.errors import CheckbackError
 #: files beside this one
 BENCHES = (
     "catch_up",
+    "backlog",
     "land_table",
     "where",
     "flat_state",

@@ -160,7 +160,7 @@ class Lives:
             # It is given up when its segment has its turn: at a timer, 1 modulo 4, or later if that was put off.
             now = query.offsets[number].time
             put_off = any(
-                planned.max_checks is not None and planned.time + LATER >= now
+                (planned.max_checks is not None or planned.behind) and planned.time + LATER >= now
                 for planned in query.offsets[: number + 1]
             )
             if (since + 3 >= waited or put_off or not self.applied(number)) and not known:

@@ -12,7 +12,7 @@ from checkback.reconcile.state import next_deliveries, partition_batch, state_co
 from simulator import promises, rebuild
 from simulator.lives import NEXT
 from simulator.rebuild_mutants import OneApplication
-from simulator.reconcile import Planned, Reconcile
+from simulator.reconcile import InPieces, Planned, Reconcile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -248,6 +248,13 @@ class TakesTheDeliveriesOfTheDay(Reconcile):
         return planned.rules, planned.max_checks, self.max_deliveries
 
 
+class ChecksWhatMayHaveAnOp(InPieces):
+    """A batch that is behind checks and delivers as others do."""
+
+    def is_behind(self, planned: Planned) -> bool:  # noqa: ARG002 - that is the fault
+        return False
+
+
 class WritesAgain(Reconcile):
     """A batch that is done again writes all its tables again."""
 
@@ -281,6 +288,7 @@ ENGINES: dict[str, type[Reconcile]] = {
     "settings not kept with a batch": TakesTheSettingsOfTheDay,
     "rules not kept with a batch": TakesTheRulesOfTheDay,
     "max_checks not kept with a batch": TakesTheLimitOfTheDay,
+    "checks while it is behind": ChecksWhatMayHaveAnOp,
     "max_deliveries not kept with a batch": TakesTheDeliveriesOfTheDay,
     "tables written again": WritesAgain,
     "looked up by numbers alone": LooksUpByNumbersAlone,

@@ -217,6 +217,9 @@ class Promises:
             _keep("P5", row.times <= most, key, f"has check {row.times} of {most}")
             late = life.deciding is not None and row.batch >= life.decided_in
             _keep("P5", not late, key, f"is checked in batch {row.batch}, its op came in {life.decided_in}")
+            unread = self.world.tables.landed["op"][slice(*self.world.reconcile.offsets[row.batch].unread)]
+            there = any((op.queue, op.offset) == key and life.is_own(op) for op in unread)
+            _keep("P5", not there, key, f"is checked in batch {row.batch}, its op had landed")
             _keep("P5", not decided or row.batch < decided[0].batch, key, "is checked when it is decided")
         for row in asked[:1]:  # the others are an interval apart
             # A batch that was broken off for ever may have asked before the rebuild that took the half message.
@@ -367,7 +370,8 @@ class Promises:
                 _keep("P1", one.at >= row.deliver_at == one.deliver_at, key, f"is delivered early: {one}")
                 _keep("P1", (message.at, message.batch) == (one.at, one.batch), key, f"{message} is not {one}")
             put_off = any(
-                planned.max_deliveries is not None and planned.time + _PUT_OFF >= now for planned in query.offsets
+                (planned.max_deliveries is not None or planned.behind) and planned.time + _PUT_OFF >= now
+                for planned in query.offsets
             )
             if is_scheduled and self.lives.applied(last) and not put_off:
                 # Its timer is up to 7 ms later (`partition_batch.delivery_timer`); a rebuild's, than the ms after it.
@@ -434,7 +438,8 @@ class Promises:
             due = asked[-1].at + self.lives.in_force(asked[-1].batch, last).check_interval
         else:
             due = life.immune(self.lives.in_force(life.taken, last)) + 1
-        put_off = [planned.time + LATER for planned in query.offsets[: last + 1] if planned.max_checks is not None]
+        begun = query.offsets[: last + 1]
+        put_off = [planned.time + LATER for planned in begun if planned.max_checks is not None or planned.behind]
         _keep(
             "P1", due_timer(due) > now or max(put_off, default=-1) >= now, key, f"is due since {due}, and it is {now}"
         )

@@ -38,7 +38,8 @@ class Planned(NamedTuple):
     """An entry of the offset log: rows of `half` and `op` from .. until, and the batch's time.
 
     ``rules``, ``max_checks``, ``max_deliveries``: what it was begun with. ``restored``: no batch, but what a rebuild
-    takes from the tables instead: all rows until there.
+    takes from the tables instead: all rows until there. ``unread``: ops that had landed then, from .. until, and were
+    not read for the limit.
     """
 
     half: tuple[int, int]
@@ -48,10 +49,21 @@ class Planned(NamedTuple):
     max_checks: int | None
     max_deliveries: int | None
     restored: bool = False
+    unread: tuple[int, int] = (0, 0)
+
+    @property
+    def behind(self) -> bool:
+        """Were there more ops than it might read?"""
+        return self.unread[0] < self.unread[1]
 
 
 class Processor(SegmentProcessor):
     """The real one; its rows are not made pandas frames, which nothing here needs."""
+
+    behind = False
+
+    def _behind(self) -> bool:
+        return self.behind
 
     def _frame(self, segment: tuple[int, int, int, int, int, int, int], actions: Records) -> Any:
         return {"block": [pack_actions(segment, actions)]}
@@ -68,8 +80,10 @@ class Reconcile:
     """Its checkpoint, and a batch at a time.
 
     ``offsets`` has the entries of all checkpoints there were, one after the other; ``first`` is the present one's
-    batch 0. ``void``: entries that were not committed when their checkpoint was lost.
+    batch 0. ``void``: entries that were not committed when their checkpoint was lost. ``most_ops``: that a batch reads.
     """
+
+    most_ops = 1 << 30
 
     def __init__(self, tables: Tables, rules: Rules) -> None:
         self.tables = tables
@@ -111,7 +125,7 @@ class Reconcile:
         until = min(self._read()[0] + halves, len(rows))
         while self.together and 0 < until < len(rows) and rows[until].store == rows[until - 1].store:
             until += 1
-        return until, len(self.tables.landed["op"])
+        return until, min(self._read()[1] + self.most_ops, len(self.tables.landed["op"]))
 
     def has_news(self) -> bool:
         """Are there rows that no batch has read?"""
@@ -141,10 +155,15 @@ class Reconcile:
         return f"{APP} {self.first}"
 
     def plan(self, clock: int, halves: int) -> None:
-        """Write the next batch's entry of the offset log: all ops that there are, and some half messages."""
+        """Write the next batch's entry of the offset log: all ops, or so many, and some half messages."""
         (half, op), (halves_read, ops_read) = self.news(halves), self._read()
         settings = self.rules, self.max_checks, self.max_deliveries
-        self.offsets.append(Planned((halves_read, half), (ops_read, op), clock, *settings))
+        unread = op, len(self.tables.landed["op"])
+        self.offsets.append(Planned((halves_read, half), (ops_read, op), clock, *settings, unread=unread))
+
+    def is_behind(self, planned: Planned) -> bool:
+        """What it has not read may have an op: nothing is checked or delivered."""
+        return planned.behind
 
     def begun_with(self, planned: Planned) -> tuple[Rules, int | None, int | None]:
         """A batch that is done again is done by what it was begun with, whatever the settings are by now."""
@@ -191,6 +210,7 @@ class Reconcile:
         handle = Handle(self.states[self.committed])
         rules, max_checks, max_deliveries = self.begun_with(planned)
         processor = Processor(rules, self.size, max_checks, max_deliveries)
+        processor.behind = self.is_behind(planned)
         processor.init(handle)  # type: ignore[arg-type]
         frames: list[Any] = []
         for key, block in self._initial.items() if self.committed == self.first else ():
@@ -338,3 +358,9 @@ def _is_about(reason: Reason | None, op: Op) -> bool:
     if op.kind == Kind.CANCEL:
         return reason not in (None, Reason.UNKNOWN_STATE)
     return (reason is Reason.UNKNOWN_STATE) == (op.kind == Kind.UNKNOWN) and reason is not Reason.NOT_SCHEDULED
+
+
+class InPieces(Reconcile):
+    """A backlog is read in pieces."""
+
+    most_ops = 2

@@ -25,7 +25,7 @@ from simulator.mutants import (
 )
 from simulator.rebuild import Rebuild
 from simulator.rebuild_mutants import REBUILDS
-from simulator.reconcile import Reconcile
+from simulator.reconcile import InPieces, Reconcile
 from simulator.retention_mutants import RETENTIONS, broken_retention
 from simulator.scheduler import scenario
 
@@ -94,6 +94,13 @@ def test_promises_hold_in_histories_at_random() -> None:
     for number in range(first, first + (1 if seed else _HISTORIES)):
         if happen(scenario(number)).broken:
             pytest.fail(report(number), pytrace=False)
+
+
+def test_promises_hold_where_a_backlog_is_read_in_pieces() -> None:
+    first = Random().randrange(1, 10**9)
+    for number in range(first, first + _HISTORIES):
+        if broken := happen(scenario(number), InPieces).broken:
+            pytest.fail(f"history {number}: {broken}", pytrace=False)
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -46,6 +46,11 @@ class Observer:
             if any(counts.values()):
                 event("batch_published", batch_id=batch_id, batch_time=actions.batch_time, **counts)
 
+    def behind(self, batch_id: int) -> None:
+        """A batch of `reconcile` may leave ops unread."""
+        with _harmless("batch_behind"):
+            event("batch_behind", batch_id=batch_id)
+
     def waiting(self, rows: int) -> None:
         """Number of committed messages that wait for their topic's table."""
         with _harmless("waiting"):

@@ -19,6 +19,8 @@ from checkback.reconcile.checkpoint_owner import NAME, committed
 from checkback.reconcile.segment import DECISION_VERSION, Rules
 from checkback.storage.checkpoints.checkpoint import last_done, numbers
 from checkback.storage.files import filesystem
+from checkback.storage.log.commit_reader import MostFiles
+from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -27,10 +29,13 @@ if TYPE_CHECKING:
 
     from checkback.settings import Settings
     from checkback.storage.checkpoints.checkpoint import Checkpoint
-    from checkback.storage.tables import Tables
 
 #: folder in the checkpoint
 FOLDER = "rules"
+
+
+#: bytes of the files of ops that a batch reads: a million ops or more
+OP_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -38,12 +43,14 @@ class BatchRules:
     """Everything that determines a batch besides offsets, state and time.
 
     ``max_checks``, ``max_deliveries``: maximum number of checks and discards, and of scheduled messages published, in a
-    partition, None = unlimited. ``release``: Checkback's; ``decision_version``: that of `segment.decide`.
+    partition, None = unlimited. ``most_ops``: files of `op` that a batch reads, None = all. ``release``: Checkback's;
+    ``decision_version``: that of `segment.decide`.
     """
 
     rules: Rules
     max_checks: int | None = None
     max_deliveries: int | None = None
+    most_ops: MostFiles | None = None
     release: str = __version__
     decision_version: int = DECISION_VERSION
 
@@ -55,8 +62,10 @@ class BatchRules:
 def batch_rules(settings: Settings, connect: bool = False) -> BatchRules:
     """The rules of these settings. ``connect``: with Spark Connect nothing is deferred, as nothing is reported here."""
     limits = settings.reconcile.max_checks, settings.reconcile.max_deliveries
+    readable = not connect and Tables.of(settings.storage).readable  # or it cannot be told what a batch has read
+    most = MostFiles(settings.reconcile.max_files, OP_BYTES) if readable else None
     checks, deliveries = (None if connect else max(1, limit // settings.reconcile.partitions) for limit in limits)
-    return BatchRules(rules_of(settings), checks, deliveries)
+    return BatchRules(rules_of(settings), checks, deliveries, most)
 
 
 def rules_of(settings: Settings) -> Rules:

@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from checkback.settings import Settings
     from checkback.storage.tables import Tables
 
-#: Delta's default is 1,000 files per batch. Each batch must read all ops that have landed, so that no transaction is
-#: checked whose op is already there.
+#: Delta's default is 1,000 files per batch
 _NO_LIMIT = str(2**31 - 1)
+#: bytes of the files of half messages per batch: some million rows
+_HALF_BYTES = 320 << 20
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def actions(
     """ACTIONS_SCHEMA from the three streams (or any DataFrames with their columns). ``size``: the segment size.
 
     The order of the union matters: Spark determines the sources' latest offsets in that order. With `half` first, each
-    batch reads every op that landed before any of its half messages.
+    batch that is not `behind` has read every op that landed before any of its half messages.
     """
     events = half_events(half).union(op_events(op)).union(_no_events(ticks)).select(*EVENT_COLUMNS)
     packed = events.mapInArrow(packer(size), PACKED_SCHEMA)
@@ -59,6 +60,15 @@ def actions(
         timeMode="ProcessingTime",
         initialState=None if restored is None else restored.blocks.groupBy("segment"),
     )
+
+
+def _limits(settings: Settings, decided: BatchRules) -> dict[str, dict[str, str]]:
+    """By source the options that limit what a batch reads of it."""
+    most, files = decided.most_ops, "maxFilesPerTrigger"
+    return {
+        "half": {files: str(settings.reconcile.max_files), "maxBytesPerTrigger": f"{_HALF_BYTES}b"},
+        "op": {files: _NO_LIMIT} if most is None else {files: str(most.files), "maxBytesPerTrigger": f"{most.size}b"},
+    }
 
 
 def _no_events(ticks: DataFrame) -> DataFrame:
@@ -94,7 +104,7 @@ def reconcile_query(
     of a rebuilt checkpoint. ``observer`` is notified of each batch, ``wakes`` of the next timers. ``once``: run one
     batch, the uncommitted one if there is one.
     """
-    limits = {"half": str(settings.reconcile.max_files), "op": _NO_LIMIT}
+    limits = _limits(settings, decided)
 
     if restored is None:
         begin = first_read(spark, tables, NAME)
@@ -102,8 +112,7 @@ def reconcile_query(
         begin = {name: {"startingVersion": str(version)} for name, version in restored.versions.items()}
 
     def stream(name: str) -> DataFrame:
-        options = {"maxFilesPerTrigger": limits[name]} if name in limits else {}
-        return tables.stream(spark, name, **options, **begin[name])
+        return tables.stream(spark, name, **limits.get(name, {}), **begin[name])
 
     writer = (
         actions(stream("half"), stream("op"), stream("ticks"), settings.reconcile.segment_size, decided, restored)

@@ -33,10 +33,12 @@ from checkback.reconcile.publish.topic_tables import TopicTables, side_by_side
 from checkback.reconcile.records.actions import Actions
 from checkback.reconcile.records.segment_records import Action
 from checkback.reconcile.start.preconditions import REPLACED_FIX
+from checkback.reconcile.state.processor import BEHIND
 from checkback.spark.connect import query_id
 from checkback.storage.checkpoints.checkpoint import plan_versions, read_batch, refuse_other_plan
 from checkback.storage.checkpoints.seen_commits import SeenCommits
 from checkback.storage.dataframes import compile_plans, is_connect
+from checkback.storage.log.commit_reader import may_be_cut_off
 from checkback.storage.offset_ranges import MAX_RANGES, within
 from checkback.storage.schemas import SOURCES, TOPIC_PREFIX
 
@@ -62,6 +64,9 @@ class BatchListener(Protocol):
 
     def published(self, actions: Actions, batch_id: int, segments: Records) -> None:
         """``segments``: SEGMENT records of the segments that the batch touched."""
+
+    def behind(self, batch_id: int) -> None:
+        """The batch may leave ops unread, and therefore checks and delivers nothing."""
 
     def waiting(self, rows: int) -> None:
         """``rows``: number of committed messages that wait for their topic table."""
@@ -113,7 +118,7 @@ class Publisher:
     def _publish_batch(self, batch: DataFrame, batch_id: int) -> None:
         self._tables.guard()
         spark, app = batch.sparkSession, query_id(batch, NAME)
-        actions, segments = self._collect(batch, spark)
+        actions, segments = self._collect(batch, spark, batch_id)
         self._durable = partial(self._flush_inputs, spark, batch_id, actions.batch_time)
         written = Written()
         if len(actions.records) or self._topics.due(spark, _now()):
@@ -125,7 +130,7 @@ class Publisher:
         if self._wakes is not None:
             self._wakes.update(segments, self._topics.next_try)
 
-    def _collect(self, batch: DataFrame, spark: SparkSession) -> tuple[Actions, Records]:
+    def _collect(self, batch: DataFrame, spark: SparkSession, batch_id: int) -> tuple[Actions, Records]:
         """The batch's actions and SEGMENT records. Decides whether the next batch's plan is compiled.
 
         Spark makes and compiles code for each batch anew, which takes a small one a fifth of its time, and saves a
@@ -135,12 +140,31 @@ class Publisher:
             return Actions.of(batch.toArrow())
         if self._compiled is None:
             spark.conf.set(_ADAPTIVE, "false")
+        behind = self._is_behind(spark, batch_id)
+        spark.sparkContext.setLocalProperty(BEHIND, "yes" if behind else "no")
+        if behind and self._observer is not None:
+            self._observer.behind(batch_id)
         actions, segments = Actions.of(batch.toArrow())
         many = len(actions.records) > ROWS_A_TASK
         if many != self._compiled:
             compile_plans(spark, many)
             self._compiled = many
         return actions, segments
+
+    def _is_behind(self, spark: SparkSession, batch_id: int) -> bool:
+        """True if ops may have landed before a half message of this batch or an earlier one that no batch has read.
+
+        Such a batch checks and delivers nothing. It depends on offsets and the log alone: so does a replay's.
+        """
+        most = None if self._decided is None else self._decided.most_ops
+        if most is None:
+            return False
+        read = (self._read(spark, batch_id) or {}).get("op")
+        self._planned.pop(batch_id, None)  # whether it is this process's plan is to be seen after the batch
+        if read is None:
+            return True
+        begin, end = read[:2], read[2:]
+        return begin != end and may_be_cut_off(self._tables.location("op"), begin, end, most)
 
     def publish(self, spark: SparkSession, actions: Actions, batch_id: int, app: str) -> Written:
         """Publish the actions of a batch, idempotently per table by (app, batch_id). Returns what was written.

@@ -164,6 +164,11 @@ class _Limit:
         self._most = most
         self._done = Counter[_Turn]()
 
+    @property
+    def nothing(self) -> bool:
+        """True if nothing at all may be done."""
+        return self._most == 0
+
     def allows(self, turn: _Turn) -> bool:
         """True if a segment that is processed for this reason may act."""
         if self._most is None or self._done[turn] < self._most * turn.share // 4:
@@ -187,7 +192,7 @@ class PartitionBatch:
     get at most a quarter.
 
     ``max_deliveries``: likewise, with the same shares, for scheduled messages, which have timers of their own: neither
-    waits for the other.
+    waits for the other. With 0 nothing is checked or delivered.
     """
 
     def __init__(
@@ -208,7 +213,7 @@ class PartitionBatch:
         self._state, self._next = state, next_deliveries
         self._checked_segments = self._put_off_segments = self._put_off_deliveries = 0
         self._unseen = EarlyOpLimit()
-        self._told_of_others = False
+        self._told_of_others: set[bool] = set()
 
     def events(self, key: str, blocks: list[bytes], now: int) -> Iterator[pd.DataFrame]:
         """Decide a segment with events: ``blocks`` of PACKED_SCHEMA."""
@@ -238,21 +243,26 @@ class PartitionBatch:
 
     def _later_delivery(self, now: int) -> int:
         """The delivery timer of a deferred segment."""
-        self._put_off_deliveries += 1
-        return put_off_delivery(now, self._put_off_deliveries - 1)
+        self._put_off_deliveries += not self._deliveries.nothing
+        return put_off_delivery(now, max(0, self._put_off_deliveries - 1))
 
     def _later(self, now: int, fired: int = NO_TIMER) -> int:
-        """The timer of a deferred segment; ``fired``: the one that fired."""
+        """The timer of a deferred segment; ``fired``: the one that fired.
+
+        Where nothing is checked all segments get the same one: not all are reported, and none must be left behind.
+        """
+        if self._checks.nothing:
+            return put_off_timer(now)
         ahead = self._put_off_segments // max(1, 2 * self._checked_segments)
         self._put_off_segments += 1
         again = fired != NO_TIMER and kind_of(fired) is TimerKind.PUT_OFF
         return put_off_timer(now, ahead, fired if again else None)
 
     def _put_off(self, key: str, now: int, until: int) -> Iterator[pd.DataFrame]:
-        """Defer the segment to a later batch. Only the partition's first deferred segment is reported."""
+        """Defer the segment to a later batch. Only the partition's first deferred segment of a kind is reported."""
         self._handle.registerTimer(until)
-        if not self._told_of_others:
-            self._told_of_others = True
+        if (delivery := kind_of(until).of_delivery) not in self._told_of_others:
+            self._told_of_others.add(delivery)
             queue_id, base = parse_key(key, self._size)
             yield self._frame(
                 (queue_id, base // self._size, AS_BEFORE, AS_BEFORE, 0, AT_ONCE, now), np.empty(0, ACTION)

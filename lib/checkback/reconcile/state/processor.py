@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from pyspark import TaskContext
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from checkback.reconcile.state.partition_batch import PartitionBatch
 
 STATE_SCHEMA = "block BINARY"
+#: Spark's local property of a batch that is behind: `Publisher`
+BEHIND = "checkback.behind"
 #: names of the state variables, for readers of the state store: the segments' blocks, and their `next_deliveries`
 STATE_NAME, NEXT_NAME = "segment", "next_deliveries"
 
@@ -29,7 +32,7 @@ STATE_NAME, NEXT_NAME = "segment", "next_deliveries"
 class SegmentProcessor(StatefulProcessor):
     """Decides the segments. Input: PACKED_SCHEMA grouped by segment. Output: ACTIONS_SCHEMA.
 
-    ``max_checks``, ``max_deliveries``: see `PartitionBatch`.
+    ``max_checks``, ``max_deliveries``: see `PartitionBatch`; in a batch that is behind both are 0.
     """
 
     def __init__(
@@ -55,8 +58,12 @@ class SegmentProcessor(StatefulProcessor):
     def _batch(self) -> PartitionBatch:
         from checkback.reconcile.state.partition_batch import PartitionBatch
 
-        limits = self._max_checks, self._max_deliveries
+        limits = (0, 0) if self._behind() else (self._max_checks, self._max_deliveries)
         return PartitionBatch(self._rules, self._size, *limits, self._handle, self._state, self._next)
+
+    def _behind(self) -> bool:
+        task = TaskContext.get()
+        return task is not None and task.getLocalProperty(BEHIND) == "yes"
 
     def handleInputRows(
         self,

@@ -40,6 +40,14 @@ class Backlog:
 
 
 @dataclass(frozen=True)
+class MostFiles:
+    """The limit of what a batch reads of a table: it takes files until they are so many or have so many bytes."""
+
+    files: int
+    size: int
+
+
+@dataclass(frozen=True)
 class CommitReader:
     """A table's commits when listed. ``oldest``: the first version that can still be read."""
 
@@ -187,6 +195,27 @@ def actions_of_kind(file: str, kind: str) -> Iterator[dict[str, Any]]:
     """Only the actions of one kind (``add``, ``remove``, ``txn``). Raises OSError, and anything if it is damaged."""
     begin = f'{{"{kind}"'
     yield from (json.loads(line)[kind] for line in table_files.lines(file) if line.startswith(begin))
+
+
+def may_be_cut_off(place: str, begin: tuple[int, int], end: tuple[int, int], most: MostFiles) -> bool:
+    """True if a batch that reads the files from ``begin`` to ``end`` may have left some for its limit ``most``.
+
+    ``begin``, ``end``: a version, and the index up to which its files had been read, -1 = none of it. It depends on the
+    log alone, so it is the same whenever it is asked. Rewritten files, which a batch does not read, count too. Also
+    true if the log no longer has all of them. Raises StorageError.
+    """
+    if end[1] >= 0 or end[0] - begin[0] > most.files:
+        return True
+
+    def sizes_of(version: int) -> list[int]:
+        return [int(file["size"]) for file in actions_of_kind(commit_file(place, version), "add")]
+
+    try:
+        with reading(place, unreadable, but=(FileNotFoundError,)):
+            found = list(concurrently(place, sizes_of, range(begin[0], end[0])))
+    except FileNotFoundError:
+        return True
+    return sum(map(len, found)) >= most.files or sum(map(sum, found)) >= most.size
 
 
 def read_actions(place: str, version: int, kind: str) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,100 @@
+"""A backlog that is read in pieces: nothing is checked or delivered whose op may have landed and is not read yet."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from checkback.errors import CheckbackError
+from checkback.reconcile.publish.publisher import Publisher
+from checkback.storage.tables import Tables
+from reconcile.test_batch_rules import CrashError, Lakehouse
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from checkback.settings import Settings
+
+#: transactions of the backlog; the last few have no op
+_ENDED, _PENDING = 10, 2
+
+
+def _settings(lake: Lakehouse, max_files: int) -> Settings:
+    settings = lake.settings(check_max=1)  # due at once: what is checked is then discarded
+    return settings.model_copy(update={"reconcile": settings.reconcile.model_copy(update={"max_files": max_files})})
+
+
+def _land(lake: Lakehouse, order: str, seed: int = 0) -> None:
+    """A commit each of some half messages, and of their ops."""
+    shuffled = random.Random(seed)
+    halves = [(lake.half, n, n + 1, n + 2) for n in range(0, _ENDED + _PENDING, 3)]
+    ops = [(lake.commit, n, n + 1) for n in range(0, _ENDED, 2)]
+    landings: list[tuple[Any, ...]] = [*halves, *ops]
+    if order == "ops first":
+        landings = [*ops, *halves]
+    elif order == "ops reversed":
+        landings = [*halves, *reversed(ops)]
+    elif order == "mixed":
+        shuffled.shuffle(landings)
+    for land, *offsets in landings:
+        land(*offsets)
+
+
+def _proved(lake: Lakehouse) -> None:
+    requested = {offset for (offset,) in lake.rows("check_requests", "queue_offset")}
+    assert requested == {*range(_ENDED, _ENDED + _PENDING)}
+    assert lake.fates() == {n: ["topics/t"] if n < _ENDED else ["discarded"] for n in range(_ENDED + _PENDING)}
+    states = lake.rows("decisions", "queue_offset", "state")
+    assert states == [(n, "COMMIT" if n < _ENDED else "DISCARD") for n in range(_ENDED + _PENDING)]
+
+
+@pytest.mark.parametrize("order", ["ops first", "ops reversed", "mixed"])
+def test_no_transaction_is_checked_while_its_op_may_be_unread(spark: SparkSession, tmp_path: Path, order: str) -> None:
+    lake = Lakehouse(spark, tmp_path)
+    _land(lake, order)
+    lake.run(_settings(lake, 1))
+    lake.run(_settings(lake, 1))
+    _proved(lake)
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_batch_of_a_backlog_is_done_again_as_it_was_begun(
+    spark: SparkSession, tmp_path: Path, snapshot: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed in some batches, before their first commit and before their last."""
+    lake = Lakehouse(spark, tmp_path)
+    if snapshot:
+        monkeypatch.setattr("checkback.storage.starting_versions.MOST_COMMITS", 0)
+    _land(lake, "mixed", seed=1)
+    commit, publish = Tables.append_arrow, Publisher.publish
+    died: set[tuple[str, int]] = set()
+
+    def once(point: str, number: int) -> None:
+        if number in range(2, 6) and (point, number) not in died:
+            died.add((point, number))
+            raise CrashError
+
+    def publishing(self: Publisher, spark: SparkSession, actions: Any, batch_id: int, app: str) -> Any:
+        once("publish", batch_id)
+        return publish(self, spark, actions, batch_id, app)
+
+    def concluding(self: Tables, spark: SparkSession, rows: Any, name: str, *more: Any) -> Any:
+        if name == "batches":
+            once("conclude", more[1])
+        return commit(self, spark, rows, name, *more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Publisher, "publish", publishing)
+        patch.setattr(Tables, "append_arrow", concluding)
+        for _ in range(10):
+            try:
+                lake.run(_settings(lake, 1))
+                break
+            except CheckbackError:
+                continue
+    assert len(died) > 5
+    lake.run(_settings(lake, 1))
+    _proved(lake)
