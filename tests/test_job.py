@@ -47,7 +47,7 @@ def _settings(root: Path, producers: dict[str, Any] | None = None, **transaction
         {
             "storage": {"root": str(root)},
             "transaction": _LONG_AGO | transaction,
-            "reconcile": {"partitions": 2, "segment_size": 64, "trigger": "500ms"},
+            "reconcile": {"partitions": 2, "segment_size": 64, "trigger": "0s"},
             "producers": producers or {},
         }
     )
