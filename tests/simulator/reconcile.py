@@ -125,7 +125,11 @@ class Reconcile:
         until = min(self._read()[0] + halves, len(rows))
         while self.together and 0 < until < len(rows) and rows[until].store == rows[until - 1].store:
             until += 1
-        return until, min(self._read()[1] + self.most_ops, len(self.tables.landed["op"]))
+        ops = self.tables.landed["op"]
+        read = min(self._read()[1] + self.most_ops, len(ops))
+        while 0 < read < len(ops) and ops[read].store == ops[read - 1].store:  # of one file
+            read += 1
+        return until, read
 
     def has_news(self) -> bool:
         """Are there rows that no batch has read?"""
