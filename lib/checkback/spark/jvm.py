@@ -82,7 +82,7 @@ def prepare(conf: Mapping[str, str]) -> None:
     if jars.PACKAGES in jars.on_class_path(conf):
         fetch_packages(conf)
     if os.pathsep == ":" and not local_files.jar().is_file():
-        with _other_jvm(with_class_path(conf)) as jvm:
+        with _other_jvm(with_class_path(conf), conf) as jvm:
             local_files.make(jvm)
 
 
@@ -193,15 +193,19 @@ def fetch_packages(conf: Mapping[str, str]) -> None:
     """
     from checkback.spark import jars
 
-    with _other_jvm({key: value for key, value in conf.items() if key not in (jars.PACKAGES, "spark.jars")}) as jvm:
+    others = {key: value for key, value in conf.items() if key not in (jars.PACKAGES, "spark.jars")}
+    with _other_jvm(others, conf) as jvm:
         jars.fetch(conf, jvm)
 
 
 @contextmanager
-def _other_jvm(conf: Mapping[str, str]) -> Iterator[Any]:
-    """The Py4J view of a JVM, which ends with the context; what fails there raises CheckbackError."""
+def _other_jvm(own: Mapping[str, str], conf: Mapping[str, str]) -> Iterator[Any]:
+    """The Py4J view of a JVM with settings of its ``own``, which ends with the context.
+
+    What fails there raises CheckbackError, for the sake of ``conf``.
+    """
     with HeldStderr() as held:
-        gateway = _launched(conf, {}, held)
+        gateway = _launched(own, {}, held)
         try:
             yield gateway.jvm
         except Exception as error:
