@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import shutil
 import subprocess
@@ -71,6 +72,7 @@ def _check_images(images: Mapping[str, Image]) -> None:
         assert not list(service.glob(pattern))
 
 
+@pytest.mark.skipif(not os.environ.get("IMAGES"), reason="it builds two images, for minutes and of gigabytes: IMAGES=1")
 @pytest.mark.timeout(1500)
 def test_pods_of_the_manifests_on_the_images(tmp_path: Path) -> None:
     """One test, since the images take minutes.
