@@ -39,8 +39,9 @@ _MAX_BYTES = 16 << 20
 _MAX_REFERENCES = 200
 #: error codes of 404: no such schema; no such subject, version
 _NO_SCHEMA, _NO_SUBJECT = (40403,), (40401, 40402)
-_ELSEWHERE = dict.fromkeys((301, 302, 303, 307, 308), "set schema_registry to the URL that it leads to")
-_FORBIDDEN = {401: "set user and password, or token", 403: "give the user or token the right to read schemas"}
+#: by status what helps
+_REFUSED = dict.fromkeys((301, 302, 303, 307, 308), "set schema_registry to the URL that it leads to")
+_REFUSED |= {401: "set user and password, or token", 403: "give the user or token the right to read schemas"}
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ class Registry:
         url = f"{self.url}/{path}"
         status, content = _answered(self, url, form)
         if status not in (200, 404):
-            raise _unusable(f"answered {status}", url, (_ELSEWHERE | _FORBIDDEN).get(status))
+            raise _unusable(f"answered {status}", url, _REFUSED.get(status))
         try:
             answer: Any = json.loads(content)
         except (ValueError, RecursionError):
