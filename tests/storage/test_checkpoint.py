@@ -44,7 +44,11 @@ def test_partitions_need_not_be_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "v1\n{}\n-", "v1\n[]\n-", _log({"sourceVersion": 9}), _log(7), _log([]), "v1\nnull"]
+    "text",
+    [
+        *("", "v1\n{}\n-", "v1\n[]\n-", _log({"sourceVersion": 9}), _log(7), _log([]), "v1\nnull"),
+        *('v1\n{"batchTimestampMs":1e400}\n-', f"v1\n{'[' * 200_000}"),
+    ],
 )
 def test_file_that_is_no_batch_is_an_error(text: str) -> None:
     with pytest.raises(StorageError, match="p/offsets/2") as refused:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 
 from checkback.storage.files.table_files import commit_file
-from checkback.storage.log.commit_reader import MostFiles, may_be_cut_off
+from checkback.storage.log.commit_reader import MostFiles, landed_before, may_be_cut_off
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,3 +44,22 @@ def test_files_that_were_read_reach_the_limit(
 ) -> None:
     """The last two: it ends within a version; a commit is not there any more."""
     assert may_be_cut_off(table, begin, end, most) is cut_off
+
+
+@pytest.mark.parametrize(
+    ("end", "time", "unread"),
+    [((1, -1), 1_500, True), ((2, -1), 1_500, False), ((2, -1), 2_500, True), ((5, -1), 9_000, False)],
+)
+def test_rows_that_landed_before_a_time_are_left_unread(
+    table: str, end: tuple[int, int], time: int, unread: bool
+) -> None:
+    for version in range(5):
+        os.utime(commit_file(table, version), (version, version))
+    assert landed_before(table, end, time) is unread
+
+
+def test_rewritten_files_are_not_left_unread(table: str) -> None:
+    with open(commit_file(table, 4), "w") as file:
+        file.write(json.dumps({"add": {"path": "rewritten", "size": 10, "dataChange": False}}))
+    os.utime(commit_file(table, 4), (4, 4))
+    assert not landed_before(table, (4, -1), 9_000)

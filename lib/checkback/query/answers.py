@@ -471,7 +471,7 @@ class Answers:
 
             return read(SparkEngine(self._spark, self.tables))
         known = self._engine
-        with self._opened(copies=all_rows) if known is None else nullcontext(known) as engine:
+        with self._opened(copies=all_rows, several=all_rows) if known is None else nullcontext(known) as engine:
             if within is None:
                 return read(engine)
             timer = Timer(within.total_seconds(), engine.stop, [_too_long()])

@@ -10,6 +10,7 @@ from checkback.query.engines.question import Question
 from checkback.query.engines.rejected_names import REJECTED_NAMES, escape_in
 from checkback.query.unreadable_topics import beside_unreadable
 from checkback.query.versions.published_notes import NAME, WRITERS, no_notes, notes_about, with_noted
+from checkback.query.versions.table_versions import TOPICS
 from checkback.reconcile.publish.unpublished import TABLE
 from checkback.storage.files.object_store import concurrently
 from checkback.storage.horizon import horizon
@@ -47,7 +48,7 @@ _ORDER = (
 )
 
 _TURN = f"answer.at, array_position(split('{','.join(_ORDER)}', ','), event), queue_id, queue_offset"
-#: topics that are asked at a time: DuckDB's plan takes 0.7 MiB for each
+#: topics that are asked at a time: in an object store DuckDB's plan takes 0.7 MiB for each
 _AT_ONCE = 250
 
 
@@ -89,15 +90,14 @@ def _lineage(view: View, known: Sequence[str], transaction_id: str, group: str |
     topics = [name for name in names if name.startswith(TOPIC_PREFIX)]
     own = [name for name in names if not name.startswith(TOPIC_PREFIX)]
     parts = [topics[first : first + _AT_ONCE] for first in range(0, len(topics), _AT_ONCE)] or [[]]
-    found = [_part(view, [*own, *parts[0]], transaction_id, group)]
-    found += [_part(view, part, transaction_id, group) for part in parts[1:]]
+    found = [_part(view, own if not number else [], part, transaction_id, group) for number, part in enumerate(parts)]
     if len(found) > 1:
         events = {"events": view.engine.keep("lineage_events", pa.concat_tables(found))}
         found = [view.engine.arrow(view.ask(Question("SELECT * FROM {events}", _TURN), events))]
     return _with_versions(view, found[0])
 
 
-def _part(view: View, names: Sequence[str], transaction_id: str, group: str | None) -> pa.Table:
+def _part(view: View, names: Sequence[str], topics: Sequence[str], transaction_id: str, group: str | None) -> pa.Table:
     """The events that these tables record, without the versions that added them."""
     places = {f"table_{number}": name for number, name in enumerate(names)}
     named = "transaction_id = :transaction_id" + ("" if group is None else " AND producer_group = :producer_group")
@@ -106,16 +106,17 @@ def _part(view: View, names: Sequence[str], transaction_id: str, group: str | No
         "OPERATORS": _resumed_queues(places),
         "RULES": _rules(view.version("batches") is not None),
     }
-    sql = f"SELECT * FROM ({' UNION ALL '.join(_events(place, name, words) for place, name in places.items())})"
+    tables = {**places, **({TOPICS: TOPIC_PREFIX} if topics else {})}
+    sql = f"SELECT * FROM ({' UNION ALL '.join(_events(place, name, words) for place, name in tables.items())})"
     if "half" in names:
         sql = f"WITH places AS (SELECT DISTINCT queue_id, queue_offset FROM {{half}} WHERE {named}) {sql}"
     values: dict[str, Value] = {"transaction_id": transaction_id, "producer_group": group}
     values["escape"] = escape_in(transaction_id)
-    named_by = {f"name_of_{place}": name for place, name in places.items()}
     files = {place: view.read(name, file=True) for place, name in places.items()}
+    files |= {TOPICS: view.read_topics(topics, file=True)} if topics else {}
     if TABLE in names:
         files[NAME] = view.engine.keep(NAME, _notes(view, named, values))
-    return view.engine.arrow(view.ask(Question(sql, _TURN, values | named_by), files))
+    return view.engine.arrow(view.ask(Question(sql, _TURN, values), files))
 
 
 def _notes(view: View, named: str, values: Mapping[str, Value]) -> pa.Table:
@@ -227,21 +228,21 @@ def _rules(there: bool) -> str:
         coalesce(first_batch_time, batch_time) AS first_time, batch_time, check_max FROM {batches})"""
 
 
-def _events(place: str, name: str, words: Mapping[str, str]) -> str:
-    """SQL: the rows of a table about the transaction as events. ``words``: what those of `_SEARCHED` stand for.
+def _events(place: str, kind: str, words: Mapping[str, str]) -> str:
+    """SQL: the rows of a table, or of all topics, about the transaction as events.
 
-    A folder in a topic's place may have any name: it is a value of the question, ``name_of_`` and the place.
+    ``words``: what those of `_SEARCHED` stand for.
     """
-    kind = TOPIC_PREFIX if name.startswith(TOPIC_PREFIX) else name
     event, at, detail = _EVENTS[kind]
-    columns = {column.name for column in columns_of(name)}
+    columns = {column.name for column in columns_of(kind)}
+    table = f"'{TOPIC_PREFIX}' || topic" if kind == TOPIC_PREFIX else f"'{kind}'"
     queue, offset = ("half_queue_id", "half_queue_offset") if kind in _OF_HALF else _KEY
     batch = "batch_id" if "batch_id" in columns and kind != "dead_letters" else "CAST(NULL AS BIGINT)"
     rows = _SEARCHED.get(kind, "SELECT * FROM TABLE WHERE NAMED")
     for word, sql in {**words, "TABLE": f"{{{place}}}"}.items():
         rows = rows.replace(word, sql)
     return f"""
-        SELECT rows.{at} AS at, {event} AS event, :name_of_{place} AS table, {batch} AS batch_id, {queue} AS queue_id,
+        SELECT rows.{at} AS at, {event} AS event, {table} AS table, {batch} AS batch_id, {queue} AS queue_id,
             {offset} AS queue_offset, producer_group, {detail} AS detail, _file
         FROM ({rows}) AS rows"""
 

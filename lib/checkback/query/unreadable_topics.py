@@ -12,7 +12,7 @@ from checkback.storage.failure_scope import own_failure
 from checkback.storage.schemas import TOPIC_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from checkback.query.versions.view import View
 
@@ -78,14 +78,11 @@ def topic_rows(view: View) -> pa.Table:
     return pa.concat_tables([found, pa.Table.from_pylist(rows, found.schema)]).sort_by("topic")
 
 
-def _rows(view: View, names: Collection[str]) -> pa.Table:
-    if not names:
-        return _SCHEMA.empty_table()
-    places = {f"topic{number}": name for number, name in enumerate(names)}
-    sql = " UNION ALL ".join(
-        f"SELECT :name_of_{at} AS topic, count(*) AS messages, max(published_at) AS last_published_at FROM {{{at}}}"
-        for at in places
-    )
-    values = {f"name_of_{place}": name.removeprefix(TOPIC_PREFIX) for place, name in places.items()}
-    tables = {place: view.read(name) for place, name in places.items()}
-    return view.engine.arrow(view.ask(Question(sql, "topic", values), tables)).cast(_SCHEMA)
+def _rows(view: View, names: Sequence[str]) -> pa.Table:
+    sql = """
+        SELECT k.topic, count(t.topic) AS messages, max(t.published_at) AS last_published_at
+        FROM {known} AS k LEFT JOIN (SELECT topic, published_at FROM {topics}) AS t ON t.topic = k.topic
+        GROUP BY k.topic"""
+    known = pa.table({"topic": pa.array([name.removeprefix(TOPIC_PREFIX) for name in names], pa.string())})
+    read = {"known": view.engine.keep("known", known), "topics": view.read_topics(names)}
+    return view.engine.arrow(view.ask(Question(sql, "topic"), read)).cast(_SCHEMA)

@@ -52,11 +52,16 @@ def read_topics(
     tables: Tables,
     versions: Mapping[str, int | None],
     columns: Sequence[str] = tuple(TOPIC.names),
+    *,
+    file: bool = False,
 ) -> DataFrame:
     """The rows of topics' tables, each at the version that ``versions`` has for its name; None = as it is now.
 
-    These ``columns`` of TOPIC, and ``topic``, the name as the table spells it. Raises StorageError.
+    These ``columns`` of TOPIC, and ``topic``, the name as the table spells it; ``file``: and `_file`, the name of the
+    file that contains the row. Raises StorageError.
     """
+    path = F.split("_metadata.file_path", "/")
+    more = [F.element_at(path, -1).alias("_file")] if file else []
     files: list[str] = []
     parts = []
     for name, version in versions.items():
@@ -65,13 +70,14 @@ def read_topics(
             files += few
         else:
             topic = F.lit(name.removeprefix(TOPIC_PREFIX))
-            parts.append(tables.read(spark, name, version).select(*columns, topic.alias("topic")))
+            parts.append(tables.read(spark, name, version).select(*columns, *more, topic.alias("topic")))
     if files:
-        folder = F.url_decode(F.element_at(F.split("_metadata.file_path", "/"), -2))
-        parts.append(_scan(spark, TOPIC, files).select(*columns, folder.alias("topic")))
-    return union(
-        parts or [frame(spark, arrow_schema(TOPIC_PREFIX).empty_table()).select(*columns, F.lit("").alias("topic"))]
-    )
+        folder = F.url_decode(F.element_at(path, -2))
+        parts.append(_scan(spark, TOPIC, files).select(*columns, *more, folder.alias("topic")))
+    if not parts:
+        nothing = [F.lit("").alias(name) for name in (*(["_file"] if file else []), "topic")]
+        parts = [frame(spark, arrow_schema(TOPIC_PREFIX).empty_table()).select(*columns, *nothing)]
+    return union(parts)
 
 
 def _few_files(tables: Tables, name: str, version: int | None) -> list[str] | None:

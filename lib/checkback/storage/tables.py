@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 
 #: application id of commits without rows, see Tables.mark
 _MARK = "mark"
-#: Cached logs of topic tables: some 100 KB each, and producers may create any number of topics.
-_OPEN_TOPICS = 256
+#: Cached logs of topic tables: some 70 KB each, and producers may create any number of topics. A batch that publishes
+#: to more than these opens all of its tables, at some 5 ms each.
+_OPEN_TOPICS = 2048
 
 
 def _open_logs() -> LruCache[DeltaLog]:

@@ -109,8 +109,18 @@ class Engine(Protocol):
     def empty(self, name: str, *, file: bool = False) -> Rows:
         """No rows, with the columns of `read`."""
 
-    def read_topics(self, versions: Mapping[str, int], where: str | None = None, within: Span | None = None) -> Rows:
+    def read_topics(
+        self,
+        versions: Mapping[str, int | None],
+        where: str | None = None,
+        within: Span | None = None,
+        *,
+        file: bool = False,
+    ) -> Rows:
         """As `read`, of all these topics' tables at their versions, with ``topic``: the name as the table spells it."""
+
+    def horizon(self, name: str) -> int | None:
+        """A topic's horizon (ms), as `storage.horizon` has it. Raises StorageError."""
 
     def offset_cuts(self, rows: Rows, brief: bool) -> list[int]:
         """Offsets at which to part questions about many transactions, so that memory suffices; none: not to.

@@ -16,6 +16,7 @@ from checkback.errors import SettingsError, StorageError, one_line
 from checkback.query.engines.engine import PARAMETER, TOO_LONG_AGO, tables_in
 from checkback.query.engines.rejected_names import NAMES, REJECTED_NAMES, rejected_names
 from checkback.storage.dataframes import frame
+from checkback.storage.horizon import horizon
 from checkback.storage.log.commit_reader import Added, CommitReader, added_by
 from checkback.storage.spark_schemas import schema_of
 from checkback.storage.table_scan import read_table, read_topics
@@ -150,13 +151,19 @@ class SparkEngine:
 
     def read_topics(
         self,
-        versions: Mapping[str, int],
+        versions: Mapping[str, int | None],
         where: str | None = None,
         within: Span | None = None,  # noqa: ARG002 - as `read`
+        *,
+        file: bool = False,
     ) -> DataFrame:
         """See Engine."""
-        rows = read_topics(self.spark, self.tables, versions)
-        return rows if where is None else rows.where(where)
+        rows = read_topics(self.spark, self.tables, versions, file=file)
+        return rows if where is None else rows.alias("rows").where(where)
+
+    def horizon(self, name: str) -> int | None:
+        """See Engine."""
+        return horizon(self.spark, self.tables, name)
 
     def offset_cuts(self, rows: DataFrame, brief: bool) -> list[int]:  # noqa: ARG002 - it shuffles and spills
         """None."""

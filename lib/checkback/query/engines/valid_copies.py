@@ -47,8 +47,8 @@ class ValidCopies:
         return self._copies[path]
 
     def _copied(self, path: str) -> str:
-        """Under the same name: rows tell which file they are of."""
-        folder = f"{self.folder}/{len(self._copies)}"
+        """Under the same name, and that of its folder: rows tell which file, and topic, they are of."""
+        folder = f"{self.folder}/{len(self._copies)}/{os.path.basename(os.path.dirname(path))}"
         os.makedirs(folder)
         copy = f"{folder}/{os.path.basename(path)}"
         with (

@@ -246,7 +246,7 @@ class FixedTables:
     @cached_property
     def topics_since(self) -> dict[str, int]:
         """The horizons of topics' tables (ms), by topic. Raises StorageError."""
-        found = {name: horizon(self.engine.session, self.tables, name) for name in self.topics}
+        found = {name: self.engine.horizon(name) for name in self.topics}
         return {name.removeprefix(TOPIC_PREFIX): at for name, at in found.items() if at is not None}
 
     def ask(self, question: Question, more: Mapping[str, Rows] | None = None) -> Rows:

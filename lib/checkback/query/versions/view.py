@@ -19,7 +19,7 @@ from checkback.storage.schemas import ROW_TIMES, TOPIC_PREFIX
 from checkback.storage.timestamps import iso, ms_of, us_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pyspark.sql import Column, SparkSession
 
@@ -100,13 +100,26 @@ class View:
         """
         if self.at is None and self.engine.session is not None and self.engine.exists(name):
             return self.engine.read(name, file=file)  # the newest by then
-        version = self.version(name)
+        version = self._readable(name)
         if version is None:
             return self.engine.empty(name, file=file)
-        since = None if self.at is None else horizon(self.engine.session, self.tables, name)
+        return self.engine.read(name, version, self._by_then(name), file=file)
+
+    def read_topics(self, names: Sequence[str], *, file: bool = False) -> Any:
+        """As `read`, of all these topics' tables that there were, with ``topic``. Raises as `read`."""
+        if self.at is None and self.engine.session is not None:
+            return self.engine.read_topics(dict.fromkeys(names), file=file)
+        self.look(*names)
+        versions = {name: version for name in names if (version := self._readable(name)) is not None}
+        return self.engine.read_topics(versions, self._by_then(TOPIC_PREFIX), file=file)
+
+    def _readable(self, name: str) -> int | None:
+        """The version that is read, of which retention has removed nothing that there was at ``at``."""
+        version = self.version(name)
+        since = None if self.at is None or version is None else self.engine.horizon(name)
         if self.at is not None and since is not None and ms_of(self.at) < since:
             raise SettingsError(f"rows of {name} before {iso(since)} were removed (retention)", "as_of", _LATER)
-        return self.engine.read(name, version, self._by_then(name), file=file)
+        return version
 
     def version(self, name: str) -> int | None:
         """The version that is read: the newest, of whose rows `read` gives those of ``at``; None: there is no table."""

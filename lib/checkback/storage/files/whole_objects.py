@@ -140,7 +140,8 @@ class LocalCopies:
 
     def _copy(self, path: str) -> str:
         place, name = path.rsplit("/", 1)
-        folder = f"{self._folder}/{self._places.setdefault(place, len(self._places))}"
+        # The folder's name is a topic's.
+        folder = f"{self._folder}/{self._places.setdefault(place, len(self._places))}/{place.rsplit('/', 1)[1]}"
         os.makedirs(folder, exist_ok=True)
         copy = f"{folder}/{name}"
         with open(copy, "wb") as file:

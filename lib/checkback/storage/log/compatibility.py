@@ -37,6 +37,8 @@ _DELTA_FEATURES = _PLAIN_FEATURES | {
 _SWITCHED = frozenset({"changeDataFeed", "checkConstraints", "generatedColumns"})
 #: the writer versions that support these, and what `_PLAIN_FEATURES` has
 _LEGACY = (3, 4)
+#: the columns that identify a topic's messages
+KEY = frozenset({"half_queue_id", "half_queue_offset"})
 #: missing columns that are told by name
 _NAMED = 3
 #: prefixes of column metadata keys that constrain or generate the column's values
@@ -128,7 +130,7 @@ def refuse_format(found: str | None, place: str) -> None:
 
 def has_key(table: DeltaTable) -> bool:
     """True if the table has the columns that identify a topic's messages."""
-    return {"half_queue_id", "half_queue_offset"} <= set(_columns(table.schema()))
+    return set(_columns(table.schema())) >= KEY
 
 
 def schema_mismatch(table: DeltaTable, name: str) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass
+from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakMethod
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -156,29 +158,48 @@ def data_files(table: DeltaTable, place: str, within: Mapping[str, tuple[Any, An
 
 
 class SnapshotFiles:
-    """The files of one table's versions, as readers without a log of their own take them."""
+    """The files of one table's versions, as readers without a log of their own take them.
+
+    It does not keep the log open.
+    """
 
     def __init__(
-        self, name: str, place: str, at: Callable[[int], DeltaTable], lock: AbstractContextManager[Any]
+        self,
+        name: str,
+        place: str,
+        at: Callable[[int], DeltaTable] | None = None,
+        lock: AbstractContextManager[Any] | None = None,
+        known: tuple[int, bool, pa.Table] | None = None,
     ) -> None:
-        """``at``: the table at a version, while ``lock`` is held; afterwards it may be another one."""
+        """``at``: a log's method, the table at a version, while ``lock`` is held; afterwards it may be another one.
+
+        ``known``: of a version, whether Arrow can read its files, and its add actions.
+        """
         self._name = name
         self._place = place
-        self._table_at = at
-        self._lock = lock
+        self._at: Callable[[], Callable[[int], DeltaTable] | None] = (lambda: None) if at is None else WeakMethod(at)
+        self._lock = lock or RLock()
         #: of the version that was last asked for: can Arrow read its files; and its add actions
-        self._last: tuple[int, bool, pa.Table] | None = None
+        self._last = known
+
+    def remember(self, version: int, column: str) -> None:
+        """Have what `parquet` tells of a version, also when the log is not open any more. ``column``: of its spans.
+
+        Raises StorageError.
+        """
+        plain, actions = self._actions(version)
+        names = [name for name in actions.schema.names if "." not in name or name.endswith(f".{column}")]
+        few = actions.select(names)
+        self._last = version, plain, few.filter(few.column("path").is_valid())  # a copy: a part keeps all in memory
 
     def small(self, version: int, below: int) -> int:
         """How many are smaller than ``below`` bytes."""
-        with self._lock, reading(self._place, unreadable):
-            sizes = pa.table(self._table_at(version).get_add_actions()).column("size_bytes")
-        return pc.sum(pc.less(sizes, below)).as_py() or 0
+        _, actions = self._actions(version)
+        return pc.sum(pc.less(actions.column("size_bytes"), below)).as_py() or 0
 
     def written(self, version: int, files: Collection[str]) -> dict[str, int]:
         """When those of ``files`` that the version has were written, by name (ms)."""
-        with self._lock, reading(self._place, unreadable):
-            actions = pa.table(self._table_at(version).get_add_actions())
+        _, actions = self._actions(version)
         times = actions.column("modification_time").cast(pa.timestamp("ms")).cast(pa.int64())
         names = (path.rpartition("/")[2] for path in actions.column("path").to_pylist())
         return {name: time for name, time in zip(names, times.to_pylist(), strict=True) if name in files}
@@ -217,14 +238,25 @@ class SnapshotFiles:
             sizes = dict(zip(*(files.column(name).to_pylist() for name in ("path", "size_bytes")), strict=True))
             return table.to_pyarrow_dataset(filesystem=objects.of_table(self._place, sizes))
 
-    def _sizes(self, version: int, whole: bool = False, within: Span | None = None) -> dict[str, int] | None:
-        """As `plain`, with their sizes in bytes; without ``whole`` the files may lack columns."""
+    def _table_at(self, version: int) -> DeltaTable:
+        at = self._at()
+        return open_table(self._place, version) if at is None else at(version)
+
+    def _actions(self, version: int) -> tuple[bool, pa.Table]:
+        """Whether Arrow can read the version's files, and its add actions, flattened. Raises StorageError."""
         with self._lock, reading(self._place, unreadable):
             if self._last is None or self._last[0] != version:  # a question asks for one part after the other
                 table = self._table_at(version)
-                self._last = version, compatibility.is_plain(table), pa.table(table.get_add_actions(flatten=True))
-            _, plain, files = self._last
-            plain = plain and (not whole or compatibility.has_columns(self._table_at(version), self._name))
+                # Flattened by Arrow: delta-rs takes three times as long.
+                self._last = version, compatibility.is_plain(table), pa.table(table.get_add_actions()).flatten()
+            return self._last[1:]
+
+    def _sizes(self, version: int, whole: bool = False, within: Span | None = None) -> dict[str, int] | None:
+        """As `plain`, with their sizes in bytes; without ``whole`` the files may lack columns."""
+        plain, files = self._actions(version)
+        if plain and whole:
+            with self._lock, reading(self._place, unreadable):
+                plain = compatibility.has_columns(self._table_at(version), self._name)
         chosen = files if within is None else within.files(files)
         names, sizes = (chosen.column(name).to_pylist() for name in ("path", "size_bytes"))
         if not plain or any("/" in name for name in names):

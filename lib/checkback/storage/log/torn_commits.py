@@ -185,6 +185,11 @@ def is_torn(file: str, version: int) -> bool:
         if not is_damage(error):
             raise
         return True
+    return lacks_actions(version, kinds, wanted)
+
+
+def lacks_actions(version: int, kinds: list[str], wanted: int | None) -> bool:
+    """True if a commit with actions of these kinds is cut off; ``wanted``: their number by `ACTIONS`, if stated."""
     if not kinds or (version == 0 and not {"protocol", "metaData"} <= set(kinds)):
         return True
     return wanted is not None and len(kinds) - 1 != wanted
