@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+import requests
+from prometheus_client import CollectorRegistry
 
+from checkback.application import queries
+from checkback.observe.metrics_server import served
+from checkback.settings import Settings
+from checkback.storage.tables import Tables
 from gateway.process import Gateway, half, op
 from release.lake import Lake
 from support.jvm import ENVIRON
 from support.rows import records_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 #: for a process to do what it must; a test that needs so long has failed
@@ -96,3 +108,31 @@ def test_killed_one_is_replaced(tmp_path: Path) -> None:
             assert (third.stop(), second.stop()) == (0, 0)
     assert published(lake) == ["t-0", "t-1", "t-2"]
     lake.run("audit")
+
+
+def test_settings_that_cannot_work_end_it_before_it_stands_by(tmp_path: Path) -> None:
+    """One that is ready would take the place of one that works."""
+    lake = Lake(tmp_path / "lake")
+    with Process(lake, "--standby", "--set", "producers.orders.secret=file:/nowhere") as process:
+        assert process.process.wait(PATIENCE_S) == 2
+
+
+def test_probes_are_answered_while_a_start_reads_the_state(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[requests.Response] = []
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    settings = Settings.model_validate(
+        {"storage": {"root": str(tmp_path / "lake")}, "metrics": {"host": "127.0.0.1", "port": port}}
+    )
+
+    def reading(*_: object) -> None:
+        answers.extend(requests.get(f"http://127.0.0.1:{port}/{name}", timeout=30) for name in ("healthz", "readyz"))
+
+    monkeypatch.setattr(queries, "_seed", reading)
+    waiting = served(CollectorRegistry(), "127.0.0.1", port, "", lambda: None)
+    with ExitStack() as stack:
+        stack.enter_context(waiting)
+        with queries.observed(spark, settings, Tables.of(settings.storage), stack.close):
+            assert [answer.status_code for answer in answers] == [200, 503]

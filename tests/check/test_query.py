@@ -30,6 +30,7 @@ from examples.producer import ExampleProducer
 from producer.checked import OTHER, Listener
 from support.odd_rows import BAD, append_odd
 from support.rows import rows_of
+from support.secret_volume import as_kubelet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -188,11 +189,11 @@ def test_batch_of_several_groups_one_answer_each_ops_for_decisions(bench: Bench,
 
 def test_secret_is_rotated_between_batches(spark: SparkSession, tmp_path: Path) -> None:
     file = tmp_path / "secret"
-    file.write_text(SECRET)
+    as_kubelet(file, SECRET)
 
     class Rotating(Listener):
         def check_local_transaction(self, check: CheckRequest) -> LocalTransactionState | None:
-            file.write_text(OTHER)
+            as_kubelet(file, OTHER)
             read_again()
             return super().check_local_transaction(check)
 

@@ -81,7 +81,7 @@ class Lakehouse:
         self.land("op", *rows)
 
     def run(self, settings: Settings) -> None:
-        self.spark.conf.set(PARTITIONS, settings.reconcile.partitions)
+        self.spark.conf.set(PARTITIONS, settings.reconcile.partitions or 3)
         reconcile(self.spark, settings, available_now=True)
 
     def rows(self, name: str, *columns: str) -> list[tuple[Any, ...]]:
@@ -113,6 +113,22 @@ class CrashError(ConnectionError):
 @pytest.fixture
 def lake(spark: SparkSession, tmp_path: Path) -> Lakehouse:
     return Lakehouse(spark, tmp_path)
+
+
+def test_partitions_that_nobody_has_set_are_those_of_the_checkpoint(lake: Lakehouse) -> None:
+    """A start on a machine with another number of cores goes on, also with the limits of a partition."""
+    lake.half(0)
+    lake.run(lake.settings())
+    lake.half(1)
+    unset = lake.settings(max_checks=100)
+    lake.run(unset.model_copy(update={"reconcile": unset.reconcile.model_copy(update={"partitions": None})}))
+    checkpoint = read_checkpoint(lake.spark, lake.tables.checkpoint("reconcile"))
+    assert checkpoint is not None
+    assert checkpoint.newest is not None
+    assert checkpoint.newest.partitions == 2
+    rules = in_force(lake.spark, lake.tables.checkpoint("reconcile"), checkpoint.newest.batch_id)
+    assert rules is not None
+    assert rules.max_checks == 50
 
 
 def _interrupt(lake: Lakehouse, settings: Settings, step: str, monkeypatch: pytest.MonkeyPatch) -> int:

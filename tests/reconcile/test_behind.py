@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from checkback.errors import CheckbackError
+from checkback.reconcile.publish import publisher
 from checkback.reconcile.publish.publisher import Publisher
 from checkback.storage.tables import Tables
 from reconcile.test_batch_rules import CrashError, Lakehouse
@@ -58,6 +59,26 @@ def test_no_transaction_is_checked_while_its_op_may_be_unread(spark: SparkSessio
     lake.run(_settings(lake, 1))
     lake.run(_settings(lake, 1))
     _proved(lake)
+
+
+def test_op_that_landed_during_a_long_run_is_read_first(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark fixes the end of an available-now run when it starts; its last batch may come hours later."""
+    lake, publish = Lakehouse(spark, tmp_path), Publisher.publish
+    _land(lake, "ops reversed")
+    late = iter([_ENDED])
+
+    def publishing(self: Publisher, *given: Any) -> Any:
+        lake.commit(*late)
+        return publish(self, *given)
+
+    monkeypatch.setattr(publisher, "_RECENT", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(Publisher, "publish", publishing)
+        lake.run(_settings(lake, 1))
+    assert lake.fates()[_ENDED] == ["topics/t"]
+    assert {offset for (offset,) in lake.rows("check_requests", "queue_offset")} == {_ENDED + 1}
 
 
 @pytest.mark.parametrize("snapshot", [False, True])

@@ -369,3 +369,11 @@ def test_base_file_says_the_defaults_and_all_of_them() -> None:
     keys |= {f"gateway.rocketmq.{key}" for key in clients}
     assert keys == set(flatten(Settings()))
     assert set(content) == set(Settings.model_fields)
+
+
+@pytest.mark.parametrize("place", ["/data/lake #2", "# /data/lake", "a\t#b"])
+def test_comment_on_the_command_line_is_refused(place: str) -> None:
+    """A shell has its own: who writes one here means a name."""
+    assert "has a comment (#)" in refusal(None, f"storage.root={place}")
+    assert load(None, [f"storage.root='{place}'"], {}).settings.storage.root == place
+    assert load(None, ["storage.root=/data/lake#2"], {}).settings.storage.root == "/data/lake#2"

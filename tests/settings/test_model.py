@@ -131,7 +131,7 @@ def test_defaults_are_those_of_the_design() -> None:
     assert (transaction.timeout, transaction.check_interval) == (timedelta(seconds=6), timedelta(seconds=60))
     assert (transaction.check_max, transaction.max_age) == (15, timedelta(hours=72))
     assert (settings.reconcile.trigger, settings.reconcile.segment_size) == (timedelta(seconds=2), 4096)
-    assert (settings.reconcile.partitions, settings.reconcile.max_files) == (4, 1000)
+    assert (settings.reconcile.partitions, settings.reconcile.max_files) == (None, 1000)
     assert (settings.check.timeout, settings.check.concurrency) == (timedelta(seconds=5), 32)
     assert settings.storage.root == "./data"
     assert settings.storage.checkpoints_root == "./data/_checkpoints"

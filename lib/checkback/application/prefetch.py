@@ -36,15 +36,9 @@ def prefetch(everything: bool = False) -> None:
     jars.installation().mkdir(parents=True, exist_ok=True)
     os.environ["XDG_CACHE_HOME"] = str(jars.installation().parent)  # what this user has is not for the others
     conf = spark_settings(Settings())
-    wanted = [conf]
-    if everything:
-        in_store = Settings.model_validate({"storage": {"root": "s3://bucket"}})
-        wanted += [
-            spark_settings(Settings(), kafka=True),
-            *(spark_settings(in_store, kafka) for kafka in (False, True)),
-        ]
-    for one in wanted:
-        prepare(one)
+    in_store = Settings.model_validate({"storage": {"root": "s3://bucket"}})
+    others = [spark_settings(Settings(), kafka=True), *(spark_settings(in_store, kafka) for kafka in (False, True))]
+    prepare(conf, *(others if everything else ()))
     file = archive_of(with_class_path(conf), java)
     if file is not None:
         make_archive(file)

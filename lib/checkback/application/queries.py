@@ -63,10 +63,13 @@ def _seed(spark: SparkSession, settings: Settings, pending: PendingCount) -> Non
 
 
 @contextmanager
-def observed(spark: SparkSession, settings: Settings, tables: Tables) -> Iterator[Observer]:
+def observed(
+    spark: SparkSession, settings: Settings, tables: Tables, serves: Callable[[], object] | None = None
+) -> Iterator[Observer]:
     """An application's observer, registered as a listener; serves metrics if ``metrics.port`` is set.
 
-    Raises SettingsError if the port is in use or prometheus-client is missing.
+    ``serves`` is called before, to free the port. Raises SettingsError if the port is in use or prometheus-client is
+    missing.
     """
     pending = PendingCount(tuple(settings.producers))
     with ExitStack() as stack:
@@ -77,8 +80,10 @@ def observed(spark: SparkSession, settings: Settings, tables: Tables) -> Iterato
             except ModuleNotFoundError as error:
                 raise missing_module(error, "metrics", "metrics.port") from error
             metrics = Metrics(Lag.of(tables), pending, tuple(settings.producers))
-            _seed(spark, settings, pending)
+            if serves is not None:
+                serves()
             stack.enter_context(metrics.served(settings.metrics.host, settings.metrics.port))
+            _seed(spark, settings, pending)  # it takes as long as the state is large: probes are answered meanwhile
         observer = Observer(metrics, pending)
         stack.enter_context(listening(spark, observer))
         yield observer
@@ -114,8 +119,9 @@ def run(
     stopper: GracefulShutdown,
     available_now: bool,
     meanwhile: Callable[[GracefulShutdown], object] | None = None,
+    serves: Callable[[], object] | None = None,
 ) -> None:
-    """`reconcile` by whoever holds the tables' lock, until ``stopper`` ends it."""
+    """`reconcile` by whoever holds the tables' lock, until ``stopper`` ends it. ``serves``: see `observed`."""
     put_right(tables)
     tables.create(spark, *SCHEMAS)
     if tables.register:  # topics that were there before the setting
@@ -123,11 +129,12 @@ def run(
         external_tables.register(spark, tables.register, places)  # a damaged one stops no other
     found = facts(spark, settings, tables)
     refuse(found)
+    settings = settings.with_partitions(found.partitions)
     refuse_older_half(spark, tables)
     renew(spark, tables)  # not before: the checkpoints may be those of other tables
     if found.checkpoint is not None:
         claim(spark, tables, found.checkpoint.query_id, settings.reconcile.segment_size)
-    with observed(spark, settings, tables) as observer:
+    with observed(spark, settings, tables, serves) as observer:
         queries = Queries(spark, settings, tables, stopper, observer)
         decided = queries.finish_begun(found.checkpoint)
         if available_now:

@@ -32,6 +32,7 @@ from checkback.reconcile.publish.rejected import raw_op, rejected_halves
 from checkback.reconcile.publish.topic_tables import side_by_side
 from checkback.reconcile.query import Restored, reconcile_query
 from checkback.reconcile.records.segment_records import NOT_STATED, Action, Kind
+from checkback.reconcile.start.start_facts import partitions
 from checkback.reconcile.state.packed_events import parse_key
 from checkback.reconcile.state.processor import STATE_SCHEMA
 from checkback.reconcile.state.state_codec import encode
@@ -169,7 +170,8 @@ def _rebuild(
         set_aside = filesystem.put_aside(spark, place)
         with stop_on_signal(lock.confirm) as stopper, without_no_data_batches(spark):
             tick(spark, tables)
-            decided, restored = batch_rules(settings, is_connect(spark)), Restored(blocks, versions)
+            own = settings.with_partitions(partitions(spark, settings))
+            decided, restored = batch_rules(own, is_connect(spark)), Restored(blocks, versions)
             keep(spark, place, 0, decided)
             query = stopper.start(*reconcile_query(spark, settings, tables, True, decided, restored))
             stopper.wait()

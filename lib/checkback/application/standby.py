@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 from checkback.application.queries import run
 from checkback.application.small_run import land
+from checkback.check.query import CheckBatches
 from checkback.errors import FencedError, missing_module, reason
 from checkback.settings import Settings
+from checkback.spark.connect import parallelism
 from checkback.spark.shutdown import stop_on_signal
 from checkback.storage.files.object_store import is_registered
 from checkback.storage.lock import exclusive_lock, lock_is_held
@@ -32,21 +34,23 @@ def stand_by(spark: SparkSession, settings: Settings) -> None:
     """As `reconcile` without ``available_now``, once no other process works on the tables.
 
     Until then it answers probes on metrics.port. Returns when SIGTERM or Ctrl-C ends it, before that time or after.
+    Raises as `reconcile`; of settings that cannot work at once.
     """
     tables = Tables.of(settings.storage)
+    CheckBatches(tables, settings, parallelism(spark))  # refuses invalid endpoints and secrets
     locks: list[Lock] = []
 
     def confirm() -> None:
         for lock in locks:
             lock.confirm()
 
-    with ExitStack() as held, stop_on_signal(confirm) as stopper:
-        with _probes(settings):
-            _warm_up(spark, stopper)
-            lock = _turn(tables, held, stopper)
+    with ExitStack() as held, stop_on_signal(confirm) as stopper, ExitStack() as waiting:
+        waiting.enter_context(_probes(settings))
+        _warm_up(spark, stopper)
+        lock = _turn(tables, held, stopper)
         if lock is not None:
             locks.append(lock)
-            run(spark, settings, tables, stopper, available_now=False)
+            run(spark, settings, tables, stopper, available_now=False, serves=waiting.close)
 
 
 def _turn(tables: Tables, held: ExitStack, stopper: GracefulShutdown) -> Lock | None:

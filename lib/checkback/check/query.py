@@ -39,6 +39,7 @@ from checkback.check.worker import (
     check_rows,
     partition_requests,
 )
+from checkback.settings.model import MOST_PARTITIONS
 from checkback.settings.secrets import secrets_of
 from checkback.spark.connect import parallelism, query_id
 from checkback.storage.checkpoints.seen_commits import SeenCommits
@@ -155,7 +156,7 @@ class CheckBatches:
         self._tables = tables
         self._flush = tables.flush_of(NAME, "check_requests", "check_answers", "half", "op")
         self._seen = SeenCommits(tables, NAME, "start again: what is missing is sent again")
-        self._tasks = max(1, min(settings.reconcile.partitions, check.concurrency, slots // 2))
+        self._tasks = max(1, min(settings.reconcile.partitions or MOST_PARTITIONS, check.concurrency, slots // 2))
         self._groups = groups_of(settings)
         self._worker = CheckWorker(
             groups=self._groups.current,

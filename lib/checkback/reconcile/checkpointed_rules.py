@@ -17,6 +17,7 @@ from checkback import __version__
 from checkback.errors import StateError
 from checkback.reconcile.checkpoint_owner import NAME, committed
 from checkback.reconcile.segment import DECISION_VERSION, Rules
+from checkback.settings.model import MOST_PARTITIONS
 from checkback.storage.checkpoints.checkpoint import last_done, numbers
 from checkback.storage.files import filesystem
 from checkback.storage.log.commit_reader import MostFiles
@@ -64,7 +65,8 @@ def batch_rules(settings: Settings, connect: bool = False) -> BatchRules:
     limits = settings.reconcile.max_checks, settings.reconcile.max_deliveries
     readable = not connect and Tables.of(settings.storage).readable  # or it cannot be told what a batch has read
     most = MostFiles(settings.reconcile.max_files, OP_BYTES) if readable else None
-    checks, deliveries = (None if connect else max(1, limit // settings.reconcile.partitions) for limit in limits)
+    partitions = settings.reconcile.partitions or MOST_PARTITIONS
+    checks, deliveries = (None if connect else max(1, limit // partitions) for limit in limits)
     return BatchRules(rules_of(settings), checks, deliveries, most)
 
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from checkback.reconcile.records.segment_records import Bits, Records
 
 #: Incremented with each change that makes `decide` or `partition_batch` decide a batch differently: `batch_rules`.
-DECISION_VERSION = 2
+DECISION_VERSION = 3
 
 #: minimum number of checks before a half message older than max_age expires, if check_max allows it (rule 7)
 CHECKS_AT_LEAST = 15

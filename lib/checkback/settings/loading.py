@@ -96,6 +96,8 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(rf"(?:{_FLOA
 
 ENV_PREFIX = "CHECKBACK__"
 OVERRIDE = "--set"
+#: a value of one word or several, in part a comment
+_COMMENT = re.compile(r"""[^"'\[{]*?(?:^|\s)#""")
 _GROUPS = ("kafka", "groups")
 #: sections with a group's settings below its name
 _BY_GROUP = ("producers", "push", "topics")
@@ -255,6 +257,8 @@ def _value(path: KeyPath, text: str, origin: str) -> Any:
     """The text parsed as YAML; a secret unparsed, since base64 may look like a number."""
     if _is_secret(path):
         return text
+    if _COMMENT.match(text):
+        raise SettingsError("has a comment (#)", where_of(path, origin), "put the value in quotes")
     try:
         return parsed(text)
     except InvalidYamlError as error:

@@ -45,6 +45,8 @@ from checkback.settings.values import (
 from checkback.urls import CHECKS_OF_CLIENTS, MASK, host_only, masked_each
 
 BASE_FILE = "conf/base.yml"
+#: of a new checkpoint, if nobody has set their number
+MOST_PARTITIONS = 4
 #: a catalog's schema, with the catalog
 _SCHEMA = r"^[^.]+\.[^.]+$"
 #: object stores in which Checkback commits itself (`checkback.storage.files.object_store`)
@@ -125,7 +127,7 @@ class Reconcile(_Section):
 
     trigger: DurationFromZero = timedelta(seconds=2)
     segment_size: Annotated[StrictInt, Field(ge=1, le=65536)] = 4096
-    partitions: Count = 4
+    partitions: Count | None = None
     max_files: Count = 1000
     max_checks: Count = 160_000
     max_deliveries: Count = 100_000
@@ -392,6 +394,10 @@ class Settings(_Section):
     push: dict[ConsumerGroupName, Push] = {}
     topics: dict[TopicName, TopicBody] = {}
     spark: dict[ConfKey, ConfValue] = {}
+
+    def with_partitions(self, partitions: int) -> Settings:
+        """The settings with this number of ``reconcile.partitions``."""
+        return self.model_copy(update={"reconcile": self.reconcile.model_copy(update={"partitions": partitions})})
 
     def history(self) -> timedelta | None:
         """How long the history is kept: by it retries, and ops that come before their half messages, are recognised."""

@@ -38,7 +38,7 @@ from checkback.spark.connect import query_id
 from checkback.storage.checkpoints.checkpoint import plan_versions, read_batch, refuse_other_plan
 from checkback.storage.checkpoints.seen_commits import SeenCommits
 from checkback.storage.dataframes import compile_plans, is_connect
-from checkback.storage.log.commit_reader import may_be_cut_off
+from checkback.storage.log.commit_reader import landed_before, may_be_cut_off
 from checkback.storage.offset_ranges import MAX_RANGES, within
 from checkback.storage.schemas import SOURCES, TOPIC_PREFIX
 
@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 #: A batch's plans are small and fixed: adaptive query execution costs more than it saves. Set in the query's session,
 #: a clone that it has for all its batches.
 _ADAPTIVE = "spark.sql.adaptive.enabled"
+#: A batch is planned within so many ms of its time, but in an available-now run, whose end is fixed when it starts.
+_RECENT = 10_000
 
 
 class BatchListener(Protocol):
@@ -159,12 +161,12 @@ class Publisher:
         most = None if self._decided is None else self._decided.most_ops
         if most is None:
             return False
-        read = (self._read(spark, batch_id) or {}).get("op")
+        read, time = (self._read(spark, batch_id) or {}).get("op"), self._entry(spark, batch_id).time
         self._planned.pop(batch_id, None)  # whether it is this process's plan is to be seen after the batch
         if read is None:
             return True
-        begin, end = read[:2], read[2:]
-        return begin != end and may_be_cut_off(self._tables.location("op"), begin, end, most)
+        begin, end, op = read[:2], read[2:], self._tables.location("op")
+        return (begin != end and may_be_cut_off(op, begin, end, most)) or landed_before(op, end, time - _RECENT)
 
     def publish(self, spark: SparkSession, actions: Actions, batch_id: int, app: str) -> Written:
         """Publish the actions of a batch, idempotently per table by (app, batch_id). Returns what was written.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from checkback.reconcile.checkpoint_owner import CONCLUDED, NAME, REBUILDING, WRITTEN, owner_of
 from checkback.reconcile.start.preconditions import DecisionFacts, StartFacts
+from checkback.settings.model import MOST_PARTITIONS
 from checkback.storage.checkpoints.checkpoint import (
     PARTITIONS,
     Checkpoint,
@@ -45,7 +46,7 @@ def facts(spark: SparkSession, settings: Settings, tables: Tables) -> StartFacts
         checkpoint=checkpoint,
         decisions=decisions,
         times=_times(spark, place, newest, decisions.planned),
-        partitions=int(spark.conf.get(PARTITIONS) or settings.reconcile.partitions),
+        partitions=partitions(spark, settings, newest),
         segment_size=settings.reconcile.segment_size,
         rebuilding=filesystem.exists(spark, tables.checkpoint(REBUILDING)),
         starts=starts,
@@ -54,6 +55,13 @@ def facts(spark: SparkSession, settings: Settings, tables: Tables) -> StartFacts
         replaced=replaced(spark, tables, NAME),
         missing_schema=missing_schema(spark, place),
     )
+
+
+def partitions(spark: SparkSession, settings: Settings, newest: Batch | None = None) -> int:
+    """The shuffle partitions: if nobody has set their number, those of the checkpoint; of a new one the session's."""
+    is_set = settings.reconcile.partitions is not None or PARTITIONS in settings.spark
+    made_with = None if is_set or newest is None else newest.partitions
+    return made_with or int(spark.conf.get(PARTITIONS) or MOST_PARTITIONS)
 
 
 def decision_facts(spark: SparkSession, tables: Tables, checkpoint: Checkpoint | None) -> DecisionFacts:

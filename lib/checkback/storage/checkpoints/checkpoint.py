@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+#: what reading a damaged file raises
+_DAMAGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 #: Spark stores its value in the checkpoint
 PARTITIONS = "spark.sql.shuffle.partitions"
 
@@ -115,7 +117,7 @@ def missing_schema(spark: SparkSession | None, place: str) -> str | None:
     try:
         stores = json.loads(filesystem.text(spark, f"{folder}/{newest}").partition("\n")[2])["stateStoreInfo"]
         paths = [str(path) for store in stores for path in store["stateSchemaFilePaths"]]
-    except (ValueError, KeyError, TypeError) as error:
+    except _DAMAGE as error:
         raise _unreadable(f"{folder}/{newest}") from error
     return next((path for path in paths if not filesystem.exists(spark, path)), None)
 
@@ -134,7 +136,7 @@ def parse_metadata(text: str, place: str) -> str:
     """The query's id. Raises UnreadableCheckpointError."""
     try:
         return str(json.loads(text)["id"])
-    except (ValueError, KeyError, TypeError) as error:
+    except _DAMAGE as error:
         raise _unreadable(f"{place}/metadata") from error
 
 
@@ -150,7 +152,7 @@ def parse_batch(batch_id: int, text: str, place: str) -> Batch:
             tuple(map(_position, sources)),
             None if partitions is None else int(partitions),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except _DAMAGE as error:
         raise _unreadable(f"{place}/offsets/{batch_id}") from error
 
 
@@ -158,7 +160,7 @@ def parse_time(batch_id: int, text: str, place: str) -> int:
     """The batch's time (ms), from an entry of the offset log with any sources. Raises UnreadableCheckpointError."""
     try:
         return int(json.loads(text.splitlines()[1])["batchTimestampMs"])
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except _DAMAGE as error:
         raise _unreadable(f"{place}/offsets/{batch_id}") from error
 
 
