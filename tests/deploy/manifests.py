@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,25 @@ def resources(folder: Path = FOLDER) -> list[Manifest]:
     return [one for file in files for one in yaml.safe_load_all((folder / file).read_text("utf-8"))]
 
 
+def with_component(name: str, manifest: Manifest) -> Manifest:
+    """A manifest as this component changes it."""
+    changed: Any = deepcopy(manifest)
+    for patch in kustomization(FOLDER / name)["patches"]:
+        if patch["target"] != {"kind": manifest["kind"], "name": manifest["metadata"]["name"]}:
+            continue
+        for step in yaml.safe_load(patch["patch"]):
+            *path, last = step["path"].strip("/").split("/")
+            place = changed
+            for key in path:
+                place = place[int(key) if key.isdecimal() else key]
+            if last == "-":
+                place.append(step["value"])
+            else:
+                assert (last in place) is (step["op"] == "replace"), f"{step['op']} {step['path']}"
+                place[last] = step["value"]
+    return dict(changed)
+
+
 def template(workload: Manifest) -> Manifest | None:
     """The template of a workload's pods; None for what has none."""
     spec = workload["spec"]
@@ -31,9 +51,9 @@ def template(workload: Manifest) -> Manifest | None:
     return found
 
 
-def pods() -> dict[str, Manifest]:
+def pods(folder: Path = FOLDER) -> dict[str, Manifest]:
     """By name the template of each workload's pods."""
-    return {one["metadata"]["name"]: found for one in resources() if (found := template(one))}
+    return {one["metadata"]["name"]: found for one in resources(folder) if (found := template(one))}
 
 
 def container(pod: Manifest) -> Manifest:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import re
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
 import pytest
-import yaml
 
 from checkback.commands import application
 from checkback.settings.loading import load
-from deploy.manifests import CONTAINERFILE, FOLDER, Manifest, container, environ, kustomization, pods, resources
+from deploy.manifests import (
+    CONTAINERFILE,
+    FOLDER,
+    Manifest,
+    container,
+    environ,
+    kustomization,
+    pods,
+    resources,
+    with_component,
+)
 
 #: as `kustomize build` names it, without the hash
 _SETTINGS, _SETTINGS_AT = "checkback", "/etc/checkback"
@@ -25,7 +33,7 @@ def _names(resources: list[Manifest]) -> list[str]:
     return [f"{one['kind']}/{one['metadata']['name']}" for one in resources]
 
 
-_PODS = pods()
+_PODS = {**pods(), **pods(FOLDER / "backup")}
 
 
 def _selects(selector: dict[str, str], template: Manifest) -> bool:
@@ -39,15 +47,30 @@ def _options(name: str) -> dict[str, Any]:
     return dict(application().commands[first].make_context(first, others).params)
 
 
-@pytest.mark.parametrize("resource", _ALL, ids=_names(_ALL))
+def _reconcile() -> Manifest:
+    (found,) = [one for one in _ALL if one["kind"] == "Deployment" and one["metadata"]["name"] == "checkback-reconcile"]
+    return found
+
+
+_OF_COMPONENTS = [
+    *resources(FOLDER / "backup"),
+    *resources(FOLDER / "spark"),
+    *(with_component(name, _reconcile()) for name in ("spark", "standby")),
+]
+
+
+@pytest.mark.parametrize("resource", [*_ALL, *_OF_COMPONENTS], ids=_names([*_ALL, *_OF_COMPONENTS]))
 def test_manifest_is_valid_by_the_schemas_of_kubernetes(resource: Manifest) -> None:
     kubernetes_validate.validate(resource, "1.37", strict=True)
 
 
-def test_every_file_is_a_resource() -> None:
-    for folder in (FOLDER, FOLDER / "monitoring"):
-        named = {*kustomization(folder)["resources"], "kustomization.yaml"}
-        assert {file.name for file in folder.glob("*.yaml")} == named
+def test_every_file_is_named() -> None:
+    """But for `driver.yaml`, which spark-submit is given."""
+    for folder in (FOLDER, *(FOLDER / name for name in ("backup", "monitoring", "spark"))):
+        found = kustomization(folder)
+        generated = {name for one in found.get("configMapGenerator", []) for name in one["files"]}
+        files = {file.name for file in folder.iterdir() if file.is_file()} - {"driver.yaml"}
+        assert files == {"kustomization.yaml", *found["resources"], *generated}
     (generated,) = kustomization(FOLDER)["configMapGenerator"]
     assert generated == {"name": _SETTINGS, "files": ["checkback.yml"]}
 
@@ -56,6 +79,7 @@ def test_images_are_those_of_the_containerfile() -> None:
     text = CONTAINERFILE.read_text("utf-8")
     version = re.findall(r'image\.version="(.+)"', text)
     images = {one["name"]: one["newTag"] for one in kustomization(FOLDER)["images"]}
+    assert kustomization(FOLDER / "backup")["images"] == [{"name": "checkback-service", "newTag": version[0]}]
     assert [*images.values()] == version * len(images)
     assert {container(template)["image"] for template in _PODS.values()} == images.keys()
     needs_spark = {name for name, template in _PODS.items() if container(template)["image"] == "checkback"}
@@ -84,7 +108,10 @@ def test_pod_is_restricted(name: str) -> None:
 
 @pytest.mark.parametrize("name", _PODS)
 def test_command_is_one_of_checkback(name: str) -> None:
-    assert _options(name)["config"] == Path(_SETTINGS_AT, "checkback.yml")
+    if name == "checkback-backup":  # a shell's, for the date
+        assert " checkback backup " in container(_PODS[name])["args"][0]
+    else:
+        assert _options(name)["config"] == Path(_SETTINGS_AT, "checkback.yml")
     mounts = {one["name"]: one["mountPath"] for one in container(_PODS[name])["volumeMounts"]}
     assert mounts["settings"] == _SETTINGS_AT
     assert mounts["tmp"] == "/tmp"  # noqa: S108 - the pod's own
@@ -147,35 +174,47 @@ def test_stateful_set_has_its_headless_service() -> None:
 
 
 def test_one_reconcile_ends_before_the_next_begins() -> None:
-    (reconcile,) = [one for one in _of_kind("Deployment") if one["metadata"]["name"] == "checkback-reconcile"]
+    reconcile = _reconcile()
     assert (reconcile["spec"]["replicas"], reconcile["spec"]["strategy"]) == (1, {"type": "Recreate"})
 
 
 def test_component_makes_the_second_one_stand_by() -> None:
-    (patch,) = kustomization(FOLDER / "standby")["patches"]
-    (reconcile,) = [
-        one for one in _of_kind(patch["target"]["kind"]) if one["metadata"]["name"] == patch["target"]["name"]
-    ]
-    changed: Any = deepcopy(reconcile)
-    for step in yaml.safe_load(patch["patch"]):
-        *path, last = step["path"].strip("/").split("/")
-        place = changed
-        for key in path:
-            place = place[int(key) if key.isdecimal() else key]
-        if last == "-":
-            place.append(step["value"])
-        else:
-            assert last in place
-            place[last] = step["value"]
-    kubernetes_validate.validate(changed, "1.37", strict=True)
+    changed = with_component("standby", _reconcile())
     assert (changed["spec"]["replicas"], changed["spec"]["strategy"]["type"]) == (2, "RollingUpdate")
     first, *others = container(changed["spec"]["template"])["args"]
     assert application().commands[first].make_context(first, others).params["standby"] is True
 
 
+def test_component_runs_reconcile_as_a_driver() -> None:
+    """With settings that it takes, in front of those of the user's file; ports are those of its policy and of Spark."""
+    pod = with_component("spark", _reconcile())["spec"]["template"]
+    assert pod["spec"]["automountServiceAccountToken"] is True
+    names = {f"{one['kind']}/{one['metadata']['name']}" for one in resources(FOLDER / "spark")}
+    assert f"ServiceAccount/{pod['spec']['serviceAccountName']}" in names
+    first, *others = container(pod)["args"]
+    overrides = application().commands[first].make_context(first, others).params["overrides"]
+    spark = load(FOLDER / "checkback.yml", overrides).settings.spark
+    assert spark["spark.master"].startswith("k8s://")
+    conf = dict(line.split() for line in _lines("spark.conf"))
+    ports = {one["name"]: str(one["containerPort"]) for one in container(pod)["ports"]}
+    assert conf["spark.driver.port"] == ports["driver"]
+    assert conf["spark.driver.blockManager.port"] == conf["spark.blockManager.port"] == ports["blocks"]
+    (mount,) = [one["mountPath"] for one in container(pod)["volumeMounts"] if one["name"] == "spark"]
+    (generated,) = kustomization(FOLDER / "spark")["configMapGenerator"]
+    assert Path(spark["spark.kubernetes.executor.podTemplateFile"]).relative_to(mount).name in generated["files"]
+    (given,) = [one["value"] for one in container(pod)["env"] if one["name"] == "PYSPARK_SUBMIT_ARGS"]
+    assert f"--properties-file {mount}/spark.conf " in given
+
+
+def _lines(name: str) -> list[str]:
+    lines = (FOLDER / "spark" / name).read_text("utf-8").splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
 def test_scheduled_runs_do_not_overlap() -> None:
-    jobs = {one["metadata"]["name"]: one["spec"] for one in _of_kind("CronJob")}
-    assert jobs.keys() == {"checkback-maintain", "checkback-audit"}
+    every = [*_of_kind("CronJob"), *resources(FOLDER / "backup")]
+    jobs = {one["metadata"]["name"]: one["spec"] for one in every}
+    assert jobs.keys() == {"checkback-maintain", "checkback-audit", "checkback-backup"}
     assert {one["concurrencyPolicy"] for one in jobs.values()} == {"Forbid"}
 
 

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
 import pyspark
@@ -150,7 +151,8 @@ def test_prefetch_starts_nothing_for_what_is_there(tmp_path: Path, monkeypatch: 
     jars.installation().mkdir(parents=True)
     _remembered(tmp_path, settings)
     local_files.jar().parent.mkdir(parents=True, exist_ok=True)
-    local_files.jar().write_bytes(b"")
+    with zipfile.ZipFile(local_files.jar(), "w"):
+        pass
     file = jars.archive_of(with_class_path(settings), java_check())
     assert file is not None
     file.write_bytes(b"")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -12,7 +15,6 @@ from checkback.spark import local_files
 from checkback.spark.jars import CLASS_PATH
 
 if TYPE_CHECKING:
-    import pytest
     from pyspark.sql import SparkSession
 
 
@@ -60,10 +62,66 @@ def test_a_log_is_listed_as_delta_does(
     assert found[0] == [file for file in found[1] if not file[0].startswith(".")]
 
 
+_RIVAL = """
+import java.io.File; import java.nio.file.Files; import java.util.Iterator;
+public class Rival implements Iterator {
+    private final File file; private boolean more = true;
+    public Rival(String file) { this.file = new File(file); }
+    public boolean hasNext() { return more; }
+    public Object next() {
+        more = false;
+        try {
+            Files.write(file.toPath(), "rival".getBytes());
+        } catch (java.io.IOException e) {
+            throw new RuntimeException(e);
+        }
+        return "mine";
+    }
+}
+"""
+
+
+def test_of_two_commits_one_succeeds(spark: SparkSession, tmp_path: Path) -> None:
+    """The other one has looked, found no such version, and comes first: it stays, and the later one is told."""
+    jvm: Any = spark.sparkContext._jvm
+    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.cook(_RIVAL)
+    conf = spark._jsparkSession.sessionState().newHadoopConf()
+    commit = tmp_path / f"{0:020}.json"
+    gateway: Any = spark.sparkContext._gateway
+    rival_of = compiler.getClassLoader().loadClass("Rival").getConstructors()[0]
+    given = gateway.new_array(jvm.java.lang.Object, 1)
+    given[0] = str(commit)
+    rival = rival_of.newInstance(given)
+    store, path = jvm.checkback.LocalFiles.Log(conf), jvm.org.apache.hadoop.fs.Path(str(commit))
+    with pytest.raises(Exception, match="FileAlreadyExistsException"):
+        store.write(path, rival, False, conf)
+    assert commit.read_text() == "rival"
+    commit.unlink()
+    lines = jvm.java.util.ArrayList()
+    lines.add("one")
+    lines.add("two")
+    store.write(path, lines.iterator(), False, conf)
+    assert commit.read_text() == "one\ntwo\n"
+    assert [file.name for file in tmp_path.iterdir()] == [commit.name], "nothing is left"
+
+
+def test_a_jar_that_was_cut_off_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_files, "jar", lambda: tmp_path / "made.jar")
+    with zipfile.ZipFile(tmp_path / "made.jar", "w") as made:
+        made.writestr("some.class", bytes(1000))
+    assert local_files.is_made()
+    for size in (500, 0):
+        os.truncate(tmp_path / "made.jar", size)
+        assert not local_files.is_made()
+        assert local_files.on_class_path({}) == {}
+
+
 def test_what_the_user_sets_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_files, "jar", lambda: tmp_path / "made.jar")
     conf = {CLASS_PATH: "/own.jar", "spark.hadoop.fs.file.impl": "own.Files"}
     assert local_files.on_class_path(conf) == conf, "there is none"
-    (tmp_path / "made.jar").write_bytes(b"")
+    with zipfile.ZipFile(tmp_path / "made.jar", "w"):
+        pass
     changed = {CLASS_PATH: f"{tmp_path}/made.jar:/own.jar", "spark.hadoop.fs.file.impl": "own.Files"}
     assert local_files.on_class_path(conf) == {**local_files.SETTINGS, **changed}

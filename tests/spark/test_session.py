@@ -26,6 +26,7 @@ from checkback.spark.session import (
     DELTA_EXTENSION,
     LOCAL,
     LOCAL_CHECKPOINTS,
+    PACKAGED,
     REQUIRED,
     open_session,
     running_session,
@@ -58,9 +59,22 @@ def test_other_spark_is_refused(monkeypatch: pytest.MonkeyPatch, version: str) -
 def test_spark_settings_of_a_console_session() -> None:
     conf = spark_settings(settings(reconcile={"partitions": 7}, spark={"spark.driver.memory": "1g"}))
     theirs = {"spark.sql.shuffle.partitions": "7", "spark.driver.memory": "1g"}
-    assert conf == {**REQUIRED, **LOCAL, **LOCAL_CHECKPOINTS, **theirs}
+    assert conf == {**REQUIRED, **PACKAGED, **LOCAL, **LOCAL_CHECKPOINTS, **theirs}
     elsewhere = spark_settings(settings(storage={"root": "s3a://bucket/data"}))
     assert LOCAL_CHECKPOINTS.items().isdisjoint(elsewhere.items())
+
+
+@pytest.mark.parametrize(
+    ("master", "partitions"),
+    [("local", 1), ("local[2]", 2), ("local[2,4]", 2), ("local[*]", 3), ("local[64]", 4), ("yarn", 4)],
+)
+def test_partitions_that_nobody_has_set(monkeypatch: pytest.MonkeyPatch, master: str, partitions: int) -> None:
+    """One a core of a local session, at most four."""
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    conf = spark_settings(settings(spark={"spark.master": master}))
+    assert conf["spark.sql.shuffle.partitions"] == str(partitions)
+    own = {"spark.master": master, "spark.sql.shuffle.partitions": "9"}
+    assert spark_settings(settings(spark=own))["spark.sql.shuffle.partitions"] == "9"
 
 
 def test_size_of_a_batch_is_limited_by_the_drivers_memory_alone() -> None:

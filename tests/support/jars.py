@@ -14,7 +14,7 @@ import pyspark
 from checkback.errors import CheckbackError, one_line
 from checkback.spark.hadoop_settings import packages_for
 from checkback.spark.jvm import java_check
-from checkback.spark.session import LOCAL, kafka_package
+from checkback.spark.session import PACKAGED, kafka_package
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,7 +72,7 @@ def _fetched(folder: Path) -> Jars:
     gateway = launch(SparkConf().set("spark.driver.memory", "512m"), quiet)
     try:
         resolve = resolver(gateway.jvm)
-        excludes = LOCAL["spark.jars.excludes"]
+        excludes = PACKAGED["spark.jars.excludes"]
         try:
             source = resolve(kafka_package(), excludes)
         except Exception:  # noqa: BLE001 - py4j's, of whatever Ivy raises

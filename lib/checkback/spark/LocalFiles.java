@@ -3,13 +3,17 @@ package checkback;
 import io.delta.storage.HDFSLogStore;
 import java.io.File;
 import java.io.FileNotFoundException;
+import java.io.FileOutputStream;
 import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.FileAlreadyExistsException;
 import java.nio.file.Files;
 import java.nio.file.attribute.PosixFilePermissions;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.Iterator;
 import java.util.List;
+import java.util.UUID;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.FileSystem;
@@ -35,10 +39,40 @@ public class LocalFiles extends LocalFileSystem {
         }
     }
 
-    /** Delta's commits in local folders, but asks only about the files it wants: Delta asks about each of the log. */
+    /**
+     * Delta's commits in local folders, but linked into place: of processes and threads that write one version one
+     * succeeds. Delta's own look whether it is there, and then rename. Asks only about the files it wants: Delta asks
+     * about each of the log.
+     */
     public static class Log extends HDFSLogStore {
         public Log(Configuration conf) {
             super(conf);
+        }
+
+        public void write(Path path, Iterator actions, Boolean overwrite, Configuration conf) throws IOException {
+            if (overwrite.booleanValue()) {
+                super.write(path, actions, overwrite, conf);
+                return;
+            }
+            File file = new File(path.toUri().getPath());
+            File staged = new File(file.getParentFile(), "." + file.getName() + "." + UUID.randomUUID() + ".tmp");
+            FileOutputStream out = new FileOutputStream(staged);
+            try {
+                while (actions.hasNext()) {
+                    out.write((actions.next() + "\n").getBytes(StandardCharsets.UTF_8));
+                }
+                out.getFD().sync();
+                out.close();
+                Files.createLink(file.toPath(), staged.toPath());
+            } catch (FileAlreadyExistsException taken) {
+                // over NFS a request that was done and then repeated fails, too
+                if (!Integer.valueOf(2).equals(Files.getAttribute(staged.toPath(), "unix:nlink"))) {
+                    throw taken;
+                }
+            } finally {
+                out.close();
+                Files.deleteIfExists(staged.toPath());
+            }
         }
 
         public Iterator listFrom(Path path, Configuration conf) throws IOException {

@@ -31,6 +31,7 @@ DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
 #: name of Spark's Kafka source among packages and JARs (`land --kafka` only)
 KAFKA_SOURCE = "spark-sql-kafka-0-10"
 PACKAGES, CLASS_PATH = "spark.jars.packages", "spark.driver.extraClassPath"
+_EXECUTORS = "spark.executor.extraClassPath"
 #: environment of Spark's launcher: the end of the class path (`AbstractCommandBuilder.buildClassPath`)
 _END = "SPARK_DIST_CLASSPATH"
 
@@ -102,6 +103,13 @@ def at_end(conf: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> 
     _, end = _parts(conf)
     given = environ.get(_END, "")
     return {_END: os.pathsep.join([given, *end] if given else end)} if end else {}
+
+
+def of_executors(conf: Mapping[str, str], end: Mapping[str, str]) -> dict[str, str]:
+    """The settings with which executors, of the driver's image, have its class path (``conf``, and its ``end``)."""
+    given = conf.get(_EXECUTORS, "")
+    front = os.pathsep.join(filter(None, [conf.get(CLASS_PATH, ""), given]))
+    return {_EXECUTORS: front, **{f"spark.executorEnv.{name}": path for name, path in end.items()}}
 
 
 def _parts(conf: Mapping[str, str]) -> tuple[list[str], list[str]]:

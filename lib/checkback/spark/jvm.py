@@ -57,10 +57,12 @@ def quick_start(conf: Mapping[str, str], java: str) -> tuple[dict[str, str], dic
     """
     from checkback.spark import jars
 
-    if not _is_local(conf):
+    in_pods = conf.get("spark.master", "").startswith("k8s:")
+    if not (_is_local(conf) or in_pods):
         return dict(conf), {}  # separate executors do not have our class path
     prepare(conf)
-    return jars.with_archive(with_class_path(conf), java), jars.at_end(conf)
+    ours, end = jars.with_archive(with_class_path(conf), java), jars.at_end(conf)
+    return {**ours, **(jars.of_executors(ours, end) if in_pods else {})}, end
 
 
 def _is_local(conf: Mapping[str, str]) -> bool:
@@ -75,13 +77,16 @@ def with_class_path(conf: Mapping[str, str]) -> dict[str, str]:
     return jars.on_class_path(local_files.on_class_path(hadoop_defaults.on_class_path(conf)))
 
 
-def prepare(conf: Mapping[str, str]) -> None:
-    """Fetch the packages' JARs and make our own, unless they are there. Raises CheckbackError."""
+def prepare(conf: Mapping[str, str], *others: Mapping[str, str]) -> None:
+    """Fetch the packages' JARs and make our own, unless they are there. Raises CheckbackError.
+
+    ``others``: settings of other sessions, whose packages one JVM fetches, too.
+    """
     from checkback.spark import jars, local_files
 
-    if jars.PACKAGES in jars.on_class_path(conf):
-        fetch_packages(conf)
-    if os.pathsep == ":" and not local_files.jar().is_file():
+    if missing := [one for one in (conf, *others) if jars.PACKAGES in jars.on_class_path(one)]:
+        fetch_packages(missing)
+    if os.pathsep == ":" and not local_files.is_made():
         with _other_jvm(with_class_path(conf), conf) as jvm:
             local_files.make(jvm)
 
@@ -186,16 +191,18 @@ def worker_python(master: str) -> dict[str, str]:
     return {"PYSPARK_PYTHON": sys.executable}
 
 
-def fetch_packages(conf: Mapping[str, str]) -> None:
-    """Fetch the packages' JARs. Raises CheckbackError.
+def fetch_packages(confs: Sequence[Mapping[str, str]]) -> None:
+    """Fetch the JARs of the packages of each of these settings. Raises CheckbackError.
 
     Not in the JVM that then needs them: with packages Spark wants to know the user's name before we can say it.
     """
     from checkback.spark import jars
 
-    others = {key: value for key, value in conf.items() if key not in (jars.PACKAGES, "spark.jars")}
-    with _other_jvm(others, conf) as jvm:
-        jars.fetch(conf, jvm)
+    others = {key: value for key, value in confs[0].items() if key not in (jars.PACKAGES, "spark.jars")}
+    packages = dict.fromkeys(",".join(conf[jars.PACKAGES] for conf in confs).split(","))
+    with _other_jvm(others, {**confs[0], jars.PACKAGES: ",".join(packages)}) as jvm:
+        for conf in confs:
+            jars.fetch(conf, jvm)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 from threading import RLock
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from checkback.errors import (
     root_cause,
     server_lost,
 )
+from checkback.settings.model import MOST_PARTITIONS
 from checkback.spark.connect import check_server, connected, is_lost, server_of, without_secrets
 from checkback.spark.hadoop_settings import EXCLUDED, FILE_MANAGER, hadoop_settings, packages_for
 from checkback.spark.jars import DELTA_PACKAGE, KAFKA_SOURCE
@@ -68,30 +70,8 @@ REQUIRED: Mapping[str, str] = {
     "spark.sql.streaming.pollingDelay": "50ms",
 }
 
-#: Additional settings of a session on one machine, where defaults meant for clusters cost seconds.
-LOCAL: Mapping[str, str] = {
-    # 50 tasks per snapshot by default: 8 s instead of 0.5 s for a tiny table.
-    "spark.databricks.delta.snapshotPartitions": "1",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.ui.enabled": "false",
-    "spark.sql.ui.explainMode": "simple",  # the UI's description of each batch's plan, which nobody reads
-    # Failures are reported as one-line errors; stack traces are for --debug.
-    "spark.log.level": "FATAL",
-    # Which line of Python made a column: ten calls of the JVM for each column of each query.
-    "spark.python.sql.dataFrameDebugging.enabled": "false",
-    "spark.driver.memory": "4g",
-    # No limit: a batch's result is collected whole, and one over the limit would be so at every restart. Spark's 1g
-    # would stop `reconcile` permanently although the batch fits into the driver's memory.
-    "spark.driver.maxResultSize": "0",
-    # On a few cores G1's threads take CPU time from the batch.
-    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
-    # Spark measures by the wall clock how long ago its executor was alive. Here that is the driver, and when the clock
-    # was set forward (by NTP, after a suspension) it was given up, and the JVM ended ten minutes later.
-    "spark.storage.blockManagerHeartbeatTimeoutMs": "36500d",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
-    # A worker daemon that has imported what Python workers need.
-    "spark.python.daemon.module": "checkback.application.worker_daemon",
+#: Additional settings of a session that is not started by spark-submit, which supplies the JARs.
+PACKAGED: Mapping[str, str] = {
     "spark.jars.packages": DELTA_PACKAGE,
     # Delta's dependencies that Spark already has, in newer versions that win: saves 75 MB of download.
     _EXCLUDES: ",".join(
@@ -112,11 +92,41 @@ LOCAL: Mapping[str, str] = {
     + ",".join(EXCLUDED),
 }
 
+#: Additional settings of a session on one machine, where defaults meant for clusters cost seconds.
+LOCAL: Mapping[str, str] = {
+    # 50 tasks per snapshot by default: 8 s instead of 0.5 s for a tiny table.
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.ui.enabled": "false",
+    "spark.sql.ui.explainMode": "simple",  # the UI's description of each batch's plan, which nobody reads
+    # Failures are reported as one-line errors; stack traces are for --debug.
+    "spark.log.level": "FATAL",
+    # Which line of Python made a column: ten calls of the JVM for each column of each query.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    "spark.driver.memory": "4g",
+    # No limit: a batch's result is collected whole, and one over the limit would be so at every restart. Spark's 1g
+    # would stop `reconcile` permanently although the batch fits into the driver's memory.
+    "spark.driver.maxResultSize": "0",
+    # What the UI would show of jobs and queries that have ended, by default of 1,000: half a megabyte a batch.
+    **dict.fromkeys(("spark.sql.ui.retainedExecutions", "spark.ui.retainedJobs", "spark.ui.retainedStages"), "10"),
+    # On a few cores G1's threads take CPU time from the batch. Java collects all garbage whenever classes fill the
+    # metaspace: from its default, 21 MiB, five times until the first batches.
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:MetaspaceSize=256m",
+    # Spark measures by the wall clock how long ago its executor was alive. Here that is the driver, and when the clock
+    # was set forward (by NTP, after a suspension) it was given up, and the JVM ended ten minutes later.
+    "spark.storage.blockManagerHeartbeatTimeoutMs": "36500d",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    # A worker daemon that has imported what Python workers need.
+    "spark.python.daemon.module": "checkback.application.worker_daemon",
+}
+
 #: Added for short commands: the optimising JIT compiler takes half of a start's CPU time and only pays off later.
 #: Without it Java reserves 48 MiB for compiled code, not 240: a run with much to do fills that, and Java says so on
 #: stderr.
 SHORT: Mapping[str, str] = {
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:MetaspaceSize=256m -XX:TieredStopAtLevel=1 "
+    "-XX:ReservedCodeCacheSize=240m"
 }
 
 #: Added if the checkpoints are in local folders, too: Spark's default manager starts a process (`readlink`) for each
@@ -158,24 +168,33 @@ def spark_settings(
     short command. ``sources``: places that are read besides the tables.
     """
     conf = dict(REQUIRED)
+    if not under_spark_submit():
+        conf |= PACKAGED
     if not under_spark_submit() and settings.spark.get("spark.master", "local").startswith("local"):
         conf |= {**LOCAL, **(SHORT if short else {})}
         if local_path(settings.storage.checkpoints_root) is not None:
             conf |= LOCAL_CHECKPOINTS
         if _log.isEnabledFor(logging.DEBUG):
             conf["spark.log.level"] = "WARN"
-    elif not under_spark_submit():
-        conf["spark.jars.packages"] = DELTA_PACKAGE
     if kafka and not under_spark_submit() and KAFKA_SOURCE not in settings.spark.get("spark.jars", ""):
         conf["spark.jars.packages"] += f",{kafka_package()}"
     conf |= _object_store(settings, conf, sources)
-    conf["spark.sql.shuffle.partitions"] = str(settings.reconcile.partitions)
-    conf.setdefault("spark.databricks.delta.snapshotPartitions", str(settings.reconcile.partitions))
+    partitions = str(settings.reconcile.partitions or _partitions(settings))
+    conf["spark.sql.shuffle.partitions"] = partitions
+    conf.setdefault("spark.databricks.delta.snapshotPartitions", partitions)
     if _EXCLUDES in conf:
         conf[_EXCLUDES] = _excluded(conf[_EXCLUDES], settings.spark.get("spark.jars.packages", ""))
     for key, value in settings.spark.items():
         conf[key] = _joined(conf.get(key, ""), value) if key in _LISTS else value
     return conf
+
+
+def _partitions(settings: Settings) -> int:
+    """Shuffle partitions that nobody has set. Each costs a small batch some 25 ms of a core."""
+    slots = re.fullmatch(r"local(?:\[(\d+|\*).*\])?", settings.spark.get("spark.master", "local[*]"))
+    if under_spark_submit() or slots is None:
+        return MOST_PARTITIONS
+    return min(MOST_PARTITIONS, (os.cpu_count() or 1) if slots[1] == "*" else int(slots[1] or 1))
 
 
 def _excluded(excludes: str, packages: str) -> str:
