@@ -7,7 +7,7 @@ import logging
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -19,9 +19,7 @@ from checkback.settings.loading import load
 from checkback.settings.secrets import tokens_of
 from gateway.process import PATIENCE_S, Gateway, half
 from producer.checked import COMMIT, OTHER, SECRET, Listener, ask
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from support.secret_volume import as_kubelet
 
 OLD, NEW = "old-token-0123456789", "new-token-0123456789"
 
@@ -135,12 +133,15 @@ def test_group_hides_both_secrets() -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("signal_it", [True, False], ids=["SIGHUP", "within a second"])
+@pytest.mark.parametrize("signal_it", [True, False], ids=["SIGHUP", "Secrets of Kubernetes, within a second"])
 def test_token_is_rotated_under_load(tmp_path: Path, signal_it: bool) -> None:
     """The page's steps, with a gateway and a producer that have a file each: no request is refused."""
-    taken, given = tmp_path / "gateway-token", tmp_path / "producer-token"
-    taken.write_text(OLD)
-    given.write_text(OLD)
+    write = Path.write_text if signal_it else as_kubelet
+    for name in ("gateway", "producer"):
+        (tmp_path / name).mkdir()
+    taken, given = tmp_path / "gateway/token", tmp_path / "producer/token"
+    write(taken, OLD)
+    write(given, OLD)
     lake, stop, sent = tmp_path / "lake", threading.Event(), [0]
     with Gateway(lake, f"producers.orders.token=file:{taken}") as gateway:
 
@@ -148,7 +149,7 @@ def test_token_is_rotated_under_load(tmp_path: Path, signal_it: bool) -> None:
             return gateway.post("/v1/half", half("probe"), token).status_code == 200
 
         def changed(text: str, token: str, expected: bool) -> None:
-            taken.write_text(text)
+            write(taken, text)
             if signal_it:
                 gateway.process.send_signal(signal.SIGHUP)
             end = time.monotonic() + PATIENCE_S
@@ -167,7 +168,7 @@ def test_token_is_rotated_under_load(tmp_path: Path, signal_it: bool) -> None:
             try:
                 changed(f"{OLD}\n{NEW}\n", NEW, True)
                 before, end = sent[0], time.monotonic() + 2
-                given.write_text(NEW)
+                write(given, NEW)
                 while sent[0] < before + 10 or time.monotonic() < end:
                     assert thread.is_alive(), "a request was refused"
                 changed(NEW, OLD, False)

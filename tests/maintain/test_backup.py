@@ -166,6 +166,10 @@ def test_interrupted_restore_goes_on_and_nothing_works_on_it(
         Tables.of(again.storage).create(None, "half")  # type: ignore[arg-type]  # no Spark is needed
     with pytest.raises(StateError, match="not done"):
         GatewayService(again, Metrics(), NOTHING)
+    other = taken(lake.root, tmp_path / "other")
+    with pytest.raises(SettingsError, match=r"restore of .*/backup is not done"):
+        restore(again, str(tmp_path / "other"), NOTHING, NOTHING)
+    assert other.tables == made.tables
     restore(again, str(tmp_path / "backup"), NOTHING, NOTHING)
     for copy in made.tables:
         assert rows(tmp_path / "again", copy.table) == rows(lake.root, copy.table), copy.table

@@ -149,3 +149,11 @@ def test_group_that_does_not_answer(promtool: str, tmp_path: Path) -> None:
     assert [
         'job="bank"' in one and 'producer_group="orders"' in one for one in found["CheckbackGroupDoesNotAnswer"]
     ] == [True]
+
+
+@pytest.mark.parametrize(("refused", "told"), [(4, []), (6, ["CheckbackGatewayRefuses"])])
+def test_gateway_refuses_some(promtool: str, tmp_path: Path, refused: int, told: list[str]) -> None:
+    """One refused request that is sent again wakes nobody."""
+    requests = 'checkback_gateway_requests_total{route="/v1/half", status="%d"}'
+    series = {RUNNING % "shop": "1x30", requests % 200: f"0+{100 - refused}x30", requests % 503: f"0+{refused}x30"}
+    assert list(alarms(promtool, tmp_path, series, "20m")) == told

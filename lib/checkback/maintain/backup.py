@@ -124,6 +124,9 @@ def restore(settings: Settings, source: str, begun: Callable[[str, int], object]
     there = [copy.table for copy in made.tables if table_files.names(f"{tables.location(copy.table)}/{LOG}")]
     if there and not table_files.exists(mark):
         raise SettingsError(f"has the table {there[0]} already", tables.root, "name an empty storage.root")
+    if there and (other := table_files.read(mark).decode()) != place:
+        what, fix = f"a restore of {other} is not done", "run that again, or name an empty storage.root"
+        raise SettingsError(what, tables.root, fix)
     found = {copy.table: TableVersion.of(f"{place}/{copy.table}", copy.version) for copy in made.tables}
     for copy in made.tables:
         found[copy.table].refuse_incomplete(copy.files, copy.bytes)

@@ -22,6 +22,7 @@ from checkback.maintain.rows_in_sql import RowsInSql
 from checkback.maintain.sql_changes import SqlChanges
 from checkback.maintain.streams import readers, removal_hold
 from checkback.settings.values import SHORTEST_RETENTION
+from checkback.storage.checkpoints.checkpoint import PARTITIONS
 from checkback.storage.dataframes import session_conf
 from checkback.storage.failure_scope import own_failure
 from checkback.storage.lock import exclusive_lock
@@ -55,7 +56,7 @@ def maintain_by_spark(
         # maintain.retention has its own lower limit, and the readers are known.
         "spark.databricks.delta.retentionDurationCheck.enabled": "false",
         # VACUUM starts as many tasks to compare the files of each table: by default 10,000, half a minute.
-        "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(settings.reconcile.partitions),
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": spark.conf.get(PARTITIONS) or "1",
     }
     with exclusive_lock(tables, LOCK), session_conf(spark, conf):
         # Before everything else: streams only move forward.
