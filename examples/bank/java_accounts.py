@@ -24,7 +24,7 @@ def class_path() -> str:
     conf = {jars.PACKAGES: f"{CLIENT},{_DRIVER}"}
     if jars.PACKAGES in jars.on_class_path(conf):
         try:
-            fetch_packages(conf)
+            fetch_packages([conf])
         except CheckbackError as error:
             what = "RocketMQ's client for Java could not be fetched"
             raise CheckbackError(what, conf[jars.PACKAGES], "connect to Maven Central once") from error

@@ -64,7 +64,7 @@ def _ask(size: str, place: str, transactions: int, pending: int, environ: Mappin
     say(f"{size}: {n} transactions are written")
     AnswerTables(place, n, min(pending, n // 10)).make()
     for name, arguments in QUESTIONS.items():
-        runs = [_run(place, environ, *arguments) for _ in range(ROUNDS)]
+        runs = [run(place, environ, *arguments) for _ in range(ROUNDS)]
         seconds = statistics.median(run.seconds for run in runs)
         memory = max(run.memory for run in runs)
         cpu = statistics.median(run.cpu for run in runs)
@@ -79,7 +79,7 @@ def _ask(size: str, place: str, transactions: int, pending: int, environ: Mappin
         report(f"answers_{size}_{name}", seconds, "s", ROUNDS, peak_mb=round(memory), **details)
 
 
-def _run(root: str, environ: Mapping[str, str], *arguments: str) -> Run:
+def run(root: str, environ: Mapping[str, str], *arguments: str) -> Run:
     command = [sys.executable, "-m", "checkback", *arguments, "--set", f"storage.root={root}"]
     served, began = server_seconds(), time.perf_counter()
     with subprocess.Popen(command, env=os.environ | environ, stdout=subprocess.DEVNULL) as process:

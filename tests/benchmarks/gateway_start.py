@@ -6,6 +6,7 @@ import re
 import statistics
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.load import COMMIT, Load
 from benchmarks.report import report, rounded, say, scaled
@@ -21,28 +22,48 @@ def bench(root: str) -> None:
     load = Load(root)
     for first in range(0, halves, COMMIT):
         load.land(first, min(COMMIT, halves - first))
-    seconds, memory, peak = [], [], []
+    starts = []
     for _ in range(ROUNDS):
-        began = time.perf_counter()
-        with Gateway(root, "gateway.dedup_window=1h", f"gateway.dedup_max={halves}", "gateway.queues=[0]") as running:
-            seconds.append(time.perf_counter() - began)
-            status = Path(f"/proc/{running.process.pid}/status").read_text()
-            memory.append(_mib(status, "VmRSS"))
-            peak.append(_mib(status, "VmHWM"))
-            remembered = re.search(r"^checkback_gateway_remembered (\S+)", running.get("/metrics").text, re.MULTILINE)
-            if remembered is None or float(remembered.group(1)) != halves:
-                raise RuntimeError(f"the gateway remembers {remembered and remembered.group(1)}, not {halves}")
-            say(f"gateway_start: {seconds[-1]:.2f} s, {memory[-1]:.0f} MiB, at most {peak[-1]:.0f} MiB")
+        one = start(root, "gateway.dedup_window=1h", f"gateway.dedup_max={halves}", "gateway.queues=[0]")
+        starts.append(one)
+        if one.remembered != halves:
+            raise RuntimeError(f"the gateway remembers {one.remembered}, not {halves}")
+        say(f"gateway_start: {one.seconds:.2f} s, {one.memory:.0f} MiB, at most {one.peak:.0f} MiB")
+    seconds = [one.seconds for one in starts]
     report(
         "gateway_start",
         statistics.median(seconds),
         "s",
         ROUNDS,
         half_messages=halves,
-        mib=round(max(memory)),
-        peak_mib=round(max(peak)),
+        mib=round(max(one.memory for one in starts)),
+        peak_mib=round(max(one.peak for one in starts)),
         rounds=rounded(seconds),
     )
+
+
+class Start(NamedTuple):
+    """Seconds until it listens, its memory then and the peak (MiB), and the half messages that it remembers."""
+
+    seconds: float
+    memory: float
+    peak: float
+    remembered: float
+
+
+def start(root: str, *overrides: str) -> Start:
+    """A gateway's start."""
+    began = time.perf_counter()
+    with Gateway(root, *overrides) as running:
+        seconds = time.perf_counter() - began
+        status = Path(f"/proc/{running.process.pid}/status").read_text()
+        remembered = re.search(r"^checkback_gateway_remembered (\S+)", running.get("/metrics").text, re.MULTILINE)
+        return Start(
+            seconds,
+            _mib(status, "VmRSS"),
+            _mib(status, "VmHWM"),
+            float("nan") if remembered is None else float(remembered.group(1)),
+        )
 
 
 def _mib(status: str, name: str) -> float:

@@ -41,6 +41,7 @@ class Load:
     topics: int = 4
     pending_every: int = 0
     queue_id: int = 0
+    prefix: str = "topic_"
     _logs: dict[str, DeltaLog] = field(default_factory=dict, repr=False)
     _random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(SEED), repr=False)
 
@@ -84,7 +85,7 @@ class Load:
     def _half(self, offsets: Offsets, born: float | None, deliver_at: Offsets | None = None) -> pa.Table:
         n = len(offsets)
         now = _microseconds(None, n)
-        names = pa.array([f"topic_{topic}" for topic in range(self.topics)])
+        names = pa.array([f"{self.prefix}{topic}" for topic in range(self.topics)])
         ends = pa.array(np.arange(n + 1, dtype=np.int32))
         columns = {
             "queue_id": pa.array(np.full(n, self.queue_id, np.int32)),

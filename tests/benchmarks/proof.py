@@ -8,6 +8,7 @@ from benchmarks.processes import lake
 from benchmarks.report import say
 from checkback.errors import CheckbackError
 from checkback.query.answers import Answers
+from checkback.storage.table_scan import read_topics
 
 if TYPE_CHECKING:
     from benchmarks.processes import Lakehouse
@@ -18,7 +19,8 @@ def prove(place: Lakehouse, published: int, pending: int, scheduled: int = 0) ->
     report = Answers(place.settings, None if place.tables.readable else place.spark).audit()
     found = {one.finding.name: one.count for one in report.found}
     broken = [f"{one.count} {one.finding.name}" for one in report.found if one.finding.level == "broken"]
-    rows = sum(place.tables.read(place.spark, name).count() for name in place.tables.topics(place.spark))
+    topics = dict.fromkeys(place.tables.topics(place.spark))
+    rows = read_topics(place.spark, place.tables, topics, ("batch_id",)).count()
     if (rows, *(found[name] for name in ("published", "pending", "scheduled"))) != (
         published,
         published,

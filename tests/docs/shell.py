@@ -115,7 +115,8 @@ def check_python(call: Call) -> None:
 
 def check_submit(call: Call) -> None:
     """spark-submit: the package is the one that is installed, the job is there and takes its options."""
-    words = iter(word.replace("/opt/checkback/", "") for word in call.arguments)
+    words = iter(word.removeprefix("local://").replace("/opt/checkback/", "") for word in call.arguments)
+    in_image = any(word.startswith("local://") for word in call.arguments)
     by_class = False
     for word in words:
         if word == "--packages":
@@ -124,7 +125,7 @@ def check_submit(call: Call) -> None:
             assert next(words) == ZIP
         elif word == "--properties-file":
             assert (ROOT / next(words)).is_file()
-        elif word in ("--master", "--deploy-mode", "--conf", "--class"):
+        elif word in ("--master", "--deploy-mode", "--name", "--conf", "--class"):
             by_class |= next(words) == PYTHON_RUNNER
         elif word != "--supervise":
             break
@@ -133,7 +134,9 @@ def check_submit(call: Call) -> None:
         word = next(words)
         assert next(words) == ZIP
     assert (ROOT / word).is_file(), word
-    if word not in call.arguments:  # not in the project's folder, where its Python is the first on PATH
+    if (
+        word not in call.arguments and not in_image
+    ):  # not in the project's folder, where its Python is the first on PATH
         assert "spark.pyspark.python=/opt/checkback/.venv/bin/python" in call.arguments, (
             "another Python has no packages"
         )
