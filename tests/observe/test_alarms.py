@@ -157,3 +157,63 @@ def test_gateway_refuses_some(promtool: str, tmp_path: Path, refused: int, told:
     requests = 'checkback_gateway_requests_total{route="/v1/half", status="%d"}'
     series = {RUNNING % "shop": "1x30", requests % 200: f"0+{100 - refused}x30", requests % 503: f"0+{refused}x30"}
     assert list(alarms(promtool, tmp_path, series, "20m")) == told
+
+
+def _cronjob(name: str, *, ended: str, begun: str, active: str = "0x4000") -> dict[str, str]:
+    """What kube-state-metrics says of a CronJob, each minute, made at 0; ``ended``: the last run that succeeded."""
+    labels = f'{{namespace="shop", cronjob="{name}"}}'
+    return {
+        f"kube_cronjob_created{labels}": "0x4000",
+        f"kube_cronjob_status_last_successful_time{labels}": ended,
+        f"kube_cronjob_status_last_schedule_time{labels}": begun,
+        f"kube_cronjob_status_active{labels}": active,
+    }
+
+
+_OTHERS = _cronjob("nightly-report", ended="_x4000", begun="60x4000") | _cronjob(
+    "checkback-command", ended="_x4000", begun="_x4000"
+)
+
+
+@pytest.mark.parametrize(
+    ("job", "at", "told"),
+    [
+        pytest.param(_cronjob("checkback-audit", ended="90x4000", begun="60x4000"), "1d", False, id="succeeded"),
+        pytest.param(
+            _cronjob("checkback-audit", ended="90x4000", begun="60x60 3600x4000", active="0x60 1x4000"),
+            "1d",
+            False,
+            id="runs",
+        ),
+        pytest.param(
+            _cronjob("checkback-audit", ended="90x4000", begun="60x60 3600x4000", active="0x60 1x9 0x4000"),
+            "80m",
+            True,
+            id="failed",
+        ),
+        pytest.param(
+            _cronjob("checkback-audit", ended="90x99 6000x4000", begun="60x60 3600x4000"),
+            "2h",
+            False,
+            id="failed, and repeated by hand",
+        ),
+        pytest.param(_cronjob("checkback-backup", ended="_x4000", begun="60x4000"), "10m", True, id="first one failed"),
+        pytest.param(_cronjob("checkback-backup", ended="_x4000", begun="_x4000"), "1d", False, id="not due yet"),
+        pytest.param(_cronjob("checkback-backup", ended="90x4000", begun="60x4000"), "47h", False, id="waits"),
+        pytest.param(_cronjob("checkback-backup", ended="90x4000", begun="60x4000"), "49h", True, id="suspended"),
+        pytest.param(
+            _cronjob("eu-checkback-maintain", ended="90x4000", begun="60x4000"), "2h", False, id="maintain waits"
+        ),
+        pytest.param(
+            _cronjob("eu-checkback-maintain", ended="90x4000", begun="60x4000", active="1x4000"),
+            "4h",
+            True,
+            id="maintain hangs",
+        ),
+    ],
+)
+def test_care(promtool: str, tmp_path: Path, job: dict[str, str], at: str, told: bool) -> None:
+    """Of Checkback's own CronJobs only: others, and the one that nobody schedules, are somebody else's."""
+    found = alarms(promtool, tmp_path, {RUNNING % "shop": "1x4000"} | _OTHERS | job, at)
+    assert list(found) == ["CheckbackCareFails"] * told
+    assert ["checkback-" in one for one in found.get("CheckbackCareFails", [])] == [True] * told
