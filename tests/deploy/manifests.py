@@ -27,20 +27,25 @@ def resources(folder: Path = FOLDER) -> list[Manifest]:
 
 def with_component(name: str, manifest: Manifest) -> Manifest:
     """A manifest as this component changes it."""
-    changed: Any = deepcopy(manifest)
     for patch in kustomization(FOLDER / name)["patches"]:
-        if patch["target"] != {"kind": manifest["kind"], "name": manifest["metadata"]["name"]}:
-            continue
-        for step in yaml.safe_load(patch["patch"]):
-            *path, last = step["path"].strip("/").split("/")
-            place = changed
-            for key in path:
-                place = place[int(key) if key.isdecimal() else key]
-            if last == "-":
-                place.append(step["value"])
-            else:
-                assert (last in place) is (step["op"] == "replace"), f"{step['op']} {step['path']}"
-                place[last] = step["value"]
+        if patch["target"] == {"kind": manifest["kind"], "name": manifest["metadata"]["name"]}:
+            manifest = with_patch(manifest, patch["patch"])
+    return manifest
+
+
+def with_patch(manifest: Manifest, patch: str) -> Manifest:
+    """A manifest as this JSON patch changes it."""
+    changed: Any = deepcopy(manifest)
+    for step in yaml.safe_load(patch):
+        *path, last = step["path"].strip("/").split("/")
+        place = changed
+        for key in path:
+            place = place[int(key) if key.isdecimal() else key]
+        if last == "-":
+            place.append(step["value"])
+        else:
+            assert (last in place) is (step["op"] == "replace"), f"{step['op']} {step['path']}"
+            place[last] = step["value"]
     return dict(changed)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from checkback.commands import application
 from checkback.settings.loading import load
+from checkback.settings.model import BASE_FILE
 from deploy.manifests import (
     CONTAINERFILE,
     FOLDER,
@@ -21,7 +23,10 @@ from deploy.manifests import (
     pods,
     resources,
     with_component,
+    with_patch,
 )
+from docs.blocks import pages as pages_of_docs
+from docs.shell import Call, check_checkback
 
 #: as `kustomize build` names it, without the hash
 _SETTINGS, _SETTINGS_AT = "checkback", "/etc/checkback"
@@ -83,7 +88,7 @@ def test_images_are_those_of_the_containerfile() -> None:
     assert [*images.values()] == version * len(images)
     assert {container(template)["image"] for template in _PODS.values()} == images.keys()
     needs_spark = {name for name, template in _PODS.items() if container(template)["image"] == "checkback"}
-    assert needs_spark == {"checkback-reconcile"}
+    assert needs_spark == {"checkback-reconcile", "checkback-command"}
 
 
 @pytest.mark.parametrize("name", _PODS)
@@ -110,11 +115,59 @@ def test_pod_is_restricted(name: str) -> None:
 def test_command_is_one_of_checkback(name: str) -> None:
     if name == "checkback-backup":  # a shell's, for the date
         assert " checkback backup " in container(_PODS[name])["args"][0]
-    else:
+    elif name != "checkback-command":
         assert _options(name)["config"] == Path(_SETTINGS_AT, "checkback.yml")
     mounts = {one["name"]: one["mountPath"] for one in container(_PODS[name])["volumeMounts"]}
-    assert mounts["settings"] == _SETTINGS_AT
+    assert mounts["settings"] == _SETTINGS_AT or name == "checkback-command"
     assert mounts["tmp"] == "/tmp"  # noqa: S108 - the pod's own
+
+
+def test_command_has_what_reconcile_has_and_waits() -> None:
+    """Its settings are where each command reads them without being told."""
+    pod, reconcile = _PODS["checkback-command"], _PODS["checkback-reconcile"]
+    mine, other = container(pod), container(reconcile)
+    assert mine["command"][0] == "sleep"
+    for name in ("image", "envFrom"):
+        assert mine[name] == other[name]
+    assert mine["resources"]["limits"] == other["resources"]["limits"]
+    mounts = {one["name"]: one["mountPath"] for one in mine["volumeMounts"]}
+    assert mounts["secrets"] == "/run/secrets/checkback"
+    volumes, of_reconcile = ({one["name"]: one for one in spec["spec"]["volumes"]} for spec in (pod, reconcile))
+    (item,) = volumes["settings"]["configMap"].pop("items")
+    assert volumes == of_reconcile
+    assert item["key"] == "checkback.yml"
+    assert Path(mounts["settings"], item["path"]) == Path(mine["workingDir"], BASE_FILE)
+    (job,) = [one for one in _of_kind("CronJob") if one["metadata"]["name"] == "checkback-command"]
+    assert job["spec"]["suspend"] is True
+
+
+_PAGE = [
+    line
+    for page in pages_of_docs()
+    for block in page.blocks
+    if page.name == "docs/kubernetes.md" and block.language == "sh"
+    for line in block.lines()
+    if line.startswith("kubectl")
+]
+
+
+def test_lines_of_kubectl_name_what_there_is() -> None:
+    """Workloads of the manifests, a Job by the name that the page gives it, and commands of Checkback."""
+    kinds = {"Deployment": "deploy", "StatefulSet": "statefulset", "CronJob": "cronjob"}
+    there = {f"{kinds[one['kind']]}/{one['metadata']['name']}" for one in _of_kind(*kinds)} | {"job/fix"}
+    named = {found for line in _PAGE for found in re.findall(r"\b(?:job|cronjob|deploy|statefulset)/[\w-]+", line)}
+    assert named <= there
+    assert {"job/fix", "cronjob/checkback-command"} <= named
+    commands = [line.partition(" -- ")[2] for line in _PAGE if " exec " in line]
+    assert {check_checkback(Call.of(command))[0] for command in commands} >= {"restore", "rebuild"}
+
+
+def test_gateway_is_told_to_take_over() -> None:
+    (line,) = [one for one in _PAGE if "--take-over" in one]
+    words = shlex.split(line)
+    gateway = with_patch(_of_kind("StatefulSet")[0], words[words.index("-p") + 1])
+    first, *others = container(gateway["spec"]["template"])["args"]
+    assert application().commands[first].make_context(first, others).params["take_over"] is True
 
 
 def test_settings_are_those_of_checkback_and_fit_the_pods() -> None:
@@ -214,8 +267,8 @@ def _lines(name: str) -> list[str]:
 def test_scheduled_runs_do_not_overlap() -> None:
     every = [*_of_kind("CronJob"), *resources(FOLDER / "backup")]
     jobs = {one["metadata"]["name"]: one["spec"] for one in every}
-    assert jobs.keys() == {"checkback-maintain", "checkback-audit", "checkback-backup"}
-    assert {one["concurrencyPolicy"] for one in jobs.values()} == {"Forbid"}
+    assert jobs.keys() == {"checkback-maintain", "checkback-audit", "checkback-backup", "checkback-command"}
+    assert {one["concurrencyPolicy"] for one in jobs.values() if not one.get("suspend")} == {"Forbid"}
 
 
 def test_prometheus_finds_the_services_with_metrics() -> None:
