@@ -9,6 +9,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -94,20 +95,23 @@ def test_logs_of_topics_do_not_stay_open(lake: Settings) -> None:
         gc.enable()
 
 
-def test_columns_that_two_topics_have_in_other_types_are_no_matter(lake: Settings, tmp_path: Path) -> None:
-    """Somebody has added them. What the topics have of their own is read all the same."""
+@pytest.mark.parametrize("name", ["more", "topic", "Topic", "_file"])
+def test_columns_that_two_topics_have_in_other_types_are_no_matter(lake: Settings, tmp_path: Path, name: str) -> None:
+    """Somebody has added them, perhaps by a name that a question uses. What is the topics' own is read all the same."""
     root = tmp_path / "lake"
     shutil.copytree(lake.storage.root, root)
     for topic, value in (("t0", pa.array([7])), ("t1", pa.array(["text"])), ("t2", pa.array([[{"a": 1}]]))):
         place = f"{root}/topics/{topic}"
         (file,) = DeltaTable(place).file_uris()
-        more = pq.read_table(file).append_column("more", value)
+        more = pq.read_table(file).append_column(name, value)
         write_deltalake(place, more, mode="overwrite", schema_mode="merge")
     settings = Settings.model_validate({"storage": {"root": str(root)}})
     answers = Answers(settings)
     assert answers.audit().kept
     assert answers.topics().column("messages").to_pylist() == [1] * TOPICS
     assert not any(answers.topics().column("unreadable").to_pylist())
+    published = answers.lineage("tx-2-0").filter(pc.field("event") == "PUBLISHED")
+    assert published.select(["table", "table_version"]).to_pylist() == [{"table": "topics/t1", "table_version": 2}]
 
 
 def test_a_topic_that_is_written_meanwhile_is_read_as_it_was(lake: Settings, tmp_path: Path) -> None:

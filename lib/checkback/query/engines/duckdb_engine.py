@@ -338,7 +338,8 @@ class DuckDBEngine:
         name = ", filename = '__filename'" if file or topic else ""
         rows = f"read_parquet([{paths}], union_by_name = true{name})"
         if topic:
-            rows = f"(SELECT *, string_split(__filename, '/')[-2] AS topic FROM {rows})"
+            ours = ", ".join(_quoted(column) for column in (*arrow_schema(TOPIC_PREFIX).names, "__filename"))
+            rows = f"(SELECT COLUMNS(lambda c: lower(c) IN ({ours})), string_split(__filename, '/')[-2] AS topic FROM {rows})"
         return _file_names(rows) if file else rows
 
     def _registered(self, rows: object) -> str:
@@ -428,7 +429,7 @@ def _merged(files: Iterable[Mapping[str, int] | None]) -> dict[str, int]:
 
 
 def _file_names(rows: str) -> str:
-    return f"(SELECT *, parse_filename(__filename) AS _file FROM {rows})"
+    return f"(SELECT COLUMNS(lambda c: lower(c) <> '_file'), parse_filename(__filename) AS _file FROM {rows})"
 
 
 def _quoted(text: str) -> str:
