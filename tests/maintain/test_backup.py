@@ -18,6 +18,7 @@ import pytest
 from delta.tables import DeltaTable as SparkTable
 from deltalake import DeltaTable
 
+from checkback.cli import main
 from checkback.errors import SettingsError, StateError, StorageError
 from checkback.gateway.metrics import Metrics
 from checkback.gateway.ownership import GAP
@@ -174,6 +175,37 @@ def test_interrupted_restore_goes_on_and_nothing_works_on_it(
     for copy in made.tables:
         assert rows(tmp_path / "again", copy.table) == rows(lake.root, copy.table), copy.table
     assert not (tmp_path / "again" / RESTORING).exists()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "audit",
+        "status",
+        "topic list",
+        "tx list",
+        "tx describe committed-0",
+        "tx resolve committed-0 --commit --actor ops --reason known --yes",
+        "erase --key customer-0 --actor ops --reason asked --yes",
+        "maintain",
+        "backup BACKUP-2",
+        "group list",
+        "group reset g --to last --actor ops --reason new --yes",
+    ],
+)
+def test_commands_do_not_take_half_restored_tables_for_all_there_is(
+    lake: Lake, tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str
+) -> None:
+    """An op that the rest of the restore would overwrite, a backup without a table, an answer without a topic."""
+    taken(lake.root, tmp_path / "backup")
+    restore(settings(tmp_path / "again"), str(tmp_path / "backup"), NOTHING, NOTHING)
+    (tmp_path / "again" / RESTORING).write_text(str(tmp_path / "backup"))
+    shutil.rmtree(tmp_path / "again/op/_delta_log")
+    words = line.replace("BACKUP", str(tmp_path / "backup")).split()
+    assert main([*words, "--set", f"storage.root={tmp_path / 'again'}"]) == 1
+    assert f"run it again: checkback restore {tmp_path / 'backup'}" in capsys.readouterr().err
+    assert not (tmp_path / "again/op/_delta_log").exists()
+    assert not (tmp_path / "backup-2").exists()
 
 
 def test_what_was_erased_is_not_brought_back(lake: Lake, tmp_path: Path) -> None:

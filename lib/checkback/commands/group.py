@@ -72,13 +72,18 @@ def describe(options: Answer, group: ConsumerGroup) -> None:
 def _lag(options: Answer, now: int, group: str | None = None) -> tuple[Tables, list[GroupLag]]:
     """The groups, or this one. Raises SettingsError if there is none of this name, or there are no tables."""
     from checkback.consumer.group.lag_reader import consumer_lag
+
+    tables = _tables(options)
+    return tables, consumer_lag(tables, now, group)
+
+
+def _tables(options: Answer) -> Tables:
+    """Raises SettingsError if there are none, StateError if there are not all; StorageError."""
     from checkback.consumer.storage import consumer_tables, refuse_no_tables
 
     tables, _ = consumer_tables(options.settings())
-    found = consumer_lag(tables, now, group)
-    if not found:
-        refuse_no_tables(tables)
-    return tables, found
+    refuse_no_tables(tables)
+    return tables
 
 
 def _given_up(tables: Tables, group: str) -> list[Judged]:
@@ -144,10 +149,9 @@ def remove(options: Change, group: ConsumerGroup) -> None:
 
 def _set(options: Change, request: PositionsRequest) -> None:
     from checkback.consumer.group_positions import COLUMNS, act, as_json, follows, look
-    from checkback.consumer.storage import consumer_tables
     from checkback.storage.timestamps import iso
 
-    tables, _ = consumer_tables(options.settings())
+    tables = _tables(options)
     plan = look(tables, request, _now_ms())
 
     def done() -> Iterator[Done]:
@@ -174,11 +178,10 @@ def reconsume(
     """Have dead letters of a consumer group consumed again."""
     from checkback.consumer import dead_letter_requests as reconsuming
     from checkback.consumer.dead_letter_requests import ACTION
-    from checkback.consumer.storage import consumer_tables
     from checkback.storage.timestamps import iso
 
     request = reconsuming.Request.of(group, topic, transaction_ids or (), everything, options.actor, options.reason)
-    tables, _ = consumer_tables(options.settings())
+    tables = _tables(options)
     judged = reconsuming.look(tables, request)
     chosen = reconsuming.chosen_of(request, judged)
 

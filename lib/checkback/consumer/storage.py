@@ -44,7 +44,8 @@ def consumer_tables(
 
 
 def refuse_no_tables(tables: Tables) -> None:
-    """Raises SettingsError if there are no tables at the root, which may be mistyped, StorageError."""
+    """Raises SettingsError if there are no tables at the root, which may be mistyped; StateError, StorageError."""
+    tables.refuse_half_restored()
     if not any(DeltaLog.exists(tables.location(name)) for name in _FIRST):
         fix = "name their root; they are there once `checkback gateway` or `checkback reconcile` has started"
         raise SettingsError("there are no tables of Checkback", tables.root, fix)

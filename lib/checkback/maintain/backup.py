@@ -84,7 +84,8 @@ def back_up(settings: Settings, target: str, begun: Callable[[str, int], object]
     """Copy the tables to ``target``, an empty folder or place in an object store.
 
     ``begun`` is called with each table and its number of files, ``step`` for each file copied. Raises SettingsError if
-    the target is not empty, or is of the tables, or only Spark writes the tables; StorageError.
+    the target is not empty, or is of the tables, or only Spark writes the tables; StateError while they are restored;
+    StorageError.
     """
     tables = _tables(settings)
     place = _place(target, settings)
@@ -92,6 +93,7 @@ def back_up(settings: Settings, target: str, begun: Callable[[str, int], object]
         raise SettingsError("is the place of the tables, or in it, or has it", place, "name another place")
     if table_files.names(place):
         raise SettingsError("is not empty", place, "name a new folder for each backup")
+    tables.refuse_half_restored()
     made_at = datetime.now(timezone.utc)
     versions, batch = _versions(tables)
     found: dict[str, TableVersion] = {}
@@ -112,7 +114,7 @@ def back_up(settings: Settings, target: str, begun: Callable[[str, int], object]
 def restore(settings: Settings, source: str, begun: Callable[[str, int], object], step: Callable[[], object]) -> Backup:
     """Copy a backup's tables to storage.root, which has none; as `back_up`. An interrupted one is run again.
 
-    Until it is done, `reconcile`, `rebuild`, the gateway and `land` are refused (`refuse_half_restored`).
+    Until it is done, whoever opens a table is refused (`refuse_half_restored`).
 
     Raises SettingsError if there are tables, or ``source`` is no backup; FencedError if a `reconcile` runs there;
     StorageError, also if the backup lacks a file, before anything is copied.

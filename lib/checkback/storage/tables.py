@@ -14,7 +14,7 @@ from checkback.storage.catalog_names import TOPIC_PROPERTY, is_plain, topics_of,
 from checkback.storage.files import filesystem, table_files
 from checkback.storage.files.object_store import concurrently, is_registered, options_of, register
 from checkback.storage.files.paths import for_spark, local_path
-from checkback.storage.half_restored import refuse_half_restored
+from checkback.storage.half_restored import RESTORING, refuse_half_restored
 from checkback.storage.log import spark_log
 from checkback.storage.log.delta_log import AlteredError, DeltaLog
 from checkback.storage.log.spark_log import CatalogName
@@ -97,8 +97,7 @@ class Tables(TableLocations):
         Raises StorageError if one cannot be created, or collides with another topic's on a case-insensitive file
         system; StateError while tables are restored there.
         """
-        if self.by_files:
-            refuse_half_restored(self.root)
+        self.refuse_half_restored()
         with ThreadPoolExecutor(max_workers=4) as pool:
             list(pool.map(lambda name: self._create(spark, name), names))
         if self.register:
@@ -176,6 +175,7 @@ class Tables(TableLocations):
 
         Raises StorageError.
         """
+        self.refuse_half_restored()
         place = self.location(name)
         folder = None if self.catalog else local_path(place)
         if folder is not None and name not in self._seen:
@@ -389,6 +389,12 @@ class Tables(TableLocations):
         self._logs.forget(name)
         self._spark_writer.forget(name)
 
+    def refuse_half_restored(self) -> None:
+        """Raise StateError if a restore of the tables was not done when this process began to use them; StorageError."""
+        if self.by_files and RESTORING not in self._seen:
+            refuse_half_restored(self.root)
+            self._seen.add(RESTORING)
+
     def log(self, name: str) -> DeltaLog:
         """The table's log, from an LRU cache (only topic tables' logs are evicted).
 
@@ -399,5 +405,9 @@ class Tables(TableLocations):
         return self._logs.get(name, lambda: self.open_log(name))
 
     def open_log(self, name: str) -> DeltaLog:
-        """The table's log, not shared with anybody. Raises StorageError if the table does not exist."""
+        """The table's log, not shared with anybody.
+
+        Raises StorageError if the table does not exist, StateError while tables are restored there.
+        """
+        self.refuse_half_restored()
         return DeltaLog(name, self.location(name), self.sync, self.guard)

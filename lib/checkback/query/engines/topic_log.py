@@ -25,7 +25,8 @@ class TopicLog:
     """As much of a `DeltaLog` as the engine asks for. ``files``: of ``seen_version``."""
 
     def __init__(self, tables: Tables, name: str) -> None:
-        """Raises StorageError."""
+        """Raises StorageError, StateError."""
+        tables.refuse_half_restored()
         self._tables, self._name = tables, name
         self._read()
 
