@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import random
+from contextlib import nullcontext, suppress
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from checkback.errors import CheckbackError
+from checkback.query.answers import Answers
 from checkback.reconcile.publish import publisher
+from checkback.reconcile.publish.batch_writers import FileBatchWriter
 from checkback.reconcile.publish.publisher import Publisher
 from checkback.storage.tables import Tables
 from reconcile.test_batch_rules import CrashError, Lakehouse
@@ -21,6 +26,8 @@ if TYPE_CHECKING:
 
 #: transactions of the backlog; the last few have no op
 _ENDED, _PENDING = 10, 2
+#: the last batch of this backlog, of a file of ops a batch
+_LAST = 5
 
 
 def _settings(lake: Lakehouse, max_files: int) -> Settings:
@@ -61,24 +68,69 @@ def test_no_transaction_is_checked_while_its_op_may_be_unread(spark: SparkSessio
     _proved(lake)
 
 
+@pytest.mark.parametrize("killed", [False, True])
 def test_op_that_landed_during_a_long_run_is_read_first(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, killed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark fixes the end of an available-now run when it starts; its last batch may come hours later."""
-    lake, publish = Lakehouse(spark, tmp_path), Publisher.publish
+    """Spark fixes the end of an available-now run when it starts; its last batch may come hours later.
+
+    Killed in that batch, it is done again as it was begun, by a run that has just started.
+    """
+    lake, publish, conclude = Lakehouse(spark, tmp_path), Publisher.publish, Publisher._conclude
     _land(lake, "ops reversed")
-    late = iter([_ENDED])
+    late, dies = iter([_ENDED]), [_LAST] if killed else []
 
     def publishing(self: Publisher, *given: Any) -> Any:
         lake.commit(*late)
         return publish(self, *given)
 
-    monkeypatch.setattr(publisher, "_RECENT", 0)
+    def concluding(self: Publisher, spark: SparkSession, actions: Any, batch_id: int, *more: Any) -> None:
+        if batch_id in dies:
+            raise CrashError
+        conclude(self, spark, actions, batch_id, *more)
+
     with monkeypatch.context() as patch:
+        patch.setattr(publisher, "_RECENT", 0)
         patch.setattr(Publisher, "publish", publishing)
-        lake.run(_settings(lake, 1))
+        patch.setattr(Publisher, "_conclude", concluding)
+        with pytest.raises(CheckbackError) if killed else nullcontext():
+            lake.run(_settings(lake, 1))
+    assert (lake.begun() == _LAST) is killed
+    lake.run(_settings(lake, 1))
     assert lake.fates()[_ENDED] == ["topics/t"]
     assert {offset for (offset,) in lake.rows("check_requests", "queue_offset")} == {_ENDED + 1}
+
+
+@pytest.mark.parametrize("recent", [0, 10_000])
+def test_batch_is_done_again_as_it_was_begun_whatever_has_landed_since(
+    spark: SparkSession, tmp_path: Path, recent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed when some tables have a discard. Its op lands before the replay: it comes too late."""
+    lake, add, decided = Lakehouse(spark, tmp_path), FileBatchWriter.append, Event()
+    monkeypatch.setattr(publisher, "_RECENT", recent)
+    lake.half(0)
+
+    def adding(self: FileBatchWriter, name: str) -> str | None:
+        if name == "discarded":
+            assert decided.wait(60)
+            raise CrashError
+        found = add(self, name)
+        if name == "decisions":
+            decided.set()
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FileBatchWriter, "append", adding)
+        while not decided.is_set():
+            with suppress(CheckbackError):
+                lake.run(_settings(lake, 1000))
+    lake.commit(0)
+    for commit in Path(lake.root, "op/_delta_log").glob("*.json"):
+        os.utime(commit, (0, 0))  # begun before the batch, linked into place after it
+    for _ in range(2):
+        lake.run(_settings(lake, 1000))
+    assert lake.fates() == {0: ["discarded"]}
+    assert Answers(_settings(lake, 1000)).audit().kept
 
 
 @pytest.mark.parametrize("snapshot", [False, True])

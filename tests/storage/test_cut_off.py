@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING
 
 import pytest
 
 from checkback.storage.files.table_files import commit_file
-from checkback.storage.log.commit_reader import MostFiles, landed_before, may_be_cut_off
+from checkback.storage.log.commit_reader import MostFiles, leaves_rows, may_be_cut_off
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,20 +45,12 @@ def test_files_that_were_read_reach_the_limit(
     assert may_be_cut_off(table, begin, end, most) is cut_off
 
 
-@pytest.mark.parametrize(
-    ("end", "time", "unread"),
-    [((1, -1), 1_500, True), ((2, -1), 1_500, False), ((2, -1), 2_500, True), ((5, -1), 9_000, False)],
-)
-def test_rows_that_landed_before_a_time_are_left_unread(
-    table: str, end: tuple[int, int], time: int, unread: bool
-) -> None:
-    for version in range(5):
-        os.utime(commit_file(table, version), (version, version))
-    assert landed_before(table, end, time) is unread
+@pytest.mark.parametrize(("end", "left"), [((1, -1), True), ((4, -1), True), ((5, -1), False)])
+def test_rows_that_landed_after_the_end_are_left(table: str, end: tuple[int, int], left: bool) -> None:
+    assert leaves_rows(table, end) is left
 
 
-def test_rewritten_files_are_not_left_unread(table: str) -> None:
+def test_rewritten_files_are_not_left(table: str) -> None:
     with open(commit_file(table, 4), "w") as file:
         file.write(json.dumps({"add": {"path": "rewritten", "size": 10, "dataChange": False}}))
-    os.utime(commit_file(table, 4), (4, 4))
-    assert not landed_before(table, (4, -1), 9_000)
+    assert not leaves_rows(table, (4, -1))

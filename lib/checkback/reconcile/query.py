@@ -104,8 +104,7 @@ def reconcile_query(
     of a rebuilt checkpoint. ``observer`` is notified of each batch, ``wakes`` of the next timers. ``once``: run one
     batch, the uncommitted one if there is one.
     """
-    limits = _limits(settings, decided)
-
+    limits, size = _limits(settings, decided), settings.reconcile.segment_size
     if restored is None:
         begin = first_read(spark, tables, NAME)
     else:
@@ -115,13 +114,13 @@ def reconcile_query(
         return tables.stream(spark, name, **limits.get(name, {}), **begin[name])
 
     writer = (
-        actions(stream("half"), stream("op"), stream("ticks"), settings.reconcile.segment_size, decided, restored)
+        actions(stream("half"), stream("op"), stream("ticks"), size, decided, restored)
         .writeStream.queryName(NAME)
         .outputMode("update")
         .option("checkpointLocation", for_spark(tables.checkpoint(NAME)))
     )
     versions = None if restored is None else restored.versions
-    publisher = Publisher(tables, settings.reconcile.segment_size, decided, observer, wakes, versions)
+    publisher = Publisher(tables, size, decided, observer, wakes, versions, available_now)
     if once:
         return writer.trigger(once=True), publisher
     if available_now:

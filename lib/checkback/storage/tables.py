@@ -390,7 +390,7 @@ class Tables(TableLocations):
         self._spark_writer.forget(name)
 
     def refuse_half_restored(self) -> None:
-        """Raise StateError if a restore of the tables was not done when this process began to use them; StorageError."""
+        """Raise StateError if a restore of the tables is not done, as this process begins to use them; StorageError."""
         if self.by_files and RESTORING not in self._seen:
             refuse_half_restored(self.root)
             self._seen.add(RESTORING)

@@ -339,7 +339,8 @@ class DuckDBEngine:
         rows = f"read_parquet([{paths}], union_by_name = true{name})"
         if topic:
             ours = ", ".join(_quoted(column) for column in (*arrow_schema(TOPIC_PREFIX).names, "__filename"))
-            rows = f"(SELECT COLUMNS(lambda c: lower(c) IN ({ours})), string_split(__filename, '/')[-2] AS topic FROM {rows})"
+            topic_name = "string_split(__filename, '/')[-2] AS topic"
+            rows = f"(SELECT COLUMNS(lambda c: lower(c) IN ({ours})), {topic_name} FROM {rows})"
         return _file_names(rows) if file else rows
 
     def _registered(self, rows: object) -> str:

@@ -38,7 +38,8 @@ from checkback.spark.connect import query_id
 from checkback.storage.checkpoints.checkpoint import plan_versions, read_batch, refuse_other_plan
 from checkback.storage.checkpoints.seen_commits import SeenCommits
 from checkback.storage.dataframes import compile_plans, is_connect
-from checkback.storage.log.commit_reader import landed_before, may_be_cut_off
+from checkback.storage.files import filesystem
+from checkback.storage.log.commit_reader import leaves_rows, may_be_cut_off
 from checkback.storage.offset_ranges import MAX_RANGES, within
 from checkback.storage.schemas import SOURCES, TOPIC_PREFIX
 
@@ -57,8 +58,10 @@ if TYPE_CHECKING:
 #: A batch's plans are small and fixed: adaptive query execution costs more than it saves. Set in the query's session,
 #: a clone that it has for all its batches.
 _ADAPTIVE = "spark.sql.adaptive.enabled"
-#: A batch is planned within so many ms of its time, but in an available-now run, whose end is fixed when it starts.
+#: An available-now run ends where the tables end when it starts. After so many ms more may have landed.
 _RECENT = 10_000
+#: file in the checkpoint: the number of the last batch that was behind because it left what landed after that
+_LATE = "late"
 
 
 class BatchListener(Protocol):
@@ -89,10 +92,12 @@ class Publisher:
         observer: BatchListener | None = None,
         wakes: WakeTimers | None = None,
         restored: Mapping[str, int] | None = None,
+        available_now: bool = False,
     ) -> None:
         """``decided``: the rules that decide the batches, recorded in `batches`; None = unknown.
 
-        ``restored``: of a rebuilt checkpoint, by source the first version that it reads.
+        ``restored``: of a rebuilt checkpoint, by source the first version that it reads. ``available_now``: the query's
+        trigger.
         """
         self._tables = tables
         self._size = segment_size
@@ -100,6 +105,7 @@ class Publisher:
         self._observer = observer
         self._wakes = wakes
         self._restored = restored
+        self._late_from = _now() + _RECENT if available_now else None
         self._planned: dict[int, Batch] = {}  # of the offset log: this batch's entry, and that of the one before
         self._topics = TopicTables(tables)
         self._flush = tables.flush_of(NAME, *SOURCES[NAME])
@@ -156,17 +162,26 @@ class Publisher:
     def _is_behind(self, spark: SparkSession, batch_id: int) -> bool:
         """True if ops may have landed before a half message of this batch or an earlier one that no batch has read.
 
-        Such a batch checks and delivers nothing. It depends on offsets and the log alone: so does a replay's.
+        Such a batch checks and delivers nothing. So does a replay: what offsets and log do not tell is noted.
         """
         most = None if self._decided is None else self._decided.most_ops
         if most is None:
             return False
+        note = f"{self._tables.checkpoint(NAME)}/{_LATE}"
+        if not self._concluded and filesystem.exists(spark, note) and filesystem.text(spark, note) == str(batch_id):
+            return True
         read, time = (self._read(spark, batch_id) or {}).get("op"), self._entry(spark, batch_id).time
         self._planned.pop(batch_id, None)  # whether it is this process's plan is to be seen after the batch
         if read is None:
             return True
         begin, end, op = read[:2], read[2:], self._tables.location("op")
-        return (begin != end and may_be_cut_off(op, begin, end, most)) or landed_before(op, end, time - _RECENT)
+        if begin != end and may_be_cut_off(op, begin, end, most):
+            return True
+        if self._late_from is None or time < self._late_from or not leaves_rows(op, end):
+            return False
+        self._tables.guard()
+        filesystem.write(spark, note, str(batch_id))
+        return True
 
     def publish(self, spark: SparkSession, actions: Actions, batch_id: int, app: str) -> Written:
         """Publish the actions of a batch, idempotently per table by (app, batch_id). Returns what was written.

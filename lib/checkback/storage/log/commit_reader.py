@@ -218,22 +218,16 @@ def may_be_cut_off(place: str, begin: tuple[int, int], end: tuple[int, int], mos
     return sum(map(len, found)) >= most.files or sum(map(sum, found)) >= most.size
 
 
-def landed_before(place: str, end: tuple[int, int], time: int) -> bool:
-    """True if a batch that read up to ``end`` left rows unread whose commit was written before ``time`` (ms).
-
-    By the times of the files: later commits have later ones, so it is the same whenever it is asked. Raises
-    StorageError.
-    """
+def leaves_rows(place: str, end: tuple[int, int]) -> bool:
+    """True if rows have landed by now that a batch which read up to ``end`` left unread. Raises StorageError."""
+    version = end[0]
     try:
         with reading(place, unreadable, but=(FileNotFoundError,)):
-            version = end[0]
-            while table_files.modified(commit_file(place, version)) < time:
-                if any(file.get("dataChange", True) for file in actions_of_kind(commit_file(place, version), "add")):
-                    return True
+            while not any(add.get("dataChange", True) for add in actions_of_kind(commit_file(place, version), "add")):
                 version += 1
-    except FileNotFoundError:
-        pass  # it is the newest
-    return False
+    except FileNotFoundError:  # it was the newest
+        return False
+    return True
 
 
 def read_actions(place: str, version: int, kind: str) -> Iterator[dict[str, Any]]:
