@@ -105,7 +105,7 @@ def test_pod_is_restricted(name: str) -> None:
         "capabilities": {"drop": ["ALL"]},
     }
     assert found["resources"]["limits"]["memory"]
-    assert {"name": "tmp", "emptyDir": {}} in spec["volumes"]
+    assert {"name": "tmp", "emptyDir": {"sizeLimit": "10Gi"}} in spec["volumes"]
     mounted = {one["name"] for one in found["volumeMounts"]}
     claimed = {"journal"} if name == "checkback-gateway" else set()
     assert mounted == {one["name"] for one in spec["volumes"]} | claimed
