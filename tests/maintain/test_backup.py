@@ -128,6 +128,9 @@ def test_places_that_are_refused(lake: Lake, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=MANIFEST):
         restore(settings(tmp_path / "new"), str(tmp_path / "used"), NOTHING, NOTHING)
     taken(lake.root, tmp_path / "backup")
+    shutil.copytree(lake.root / "topics/payments", tmp_path / "left/topics/made-since")
+    with pytest.raises(SettingsError, match="has the table topics/made-since"):
+        restore(settings(tmp_path / "left"), str(tmp_path / "backup"), NOTHING, NOTHING)
     with pytest.raises(SettingsError, match="has the table"):
         restore(settings(lake.root), str(tmp_path / "backup"), NOTHING, NOTHING)
 

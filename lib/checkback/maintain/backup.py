@@ -123,7 +123,8 @@ def restore(settings: Settings, source: str, begun: Callable[[str, int], object]
     place = _place(source, settings)
     made = _manifest(place)
     mark = f"{tables.root}/{RESTORING}"
-    there = [copy.table for copy in made.tables if table_files.names(f"{tables.location(copy.table)}/{LOG}")]
+    names = [*SCHEMAS, *_below(tables, TOPIC_PREFIX), *_below(tables, GROUP_PREFIX)]
+    there = [name for name in names if table_files.names(f"{tables.location(name)}/{LOG}")]
     if there and not table_files.exists(mark):
         raise SettingsError(f"has the table {there[0]} already", tables.root, "name an empty storage.root")
     if there and (other := table_files.read(mark).decode()) != place:
