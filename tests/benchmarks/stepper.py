@@ -12,6 +12,7 @@ from checkback.observe.observer import Observer
 from checkback.reconcile.checkpointed_rules import batch_rules
 from checkback.reconcile.query import reconcile_query
 from checkback.reconcile.records.segment_records import Action
+from checkback.reconcile.start.start_facts import partitions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +51,12 @@ class Stepper:
         self._counter = _Counter()
         self._without_no_data = without_no_data_batches(place.spark)
         self._writer, self._publish = reconcile_query(
-            place.spark, place.settings, place.tables, False, batch_rules(place.settings), observer=self._counter
+            place.spark,
+            place.settings,
+            place.tables,
+            False,
+            batch_rules(place.settings, partitions(place.spark, place.settings)),
+            observer=self._counter,
         )
         self._go, self._reached = threading.Event(), threading.Event()
         self._closing = False

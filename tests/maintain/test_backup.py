@@ -25,6 +25,7 @@ from checkback.gateway.ownership import GAP
 from checkback.gateway.service import GatewayService
 from checkback.maintain import table_version
 from checkback.maintain.backup import MANIFEST, back_up, restore
+from checkback.maintain.table_version import TableVersion
 from checkback.reconcile.checkpoint_owner import WRITTEN
 from checkback.settings import Settings
 from checkback.storage.half_restored import RESTORING
@@ -209,6 +210,28 @@ def test_commands_do_not_take_half_restored_tables_for_all_there_is(
     assert f"run it again: checkback restore {tmp_path / 'backup'}" in capsys.readouterr().err
     assert not (tmp_path / "again/op/_delta_log").exists()
     assert not (tmp_path / "backup-2").exists()
+
+
+@pytest.mark.processes
+def test_what_a_gateway_acknowledged_meanwhile_is_not_overwritten(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is started while the backup is verified: in an object store that is minutes."""
+    taken(lake.root, tmp_path / "backup")
+    verify, again = TableVersion.refuse_incomplete, tmp_path / "again"
+
+    def verifying(self: TableVersion, *given: Any) -> None:
+        if not again.exists():
+            with Gateway(again, TO_TABLE) as gateway:
+                assert gateway.post("/v1/half", half("acknowledged")).status_code == 200
+        verify(self, *given)
+
+    monkeypatch.setattr(TableVersion, "refuse_incomplete", verifying)
+    with pytest.raises(SettingsError, match="has the table half"):
+        restore(settings(again), str(tmp_path / "backup"), NOTHING, NOTHING)
+    assert [row["transaction_id"] for row in records_of(again, "half")] == ["acknowledged"]
+    with Gateway(again, TO_TABLE) as gateway:  # it is not marked
+        assert gateway.post("/v1/half", half("next")).status_code == 200
 
 
 def test_what_was_erased_is_not_brought_back(lake: Lake, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from checkback.reconcile import checkpointed_rules
 from checkback.reconcile.checkpointed_rules import BatchRules, in_force, keep
 from checkback.reconcile.publish.publisher import Publisher
 from checkback.reconcile.segment import Rules
+from checkback.reconcile.start.idle_run import nothing_to_do
 from checkback.reconcile.state.processor import STATE_NAME
 from checkback.reconcile.state.registered_timers import registered_timers
 from checkback.settings import Settings
@@ -116,12 +117,19 @@ def lake(spark: SparkSession, tmp_path: Path) -> Lakehouse:
 
 
 def test_partitions_that_nobody_has_set_are_those_of_the_checkpoint(lake: Lakehouse) -> None:
-    """A start on a machine with another number of cores goes on, also with the limits of a partition."""
+    """A start on a machine with another number of cores goes on, also with the limits of a partition.
+
+    The next scheduled run sees that it has nothing to do.
+    """
     lake.half(0)
+    lake.commit(0)
     lake.run(lake.settings())
     lake.half(1)
+    lake.commit(1)
     unset = lake.settings(max_checks=100)
-    lake.run(unset.model_copy(update={"reconcile": unset.reconcile.model_copy(update={"partitions": None})}))
+    unset = unset.model_copy(update={"reconcile": unset.reconcile.model_copy(update={"partitions": None})})
+    lake.run(unset)
+    assert nothing_to_do(Tables.of(unset.storage), unset, round(time.time() * 1000))
     checkpoint = read_checkpoint(lake.spark, lake.tables.checkpoint("reconcile"))
     assert checkpoint is not None
     assert checkpoint.newest is not None

@@ -64,16 +64,24 @@ def test_spark_settings_of_a_console_session() -> None:
     assert LOCAL_CHECKPOINTS.items().isdisjoint(elsewhere.items())
 
 
-@pytest.mark.parametrize(
-    ("master", "partitions"),
-    [("local", 1), ("local[2]", 2), ("local[2,4]", 2), ("local[*]", 3), ("local[64]", 4), ("yarn", 4)],
-)
-def test_partitions_that_nobody_has_set(monkeypatch: pytest.MonkeyPatch, master: str, partitions: int) -> None:
-    """One a core of a local session, at most four."""
-    monkeypatch.setattr("os.cpu_count", lambda: 3)
-    conf = spark_settings(settings(spark={"spark.master": master}))
-    assert conf["spark.sql.shuffle.partitions"] == str(partitions)
-    own = {"spark.master": master, "spark.sql.shuffle.partitions": "9"}
+@pytest.mark.spark
+@pytest.mark.parametrize(("master", "partitions"), [("local[*]", "1"), ("local[3]", "3"), ("local[64]", "4")])
+def test_partitions_that_nobody_has_set(master: str, partitions: str) -> None:
+    """One a core that Java may use: as in a container, not all of the machine's."""
+    code = """
+import os, sys
+from checkback.settings import Settings
+from checkback.spark.session import running_session
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+with running_session(Settings.model_validate({"spark": {"spark.master": sys.argv[1]}})) as spark:
+    print(spark.conf.get("spark.sql.shuffle.partitions"))
+"""
+    found = subprocess.check_output([sys.executable, "-c", code, master], text=True)
+    assert found.split() == [partitions]
+
+
+def test_partitions_that_somebody_has_set() -> None:
+    own = {"spark.sql.shuffle.partitions": "9"}
     assert spark_settings(settings(spark=own))["spark.sql.shuffle.partitions"] == "9"
 
 

@@ -175,12 +175,12 @@ def test_stopped_holder_replaces_no_rules_of_batches(store: Tables, place: str) 
     stopped = Lease(place, clock)
     store.guard.confirm = stopped.confirm
     rules = store.checkpoint(NAME)
-    keep(None, rules, 7, batch_rules(Settings()))  # type: ignore[arg-type]  # no Spark is needed
+    keep(None, rules, 7, batch_rules(Settings(), 4))  # type: ignore[arg-type]  # no Spark is needed
     _after(place, TTL_S + 5)
     clock.at += TTL_S + 5
     late = Settings.model_validate({"transaction": {"timeout": "1h"}})
     with pytest.raises(FencedError):
-        Queries(None, late, store, GracefulShutdown(), None).finish_begun(None)  # type: ignore[arg-type]
+        Queries(None, late, store, GracefulShutdown(), None, 4).finish_begun(None)  # type: ignore[arg-type]
     assert filesystem.names(None, f"{rules}/rules") == ["7"]
 
 

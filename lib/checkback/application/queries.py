@@ -129,13 +129,12 @@ def run(
         external_tables.register(spark, tables.register, places)  # a damaged one stops no other
     found = facts(spark, settings, tables)
     refuse(found)
-    settings = settings.with_partitions(found.partitions)
     refuse_older_half(spark, tables)
     renew(spark, tables)  # not before: the checkpoints may be those of other tables
     if found.checkpoint is not None:
         claim(spark, tables, found.checkpoint.query_id, settings.reconcile.segment_size)
     with observed(spark, settings, tables, serves) as observer:
-        queries = Queries(spark, settings, tables, stopper, observer)
+        queries = Queries(spark, settings, tables, stopper, observer, found.partitions)
         decided = queries.finish_begun(found.checkpoint)
         if available_now:
             queries.drain(decided)
@@ -157,13 +156,17 @@ def put_right(tables: Tables) -> None:
 
 @dataclass(frozen=True)
 class Queries:
-    """The queries `reconcile` and `check` of one run. ``observer`` is notified of their batches."""
+    """The queries `reconcile` and `check` of one run. ``observer`` is notified of their batches.
+
+    ``partitions``: of `reconcile`'s state, see `start_facts`.
+    """
 
     spark: SparkSession
     settings: Settings
     tables: Tables
     stopper: GracefulShutdown
     observer: Observer
+    partitions: int
 
     def finish_begun(self, checkpoint: Checkpoint | None) -> BatchRules:
         """Finish a batch that began with other rules by those rules, and store the rules of the batches after it.
@@ -171,7 +174,7 @@ class Queries:
         Returns the latter. A batch that began with the current rules is replayed when the query starts.
         """
         place, newest = self.tables.checkpoint(NAME), None if checkpoint is None else checkpoint.newest
-        now = batch_rules(self.settings, is_connect(self.spark))
+        now = batch_rules(self.settings, self.partitions, is_connect(self.spark))
         before = None if checkpoint is None else begun_with(self.spark, self.tables, checkpoint, now)
         if newest is not None and before is not None:
             _log.warning("batch %s was begun with other settings and is finished by these", newest.batch_id)

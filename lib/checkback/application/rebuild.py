@@ -170,8 +170,8 @@ def _rebuild(
         set_aside = filesystem.put_aside(spark, place)
         with stop_on_signal(lock.confirm) as stopper, without_no_data_batches(spark):
             tick(spark, tables)
-            own = settings.with_partitions(partitions(spark, settings))
-            decided, restored = batch_rules(own, is_connect(spark)), Restored(blocks, versions)
+            decided = batch_rules(settings, partitions(spark, settings), is_connect(spark))
+            restored = Restored(blocks, versions)
             keep(spark, place, 0, decided)
             query = stopper.start(*reconcile_query(spark, settings, tables, True, decided, restored))
             stopper.wait()

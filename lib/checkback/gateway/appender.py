@@ -21,6 +21,7 @@ from checkback.messages.limits import LONG_MAX
 from checkback.storage.files import table_files
 from checkback.storage.files.fsync import UnflushedError
 from checkback.storage.files.object_store import is_registered
+from checkback.storage.half_restored import refuse_half_restored
 from checkback.storage.log.delta_log import AlteredError, DeltaLog, UncommittedError
 from checkback.storage.parquet.parquet_files import FileWriter
 from checkback.storage.schemas import ERASED, arrow_schema
@@ -72,12 +73,13 @@ class Appender:
     """
 
     def __init__(self, root: str, name: str, queues: Sequence[int], sync: bool = True) -> None:
-        """Creates the table if it does not exist. ``sync``: fsync each commit. Raises StorageError."""
+        """Creates the table if it does not exist. ``sync``: fsync each commit. Raises StorageError, StateError."""
         self._root = root
         self._name = name
         self._sync = sync
         self.place = f"{root}/{name}"
         self._log = DeltaLog.created(name, self.place, sync)
+        refuse_half_restored(root)  # not before only: a restore marks the place, and then looks for tables
         if not self._log.appendable():
             raise _altered(self.place)
         self._queues = queues

@@ -122,19 +122,16 @@ def restore(settings: Settings, source: str, begun: Callable[[str, int], object]
     tables = _tables(settings)
     place = _place(source, settings)
     made = _manifest(place)
-    mark = f"{tables.root}/{RESTORING}"
-    names = [*SCHEMAS, *_below(tables, TOPIC_PREFIX), *_below(tables, GROUP_PREFIX)]
-    there = [name for name in names if table_files.names(f"{tables.location(name)}/{LOG}")]
-    if there and not table_files.exists(mark):
-        raise SettingsError(f"has the table {there[0]} already", tables.root, "name an empty storage.root")
-    if there and (other := table_files.read(mark).decode()) != place:
-        what, fix = f"a restore of {other} is not done", "run that again, or name an empty storage.root"
-        raise SettingsError(what, tables.root, fix)
+    mark, again = f"{tables.root}/{RESTORING}", _is_begun(tables, place)
     found = {copy.table: TableVersion.of(f"{place}/{copy.table}", copy.version) for copy in made.tables}
     for copy in made.tables:
         found[copy.table].refuse_incomplete(copy.files, copy.bytes)
     with exclusive_lock(tables):
         filesystem.write(None, mark, place)
+        # Once more: whoever makes a table looks for the mark afterwards.
+        if not again and (there := _there(tables)):
+            table_files.remove(mark)
+            raise _has(there[0], tables)
         for name, table in found.items():
             begun(name, len(table.data))
             table.copy_data(tables.location(name), step)
@@ -144,6 +141,29 @@ def restore(settings: Settings, source: str, begun: Callable[[str, int], object]
         _skip_lost_offsets(tables)
         table_files.remove(mark)
     return made
+
+
+def _is_begun(tables: Tables, place: str) -> bool:
+    """True if a restore from ``place`` was interrupted. Raises SettingsError if another was, or there are tables."""
+    mark = f"{tables.root}/{RESTORING}"
+    if not table_files.exists(mark):
+        if there := _there(tables):
+            raise _has(there[0], tables)
+        return False
+    other = table_files.read(mark).decode()
+    if other != place:
+        what, fix = f"a restore of {other} is not done", "run that again, or name an empty storage.root"
+        raise SettingsError(what, tables.root, fix)
+    return True
+
+
+def _there(tables: Tables) -> list[str]:
+    names = [*SCHEMAS, *_below(tables, TOPIC_PREFIX), *_below(tables, GROUP_PREFIX)]
+    return [name for name in names if table_files.names(f"{tables.location(name)}/{LOG}")]
+
+
+def _has(name: str, tables: Tables) -> SettingsError:
+    return SettingsError(f"has the table {name} already", tables.root, "name an empty storage.root")
 
 
 def _skip_lost_offsets(tables: Tables) -> None:

@@ -17,7 +17,6 @@ from checkback import __version__
 from checkback.errors import StateError
 from checkback.reconcile.checkpoint_owner import NAME, committed
 from checkback.reconcile.segment import DECISION_VERSION, Rules
-from checkback.settings.model import MOST_PARTITIONS
 from checkback.storage.checkpoints.checkpoint import last_done, numbers
 from checkback.storage.files import filesystem
 from checkback.storage.log.commit_reader import MostFiles
@@ -60,12 +59,14 @@ class BatchRules:
         return self == replace(other, release=self.release)
 
 
-def batch_rules(settings: Settings, connect: bool = False) -> BatchRules:
-    """The rules of these settings. ``connect``: with Spark Connect nothing is deferred, as nothing is reported here."""
+def batch_rules(settings: Settings, partitions: int, connect: bool = False) -> BatchRules:
+    """The rules of these settings. ``partitions``: see `start_facts`.
+
+    ``connect``: with Spark Connect nothing is deferred, as nothing is reported here.
+    """
     limits = settings.reconcile.max_checks, settings.reconcile.max_deliveries
     readable = not connect and Tables.of(settings.storage).readable  # or it cannot be told what a batch has read
     most = MostFiles(settings.reconcile.max_files, OP_BYTES) if readable else None
-    partitions = settings.reconcile.partitions or MOST_PARTITIONS
     checks, deliveries = (None if connect else max(1, limit // partitions) for limit in limits)
     return BatchRules(rules_of(settings), checks, deliveries, most)
 

@@ -395,10 +395,6 @@ class Settings(_Section):
     topics: dict[TopicName, TopicBody] = {}
     spark: dict[ConfKey, ConfValue] = {}
 
-    def with_partitions(self, partitions: int) -> Settings:
-        """The settings with this number of ``reconcile.partitions``."""
-        return self.model_copy(update={"reconcile": self.reconcile.model_copy(update={"partitions": partitions})})
-
     def history(self) -> timedelta | None:
         """How long the history is kept: by it retries, and ops that come before their half messages, are recognised."""
         return self._recognising(self.retention.history)

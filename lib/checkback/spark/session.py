@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 from threading import RLock
 from typing import TYPE_CHECKING
 
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
 #: the version of Spark that Delta's JAR is for
 SPARK = "4.2"
 _EXCLUDES = "spark.jars.excludes"
+_PARTITIONS = "spark.sql.shuffle.partitions"
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 
 #: Required in every session; repeated in conf/spark-defaults.conf for clusters that share a session.
@@ -179,22 +179,14 @@ def spark_settings(
     if kafka and not under_spark_submit() and KAFKA_SOURCE not in settings.spark.get("spark.jars", ""):
         conf["spark.jars.packages"] += f",{kafka_package()}"
     conf |= _object_store(settings, conf, sources)
-    partitions = str(settings.reconcile.partitions or _partitions(settings))
-    conf["spark.sql.shuffle.partitions"] = partitions
+    partitions = str(settings.reconcile.partitions or MOST_PARTITIONS)
+    conf[_PARTITIONS] = partitions
     conf.setdefault("spark.databricks.delta.snapshotPartitions", partitions)
     if _EXCLUDES in conf:
         conf[_EXCLUDES] = _excluded(conf[_EXCLUDES], settings.spark.get("spark.jars.packages", ""))
     for key, value in settings.spark.items():
         conf[key] = _joined(conf.get(key, ""), value) if key in _LISTS else value
     return conf
-
-
-def _partitions(settings: Settings) -> int:
-    """Shuffle partitions that nobody has set. Each costs a small batch some 25 ms of a core."""
-    slots = re.fullmatch(r"local(?:\[(\d+|\*).*\])?", settings.spark.get("spark.master", "local[*]"))
-    if under_spark_submit() or slots is None:
-        return MOST_PARTITIONS
-    return min(MOST_PARTITIONS, (os.cpu_count() or 1) if slots[1] == "*" else int(slots[1] or 1))
 
 
 def _excluded(excludes: str, packages: str) -> str:
@@ -265,6 +257,8 @@ def open_session(
         except Exception as error:
             why = root_cause(str(error).splitlines()) or reason(error)
             raise CheckbackError(f"Spark did not start: {why}", fix="check the spark settings") from error
+        if not under_spark_submit() and settings.reconcile.partitions is None and _PARTITIONS not in settings.spark:
+            _set_partitions(spark)
         _show_workers_the_package(spark)
         _hush()
         return spark
@@ -284,6 +278,12 @@ def _running(settings: Settings) -> SparkSession | None:
     if is_connect(found):
         return None if server_of(settings) is not None and is_lost(found) else found
     return found if found.sparkContext._jsc is not None else None
+
+
+def _set_partitions(spark: SparkSession) -> None:
+    """Of a local session one a core, as Java counts them: each costs a small batch some 25 ms of a core."""
+    if (spark.sparkContext.master or "").startswith("local"):
+        spark.conf.set(_PARTITIONS, str(min(MOST_PARTITIONS, spark.sparkContext.defaultParallelism)))
 
 
 def _hush() -> None:

@@ -100,6 +100,8 @@ class Tables(TableLocations):
         self.refuse_half_restored()
         with ThreadPoolExecutor(max_workers=4) as pool:
             list(pool.map(lambda name: self._create(spark, name), names))
+        if self.by_files:
+            refuse_half_restored(self.root)  # again: a restore marks the place, and then looks for tables
         if self.register:
             external_tables.register(spark, self.register, {name: self.location(name) for name in names})
 
