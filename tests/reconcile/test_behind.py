@@ -103,6 +103,23 @@ def test_op_that_landed_during_a_long_run_is_read_first(
     assert {offset for (offset,) in lake.rows("check_requests", "queue_offset")} == {_LAST - 1}
 
 
+@pytest.mark.parametrize("sparse", [True, False])
+def test_ops_wait_for_half_messages_that_landed_before_them_and_are_read_later(
+    spark: SparkSession, tmp_path: Path, sparse: bool
+) -> None:
+    """More segments than ops may open, with one each; and longer than an op waits."""
+    lake, (many, age) = Lakehouse(spark, tmp_path), (400, "72h") if sparse else (20, "1ms")
+    few = {"partitions": 1, "max_files": many // 8}
+    given = lake.settings(check_max=1, max_age=age)
+    given = given.model_copy(update={"reconcile": given.reconcile.model_copy(update=few)})
+    for first in range(0, many, 2):
+        lake.half(first, first + 1)
+    lake.commit(*range(many))
+    lake.run(given)
+    assert lake.fates() == {offset: ["topics/t"] for offset in range(many)}
+    assert not lake.rows("rejected", "reason")
+
+
 @pytest.mark.parametrize("recent", [0, 10_000])
 def test_batch_is_done_again_as_it_was_begun_whatever_has_landed_since(
     spark: SparkSession, tmp_path: Path, recent: int, monkeypatch: pytest.MonkeyPatch

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 FOLDER = "rules"
 
 
-#: bytes of the files of ops that a batch reads: a million ops or more
-OP_BYTES = 16 << 20
+#: bytes of the files of half messages and of ops that a batch reads: some million rows
+HALF_BYTES, OP_BYTES = 320 << 20, 16 << 20
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from checkback.reconcile.checkpoint_owner import NAME
+from checkback.reconcile.checkpointed_rules import HALF_BYTES
 from checkback.reconcile.publish.event_columns import half_events, op_events
 from checkback.reconcile.publish.publisher import BatchListener, Publisher
 from checkback.reconcile.records.actions import ACTIONS_SCHEMA
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 #: Delta's default is 1,000 files per batch
 _NO_LIMIT = str(2**31 - 1)
-#: bytes of the files of half messages per batch: some million rows
-_HALF_BYTES = 320 << 20
 
 
 @dataclass(frozen=True)
@@ -53,8 +52,9 @@ def actions(
     """
     events = half_events(half).union(op_events(op)).union(_no_events(ticks)).select(*EVENT_COLUMNS)
     packed = events.mapInArrow(packer(size), PACKED_SCHEMA)
+    told = decided.most_ops is not None  # whether a batch is told that it is behind
     return packed.groupBy("segment").transformWithStateInPandas(
-        statefulProcessor=SegmentProcessor(decided.rules, size, decided.max_checks, decided.max_deliveries),
+        statefulProcessor=SegmentProcessor(decided.rules, size, decided.max_checks, decided.max_deliveries, told),
         outputStructType=ACTIONS_SCHEMA,
         outputMode="Update",
         timeMode="ProcessingTime",
@@ -66,7 +66,7 @@ def _limits(settings: Settings, decided: BatchRules) -> dict[str, dict[str, str]
     """By source the options that limit what a batch reads of it."""
     most, files = decided.most_ops, "maxFilesPerTrigger"
     return {
-        "half": {files: str(settings.reconcile.max_files), "maxBytesPerTrigger": f"{_HALF_BYTES}b"},
+        "half": {files: str(settings.reconcile.max_files), "maxBytesPerTrigger": f"{HALF_BYTES}b"},
         "op": {files: _NO_LIMIT} if most is None else {files: str(most.files), "maxBytesPerTrigger": f"{most.size}b"},
     }
 

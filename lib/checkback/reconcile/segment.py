@@ -142,12 +142,14 @@ def decide(
     check: bool = True,
     crowded: Collection[int] = (),
     deliver: bool = True,
+    all_read: bool = True,
 ) -> tuple[Segment, Records]:
     """The segment after a batch, and the batch's ACTION records.
 
     ``events``: EVENT records of this segment, in any order; may be empty. ``now``: the batch's time. Ops are applied
     before checks (rule 5) and deliveries (rule 11). ``check`` False: due checks and discards are deferred to the next
     batch; ``deliver`` False: likewise due deliveries. ``crowded``: groups (hashes) whose ops may not wait here.
+    ``all_read`` False: half messages have landed that no batch has read, and ops wait for them however old they are.
     """
     actions: list[Records] = []
     kind = events["kind"]
@@ -158,7 +160,8 @@ def decide(
     cancels = segment.cancels
     segment = _take_halves(segment, events[is_half], now, rules, actions)
     segment = _count(segment, events[(kind == Kind.COUNTED) | (is_op & (events["source"] == Source.CHECK))])
-    segment = _apply_ops(segment, events[is_op], now, rules, actions, crowded)
+    oldest = now - rules.max_age if all_read else 0
+    segment = _apply_ops(segment, events[is_op], now, oldest, actions, crowded)
     segment = _check_back(segment, now, rules, actions) if check else segment
     if deliver:
         segment = replace(segment, scheduled=scheduling.deliver(segment.scheduled, now, actions, cancels))
@@ -234,7 +237,7 @@ def _after_early(early: Records, ops: Records, now: int) -> Records:
 
 
 def _apply_ops(
-    segment: Segment, ops: Records, now: int, rules: Rules, actions: list[Records], crowded: Collection[int]
+    segment: Segment, ops: Records, now: int, oldest: int, actions: list[Records], crowded: Collection[int]
 ) -> Segment:
     """Decide each pending half message by its first op (rules 1, 2 and 3)."""
     if not len(ops) and not len(segment.early):
@@ -271,21 +274,24 @@ def _apply_ops(
         actions.append(actions_on_pending(Action.ROLLBACK, rows, source))
     left = np.ones(len(pending), bool)
     left[at] = False
-    early = _wait(segment, ops[~has_half], now, rules, actions, crowded)
+    early = _wait(segment, ops[~has_half], now, oldest, actions, crowded)
     return replace(segment, pending=pending[left], early=early, scheduled=scheduled)
 
 
 def _wait(
-    segment: Segment, ops: Records, now: int, rules: Rules, actions: list[Records], crowded: Collection[int]
+    segment: Segment, ops: Records, now: int, oldest: int, actions: list[Records], crowded: Collection[int]
 ) -> Records:
-    """The ops that keep waiting: the first of each (offset, group, transaction), and its first CANCEL (rule 3)."""
+    """The ops that keep waiting: the first of each (offset, group, transaction), and its first CANCEL (rule 3).
+
+    Not those that wait since before ``oldest``.
+    """
     if not len(ops):
         return np.empty(0, EARLY)
     late = segment.has_seen(ops["offset"]) & (ops["kind"] != Kind.CANCEL)
     if late.any():
         actions.append(actions_on(Action.LATE_OP, ops[late]))
         ops = ops[~late]
-    outdated = (now - ops["since"] > rules.max_age) & ~segment.has_seen(ops["offset"])
+    outdated = (ops["since"] < oldest) & ~segment.has_seen(ops["offset"])
     if outdated.any():
         actions.append(actions_on(Action.REJECT_OP, ops[outdated], Reason.NO_HALF))
         ops = ops[~outdated]

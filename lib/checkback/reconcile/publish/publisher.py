@@ -21,6 +21,7 @@ from checkback import tracing
 from checkback.errors import StorageError
 from checkback.messages.trace_context import TRACEPARENT
 from checkback.reconcile.checkpoint_owner import NAME, claim
+from checkback.reconcile.checkpointed_rules import HALF_BYTES
 from checkback.reconcile.publish import rejected, unpublished
 from checkback.reconcile.publish.batch_row import NOT_KNOWN, READ, Written, application, batch_row, read_ranges
 from checkback.reconcile.publish.batch_row import TABLE as BATCHES
@@ -39,7 +40,7 @@ from checkback.storage.checkpoints.checkpoint import plan_versions, read_batch, 
 from checkback.storage.checkpoints.seen_commits import SeenCommits
 from checkback.storage.dataframes import compile_plans, is_connect
 from checkback.storage.files import filesystem
-from checkback.storage.log.commit_reader import leaves_rows, may_be_cut_off
+from checkback.storage.log.commit_reader import MostFiles, leaves_rows, may_be_cut_off
 from checkback.storage.offset_ranges import MAX_RANGES, within
 from checkback.storage.schemas import SOURCES, TOPIC_PREFIX
 
@@ -160,9 +161,10 @@ class Publisher:
         return actions, segments
 
     def _is_behind(self, spark: SparkSession, batch_id: int) -> bool:
-        """True if ops may have landed before a half message of this batch or an earlier one that no batch has read.
+        """True if half messages, or ops on those that were read, may have landed that no batch has read.
 
-        Such a batch checks and delivers nothing. So does a replay: what offsets and log do not tell is noted.
+        Such a batch checks and delivers nothing, and rejects no op for want of its half message. So does a replay: what
+        offsets and log do not tell is noted.
         """
         most = None if self._decided is None else self._decided.most_ops
         if most is None:
@@ -170,14 +172,16 @@ class Publisher:
         note = f"{self._tables.checkpoint(NAME)}/{_LATE}"
         if not self._concluded and filesystem.exists(spark, note) and filesystem.text(spark, note) == str(batch_id):
             return True
-        read, time = (self._read(spark, batch_id) or {}).get("op"), self._entry(spark, batch_id).time
+        read, time = self._read(spark, batch_id) or {}, self._entry(spark, batch_id).time
         self._planned.pop(batch_id, None)  # whether it is this process's plan is to be seen after the batch
-        if read is None:
-            return True
-        begin, end, op = read[:2], read[2:], self._tables.location("op")
-        if begin != end and may_be_cut_off(op, begin, end, most):
-            return True
-        if self._late_from is None or time < self._late_from or not leaves_rows(op, end):
+        for name, limit in (("half", MostFiles(most.files, HALF_BYTES)), ("op", most)):
+            if name not in read:  # it begins with the table as it was
+                return True
+            begin, end = read[name][:2], read[name][2:]
+            if begin != end and may_be_cut_off(self._tables.location(name), begin, end, limit):
+                return True
+        late = self._late_from is not None and time >= self._late_from
+        if not late or not leaves_rows(self._tables.location("op"), read["op"][2:]):
             return False
         self._tables.guard()
         filesystem.write(spark, note, str(batch_id))

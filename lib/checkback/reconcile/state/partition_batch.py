@@ -192,7 +192,10 @@ class PartitionBatch:
     get at most a quarter.
 
     ``max_deliveries``: likewise, with the same shares, for scheduled messages, which have timers of their own: neither
-    waits for the other. With 0 nothing is checked or delivered.
+    waits for the other.
+
+    ``behind``: the batch leaves rows unread that had landed. Nothing is checked or delivered, and any op may wait for
+    its half message. ``crowd``: the `EarlyOpLimit` holds otherwise.
     """
 
     def __init__(
@@ -204,15 +207,18 @@ class PartitionBatch:
         handle: StatefulProcessorHandle,
         state: ValueState,
         next_deliveries: ValueState,
+        behind: bool = False,
+        crowd: bool = True,
     ) -> None:
         """``handle`` registers timers. ``state``, ``next_deliveries``: the state variables of the current segment."""
         self._rules = rules
         self._size = segment_size
-        self._checks, self._deliveries = _Limit(max_checks), _Limit(max_deliveries)
+        self._behind = behind
+        self._checks, self._deliveries = (_Limit(0 if behind else most) for most in (max_checks, max_deliveries))
         self._handle = handle
         self._state, self._next = state, next_deliveries
         self._checked_segments = self._put_off_segments = self._put_off_deliveries = 0
-        self._unseen = EarlyOpLimit()
+        self._unseen = EarlyOpLimit() if crowd and not behind else None
         self._told_of_others: set[bool] = set()
 
     def events(self, key: str, blocks: list[bytes], now: int) -> Iterator[pd.DataFrame]:
@@ -298,12 +304,12 @@ class PartitionBatch:
         crowded: Collection[int] = ()
         if stored is None:
             segment, timers = Segment.empty(base, self._size), NO_TIMERS
-            crowded = self._unseen.crowded(events)
+            crowded = () if self._unseen is None else self._unseen.crowded(events)
         else:
             segment, timers = load(bytes(stored[0]), self._next_deliveries, base, self._size)
         timers = _with_fired(timers, fired, now)
         check, deliver = self._checks.allows(turns.check), self._deliveries.allows(turns.delivery)
-        segment, actions = decide(segment, events, now, self._rules, check, crowded, deliver)
+        segment, actions = decide(segment, events, now, self._rules, check, crowded, deliver, not self._behind)
         self._count(actions, turns)
         wake = NO_TIMER
         if segment.forgettable(now):

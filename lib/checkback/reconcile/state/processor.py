@@ -32,7 +32,7 @@ STATE_NAME, NEXT_NAME = "segment", "next_deliveries"
 class SegmentProcessor(StatefulProcessor):
     """Decides the segments. Input: PACKED_SCHEMA grouped by segment. Output: ACTIONS_SCHEMA.
 
-    ``max_checks``, ``max_deliveries``: see `PartitionBatch`; in a batch that is behind both are 0.
+    ``max_checks``, ``max_deliveries``, ``crowd``: see `PartitionBatch`.
     """
 
     def __init__(
@@ -41,10 +41,12 @@ class SegmentProcessor(StatefulProcessor):
         segment_size: int,
         max_checks: int | None = None,
         max_deliveries: int | None = None,
+        crowd: bool = True,
     ) -> None:
         self._rules = rules
         self._size = segment_size
         self._max_checks = max_checks
+        self._crowd = crowd
         self._max_deliveries = max_deliveries
 
     def init(self, handle: StatefulProcessorHandle) -> None:
@@ -58,8 +60,12 @@ class SegmentProcessor(StatefulProcessor):
     def _batch(self) -> PartitionBatch:
         from checkback.reconcile.state.partition_batch import PartitionBatch
 
-        limits = (0, 0) if self._behind() else (self._max_checks, self._max_deliveries)
-        return PartitionBatch(self._rules, self._size, *limits, self._handle, self._state, self._next)
+        limits = self._max_checks, self._max_deliveries
+        return PartitionBatch(
+            *(self._rules, self._size, *limits, self._handle, self._state, self._next),
+            behind=self._behind(),
+            crowd=self._crowd,
+        )
 
     def _behind(self) -> bool:
         task = TaskContext.get()
