@@ -115,12 +115,15 @@ def test_batch_is_published_once(lake: Lakehouse) -> None:
 
 
 def test_all_ways_write_the_same_rows(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Column by column: files, Spark with the rows that the survey brings, Spark that reads each table's rows."""
-    found = []
-    for way, by_files, brought in (("files", True, 1), ("brought", False, 8 << 20), ("read", False, 1)):
+    """Column by column: files, Spark with the rows that the driver or a job brings, Spark that reads each table's."""
+    found, ways = [], (("files", True, 1), ("driver", False, 8 << 20), ("job", False, 8 << 20), ("read", False, 1))
+    for way, by_files, brought in ways:
         monkeypatch.setattr(batch_writers, "_SMALL", brought)
         lake = Lakehouse(spark, tmp_path / way, by_files)
         lake.land(*_messages())
+        if way == "job":
+            half = lake.tables.in_sql("half")
+            spark.sql(f"ALTER TABLE {half} SET TBLPROPERTIES (delta.enableDeletionVectors = true)")
         lake.publish(*_BATCH, *_DELAYED)
         found.append(lake)
     for name in OUTPUTS:

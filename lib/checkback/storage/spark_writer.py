@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from checkback.storage.log.delta_log import DeltaLog
+    from checkback.storage.log.snapshot_files import DataFile
 
 #: commits of a table searched for an application's last one, if Delta itself cannot be asked
 _RECENT = 50
@@ -160,6 +161,12 @@ class SparkWriter:
             return self._transactions.newest(spark, table.place)
         except AnalysisException:
             return None
+
+    def contents(
+        self, spark: SparkSession, table: SparkTable, chosen: Callable[[DataFile], object], most: int
+    ) -> list[bytes] | None:
+        """The contents of the table's ``chosen`` data files; None if only Spark can read them (`jvm_transaction`)."""
+        return self._transactions.contents(spark, table.place, table.name, chosen, most)
 
     def last_version(self, spark: SparkSession, table: SparkTable, app: str) -> int | None:
         """The last version that an application has committed; None if none.

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from checkback.storage.log.snapshot_files import DataFile
     from checkback.storage.parquet.parquet_files import ParquetFile
 
 
@@ -163,6 +164,16 @@ class Tables(TableLocations):
         else:
             rows = spark.read.format("delta").option("versionAsOf", version).load(for_spark(place))
         return own_columns(rows, name)
+
+    def contents(
+        self, spark: SparkSession, name: str, chosen: Callable[[DataFile], object], most: int
+    ) -> list[bytes] | None:
+        """The contents of the ``chosen`` data files of a table that Spark writes, in the driver.
+
+        None if these are more than ``most`` bytes, or only Spark can read them. Raises StorageError.
+        """
+        self._sound(name)
+        return self._spark_writer.contents(spark, self._spark_table(name), chosen, most)
 
     def committed_version(self, spark: SparkSession, name: str) -> int:
         """The version of this process's last commit to the table, or a later one. Raises StorageError."""

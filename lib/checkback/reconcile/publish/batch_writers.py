@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import nullcontext
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
@@ -114,25 +115,36 @@ class FileBatchWriter:
 class SparkBatchWriter:
     """For tables that only Spark can write: a job that surveys the rows, then one for each table.
 
-    The survey brings the rows of a small batch along: Spark then writes them without reading `half` again.
+    The survey brings the rows of a small batch along: Spark then writes them without reading `half` again. Of a few
+    files that the driver can read it needs no job.
     """
 
     def __init__(self, half: HalfRows, wanted: HalfLookup, unpublished_topics: UnpublishedTopics, app: str) -> None:
         """Surveys the rows; writes nothing."""
         self._half, self._wanted, self._unpublished_topics, self._app = half, wanted, unpublished_topics, app
-        self._rows = half.read(wanted)
-        self._without_body = self._rows.withColumn("body", F.lit(None).cast("binary"))
         few = len(wanted.records) <= half_reader.ROWS_A_TASK
         survey = surveyor(wanted, unpublished_topics, _SMALL if few else 0)
-        with without_codegen(half.spark) if few else nullcontext():
-            rows = self._rows if few else self._without_body
-            found = rows.mapInArrow(survey, SURVEY_SCHEMA).toArrow().to_pylist()
+        read = half.in_driver(wanted, _SMALL) if few else None
+        if read is None:
+            with without_codegen(half.spark) if few else nullcontext():
+                rows = self._rows if few else self._without_body
+                found = rows.mapInArrow(survey, SURVEY_SCHEMA).toArrow().to_pylist()
+        else:
+            found = pa.Table.from_batches(survey(read)).to_pylist()
         self.reports = [TaskReport.of(row["note"]) for row in found if row["note"] is not None]
         tables = [row for row in found if row["name"] is not None]
         self.names = sorted({row["name"] for row in tables} - {unpublished.TABLE})
         self._brought: dict[str, pa.Table] = {}
         if few and all(row["rows"] is not None for row in tables):
             self._brought = _rows([(row["name"], row["rows"]) for row in tables])
+
+    @cached_property
+    def _rows(self) -> DataFrame:
+        return self._half.read(self._wanted)
+
+    @property
+    def _without_body(self) -> DataFrame:
+        return self._rows.withColumn("body", F.lit(None).cast("binary"))
 
     def append(self, name: str) -> None:
         """See BatchWriter."""

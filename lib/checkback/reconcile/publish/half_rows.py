@@ -16,6 +16,8 @@ from checkback.storage.offset_ranges import MAX_RANGES, within
 from checkback.storage.spark_schemas import HALF
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from pyspark.sql import SparkSession
 
     from checkback.reconcile.publish.half_lookup import HalfLookup
@@ -34,6 +36,19 @@ class HalfRows:
     tables: Tables
     actions: Actions
     segment_size: int
+
+    def in_driver(self, wanted: HalfLookup, most: int) -> Iterator[pa.RecordBatch] | None:
+        """As `read`, without a Spark job; None if that takes more than ``most`` bytes of files, or only Spark can."""
+        if wanted.identity is not None:
+            return None
+        files = self.tables.contents(self.spark, "half", lambda file: wanted.most_in(file.spans), most)
+        return None if files is None else self._rows_of(files, wanted)
+
+    def _rows_of(self, files: Iterable[bytes], wanted: HalfLookup) -> Iterator[pa.RecordBatch]:
+        for file in files:
+            yield from half_reader.read(
+                half_reader.RowGroups("", len(file)), pa.BufferReader(file), wanted, self.actions.need_bodies
+            )
 
     def read(self, wanted: HalfLookup) -> DataFrame:
         """The rows of `half` that include the wanted ones, in as few partitions as the work allows.

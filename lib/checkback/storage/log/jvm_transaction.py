@@ -27,6 +27,8 @@ from checkback.errors import StorageError
 from checkback.storage.dataframes import is_connect
 from checkback.storage.log.compatibility import delta_takes_files
 from checkback.storage.log.delta_errors import FORGETS, forgotten
+from checkback.storage.log.jvm_files import JvmFiles
+from checkback.storage.log.jvm_names import jvm_of
 from checkback.storage.log.spark_log import quoted
 from checkback.storage.parquet.parquet_files import MOST_ROWS, FileWriter
 
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from checkback.storage.log.snapshot_files import DataFile
     from checkback.storage.log.spark_log import CatalogName
 
 #: bytes of rows up to which the driver writes them
@@ -83,6 +86,7 @@ class JvmTransactions:
 
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
+        self._files: dict[str, JvmFiles] = {}
         self._missing: set[CatalogName | str] = set()
 
     def version(self, name: str) -> int | None:
@@ -93,6 +97,32 @@ class JvmTransactions:
     def forget(self, name: str) -> None:
         """Forget what is known of the table: it is looked up again."""
         self._known.pop(name, None)
+        self._files.pop(name, None)
+
+    def contents(
+        self, spark: SparkSession, place: CatalogName | str, name: str, chosen: Callable[[DataFile], object], most: int
+    ) -> list[bytes] | None:
+        """The contents of the table's ``chosen`` data files.
+
+        None if these are more than ``most`` bytes, or only Spark can tell their rows. Raises pyspark's errors.
+        """
+        if place in self._missing or is_connect(spark):
+            return None
+        jvm = jvm_of(spark)
+        path = jvm.org.apache.hadoop.fs.Path
+
+        def read() -> list[bytes] | None:
+            snapshot = _started(spark, place).snapshot()
+            files = self._files.setdefault(name, JvmFiles()).of(spark, snapshot)
+            mine = None if files is None else [file for file in files if chosen(file)]
+            if mine is None or sum(file.size for file in mine) > most:
+                return None
+            log = snapshot.deltaLog()
+            system = log.dataPath().getFileSystem(log.newDeltaHadoopConf())
+            return [_content(system, path(log.dataPath(), file.path)) for file in mine]
+
+        with _active(jvm, spark._jsparkSession):
+            return self._unless_lacking(place, read)
 
     def newest(self, spark: SparkSession, place: CatalogName | str) -> Newest | None:
         """The table's newest version; None if there is no table, or without Delta's classes.
@@ -104,11 +134,11 @@ class JvmTransactions:
 
         def look() -> Newest | None:
             snapshot = _started(spark, place).snapshot()
-            version, checksum = int(snapshot.version()), _checksum(spark._jvm, snapshot)
+            version, checksum = int(snapshot.version()), _checksum(jvm_of(spark), snapshot)
             files = None if checksum is None else int(checksum.numFiles())
             return None if version < 0 else Newest(version, str(snapshot.metadata().id()), files)
 
-        with _active(spark._jvm, spark._jsparkSession):
+        with _active(jvm_of(spark), spark._jsparkSession):
             return self._unless_lacking(place, look)
 
     def last_version(self, spark: SparkSession, place: CatalogName | str, app: str) -> int | None:
@@ -118,11 +148,11 @@ class JvmTransactions:
         """
         if place in self._missing or is_connect(spark):
             return None
-        with _active(spark._jvm, spark._jsparkSession):
+        with _active(jvm_of(spark), spark._jsparkSession):
             begun = self._begin(spark, place, app, 0)
             if begun is None or begun.snapshot.version() < 0:
                 return None
-            return _last_of(spark._jvm, app, begun.snapshot)
+            return _last_of(jvm_of(spark), app, begun.snapshot)
 
     def append(
         self,
@@ -144,7 +174,7 @@ class JvmTransactions:
         if place in self._missing or is_connect(spark) or rows.nbytes > _MOST_BYTES:
             return False
         before = self._known.pop(name, None)  # after an error the table is looked up again
-        jvm: Any = spark._jvm
+        jvm = jvm_of(spark)
         with _active(jvm, spark._jsparkSession):
             begun = self._begin(spark, place, app, version)
             if begun is None or not _takes_files(name, begun.snapshot):
@@ -161,9 +191,10 @@ class JvmTransactions:
             actions = jvm.scala.jdk.javaapi.CollectionConverters.asScala(actions).toSeq()
             confirm()
             # Delta does not look: it would commit the next version to a log that has only the first ones.
-            _refuse_other(spark, place, known)
+            log, none = begun.transaction.deltaLog(), jvm.scala.Option.empty()
+            _refuse_other(place, known, lambda: log.update(False, none, none))
             made = int(begun.transaction.commit(actions, begun.operation))
-            _refuse_other(spark, place, known, made)
+            _refuse_other(place, known, lambda: _started(spark, place).snapshot(), made)
         # Commits between the snapshot and this one may be of the table's other applications.
         others = known.apps if made == known.version + 1 else {}
         self._known[name] = _Known(known.table_id, made, {**others, app: version})
@@ -171,7 +202,7 @@ class JvmTransactions:
 
     def _begin(self, spark: SparkSession, place: CatalogName | str, app: str, version: int) -> _Begun | None:
         """Begin a transaction at the table's newest version; None if this JVM's Delta has no such classes."""
-        jvm: Any = spark._jvm
+        jvm = jvm_of(spark)
 
         def begin() -> _Begun:
             delta = jvm.org.apache.spark.sql.delta
@@ -250,10 +281,10 @@ def _checksum(jvm: Any, snapshot: Any) -> Any:
     return found.get() if about.get("txnId") == found.get().txnId().get() else None
 
 
-def _refuse_other(spark: SparkSession, place: CatalogName | str, known: _Known, made: int | None = None) -> None:
+def _refuse_other(place: CatalogName | str, known: _Known, look: Callable[[], Any], made: int | None = None) -> None:
     """Raise StorageError if the table in ``place`` is not the ``known`` one any more. ``made``: after this commit."""
     try:
-        same = str(_started(spark, place).snapshot().metadata().id()) == known.table_id
+        same = str(look().metadata().id()) == known.table_id
     except Exception as error:
         if made is None or "DELTA_VERSIONS_NOT_CONTIGUOUS" not in str(error):
             raise
@@ -282,7 +313,7 @@ def _active(jvm: Any, session: Any) -> Iterator[None]:
 
 def _started(spark: SparkSession, place: CatalogName | str) -> Any:
     """A transaction. A catalog gives the table with the credentials and the committer that it has for it."""
-    jvm: Any = spark._jvm
+    jvm = jvm_of(spark)
     none = jvm.scala.Option.empty()
     if isinstance(place, str):
         log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, place)
@@ -316,6 +347,14 @@ def _upload(jvm: Any, log: Any, name: str, rows: pa.Table, now: int) -> list[dic
         for file in files:
             system.copyFromLocalFile(True, False, path(f"file://{folder}/{name}/{file.path}"), path(to, file.path))
     return [file.add_action(now) for file in files]
+
+
+def _content(system: Any, path: Any) -> bytes:
+    stream = system.open(path)
+    try:
+        return bytes(stream.readAllBytes())
+    finally:
+        stream.close()
 
 
 @cache
