@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from checkback.reconcile.records.actions import Actions
     from checkback.reconcile.segment import Rules
 
-_OPS = "    segment = _apply_ops(segment, events[is_op], now, rules, actions, crowded)\n"
+_OPS = "    segment = _apply_ops(segment, events[is_op], now, oldest, actions, crowded)\n"
 _ANSWERED = '(kind == Kind.COUNTED) | (is_op & (events["source"] == Source.CHECK))'
 _CHECKS = "    segment = _check_back(segment, now, rules, actions) if check else segment\n"
 _CANCEL = "    segment = _cancel(segment, events[kind == Kind.CANCEL], now, actions)\n    cancels = segment.cancels\n"
