@@ -22,7 +22,6 @@ from checkback.reconcile.records.segment_records import Kind, Reason
 from checkback.reconcile.segment import WAITING_OF_GROUP
 from checkback.reconcile.state.next_deliveries import load
 from checkback.reconcile.state.packed_events import parse_key
-from checkback.reconcile.state.partition_batch import due_timer
 from checkback.storage.horizon import HORIZON
 from simulator.lives import LATER, UNKNOWN, Key, Life, Lives
 from simulator.steps import HOSTILE
@@ -55,10 +54,12 @@ class Promises:
 
     world: World
     lives: Lives = field(init=False)
-    _decoded: dict[tuple[str, bytes, bytes | None], tuple[list[int], list[int], Counter[tuple[int, int]]]] = field(
-        default_factory=dict
-    )
+    _decoded: dict[
+        tuple[str, bytes, bytes | None], tuple[list[int], list[int], list[int], Counter[tuple[int, int]]]
+    ] = field(default_factory=dict)
     _in_state: set[Key] = field(default_factory=set)
+    #: those of which a CANCEL waits for the next batch
+    _held: set[Key] = field(default_factory=set)
     _judged: int = 0
     _size: int = -1
     _removals: int = 0
@@ -308,18 +309,19 @@ class Promises:
         query = self.world.reconcile
         last, now = query.committed - 1, query.offsets[query.committed - 1].time
         pending: set[Key] = set()
-        self._in_state = set()
+        self._in_state, self._held = set(), set()
         for name, block in query.state.blocks.items():
             queue, base = parse_key(name, query.size)
             beside = query.state.next_deliveries.get(name)
             if (name, block, beside) not in self._decoded:
                 segment, _ = load(block, lambda: beside, base, query.size)  # noqa: B023 - called at once
                 early = zip(segment.early["offset"].tolist(), segment.early["group"].tolist(), strict=True)
-                places = segment.pending["offset"].tolist(), segment.scheduled["offset"].tolist()
+                places = [rows["offset"].tolist() for rows in (segment.pending, segment.scheduled, segment.cancels)]
                 self._decoded[name, block, beside] = *places, Counter(early)
-            offsets, scheduled, waiting = self._decoded[name, block, beside]
+            offsets, scheduled, held, waiting = self._decoded[name, block, beside]
             pending |= {(queue, offset) for offset in offsets}
             self._in_state |= {(queue, offset) for offset in scheduled}
+            self._held |= {(queue, offset) for offset in held}
             for (offset, group), number in waiting.items() if self.lives.applied(last) else ():
                 _keep("P0", number <= WAITING_OF_GROUP, (queue, offset), f"has {number} ops of group {group} waiting")
         overdue = [at for at, _ in query.state.timers if at <= now]
@@ -373,7 +375,7 @@ class Promises:
                 (planned.max_deliveries is not None or planned.behind) and planned.time + _PUT_OFF >= now
                 for planned in query.offsets
             )
-            if is_scheduled and self.lives.applied(last) and not put_off:
+            if is_scheduled and self.lives.applied(last) and not put_off and key not in self._held:
                 # Its timer is up to 7 ms later (`partition_batch.delivery_timer`); a rebuild's, than the ms after it.
                 due = max(
                     [row.deliver_at, row.at + 1, *(query.offsets[number].time + 1 for number in self.lives.rebuilt)]
@@ -440,9 +442,8 @@ class Promises:
             due = life.immune(self.lives.in_force(life.taken, last)) + 1
         begun = query.offsets[: last + 1]
         put_off = [planned.time + LATER for planned in begun if planned.max_checks is not None or planned.behind]
-        _keep(
-            "P1", due_timer(due) > now or max(put_off, default=-1) >= now, key, f"is due since {due}, and it is {now}"
-        )
+        # A timer is up to 3 ms after what it is for (`partition_batch.due_timer`, `ops_timer`).
+        _keep("P1", due + 3 > now or max(put_off, default=-1) >= now, key, f"is due since {due}, and it is {now}")
 
     def _rejections(self, last: int) -> None:
         """P0: rule 2."""
