@@ -152,16 +152,18 @@ class Lives:
         life = self.by_key.get((op.queue, op.offset))
         if life is None:
             held = self.early.setdefault((op.queue, op.offset), [])
-            waited = query.offsets[number].time - query.offsets[number].rules.max_age
+            planned = query.offsets[number]
+            waited = planned.time - planned.rules.max_age
+            oldest = 0 if planned.behind else waited  # a batch that is behind gives up no op
             known = any(
-                (other.group, other.transaction) == (op.group, op.transaction) and since >= waited
+                (other.group, other.transaction) == (op.group, op.transaction) and since >= oldest
                 for since, other in held
             )
             # It is given up when its segment has its turn: at a timer, 1 modulo 4, or later if that was put off.
-            now = query.offsets[number].time
+            now = planned.time
             put_off = any(
-                (planned.max_checks is not None or planned.behind) and planned.time + LATER >= now
-                for planned in query.offsets[: number + 1]
+                (each.max_checks is not None or each.behind) and each.time + LATER >= now
+                for each in query.offsets[: number + 1]
             )
             if (since + 3 >= waited or put_off or not self.applied(number)) and not known:
                 held.append((since, op))

@@ -255,6 +255,13 @@ class ChecksWhatMayHaveAnOp(InPieces):
         return False
 
 
+class LooksAtUnreadOpsOnly(InPieces):
+    """A batch that leaves half messages unread takes itself for one that has read all."""
+
+    def is_behind(self, planned: Planned) -> bool:
+        return planned.unread[0] < planned.unread[1]
+
+
 class WritesAgain(Reconcile):
     """A batch that is done again writes all its tables again."""
 
@@ -289,6 +296,7 @@ ENGINES: dict[str, type[Reconcile]] = {
     "rules not kept with a batch": TakesTheRulesOfTheDay,
     "max_checks not kept with a batch": TakesTheLimitOfTheDay,
     "checks while it is behind": ChecksWhatMayHaveAnOp,
+    "half messages unread are not behind": LooksAtUnreadOpsOnly,
     "max_deliveries not kept with a batch": TakesTheDeliveriesOfTheDay,
     "tables written again": WritesAgain,
     "looked up by numbers alone": LooksUpByNumbersAlone,

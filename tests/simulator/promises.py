@@ -101,6 +101,10 @@ class Promises:
         for row in tables["rejected"]:
             key = row.row.queue, row.row.offset
             _keep("P0", row.reason != Reason.TOO_MANY.name or row.row.group >= HOSTILE, key, "{} is too many", row.row)
+            if row.reason == Reason.NO_HALF.name:
+                left = tables["half"][slice(*query.offsets[row.batch].unread_halves)]
+                there = any((half.queue, half.offset) == key for half in left)
+                _keep("P0", not there, key, "{} is rejected in batch {}, its half had landed", row.row, row.batch)
         if self._judged < query.committed and not query.under_way and not query.rebuilding:
             self._judged = query.committed
             self._whole(decisions, published, discarded, requests)
@@ -257,7 +261,9 @@ class Promises:
         """By its first op; a discard only when there is none, and the last answer had its time (rules 6 and 7)."""
         count = self._counts(key, asked, decision.batch)[-1]
         # Of a batch that was broken off for ever, the decision is made of the message: by the checks requested.
-        counted = decision.times == count or decision.batch in self.world.reconcile.void
+        query = self.world.reconcile
+        broken_off = decision.batch in query.void or (query.rebuilding and decision.batch >= query.committed)
+        counted = decision.times == count or broken_off
         _keep("P5", counted, key, f"is decided after {count} checks that count, and says {decision.times}")
         most = max(self.lives.rules(row.batch).check_max for row in asked) if asked else 0
         _keep("P5", decision.times <= most, key, f"is decided after {decision.times} checks of {most}")

@@ -38,8 +38,8 @@ class Planned(NamedTuple):
     """An entry of the offset log: rows of `half` and `op` from .. until, and the batch's time.
 
     ``rules``, ``max_checks``, ``max_deliveries``: what it was begun with. ``restored``: no batch, but what a rebuild
-    takes from the tables instead: all rows until there. ``unread``: ops that had landed then, from .. until, and were
-    not read for the limit.
+    takes from the tables instead: all rows until there. ``unread``, ``unread_halves``: ops and half messages that had
+    landed then, from .. until, and were not read for a limit of which the batch is told.
     """
 
     half: tuple[int, int]
@@ -50,11 +50,12 @@ class Planned(NamedTuple):
     max_deliveries: int | None
     restored: bool = False
     unread: tuple[int, int] = (0, 0)
+    unread_halves: tuple[int, int] = (0, 0)
 
     @property
     def behind(self) -> bool:
-        """Were there more ops than it might read?"""
-        return self.unread[0] < self.unread[1]
+        """Were there more than it might read?"""
+        return self.unread[0] < self.unread[1] or self.unread_halves[0] < self.unread_halves[1]
 
 
 class Processor(SegmentProcessor):
@@ -81,9 +82,11 @@ class Reconcile:
 
     ``offsets`` has the entries of all checkpoints there were, one after the other; ``first`` is the present one's
     batch 0. ``void``: entries that were not committed when their checkpoint was lost. ``most_ops``: that a batch reads.
+    ``told_of_halves``: is a batch told of half messages that it leaves unread? Not with Spark Connect.
     """
 
     most_ops = 1 << 30
+    told_of_halves = False
 
     def __init__(self, tables: Tables, rules: Rules) -> None:
         self.tables = tables
@@ -163,10 +166,12 @@ class Reconcile:
         (half, op), (halves_read, ops_read) = self.news(halves), self._read()
         settings = self.rules, self.max_checks, self.max_deliveries
         unread = op, len(self.tables.landed["op"])
-        self.offsets.append(Planned((halves_read, half), (ops_read, op), clock, *settings, unread=unread))
+        halves_left = (half, len(self.tables.landed["half"])) if self.told_of_halves else (0, 0)
+        entry = Planned((halves_read, half), (ops_read, op), clock, *settings, unread=unread, unread_halves=halves_left)
+        self.offsets.append(entry)
 
     def is_behind(self, planned: Planned) -> bool:
-        """What it has not read may have an op: nothing is checked or delivered."""
+        """What it has not read may have an op: nothing is checked or delivered, and ops wait for half messages."""
         return planned.behind
 
     def begun_with(self, planned: Planned) -> tuple[Rules, int | None, int | None]:
@@ -368,3 +373,4 @@ class InPieces(Reconcile):
     """A backlog is read in pieces."""
 
     most_ops = 2
+    told_of_halves = True
