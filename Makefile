@@ -47,7 +47,7 @@ run-trace: install ## demo on the trace of a real broker: checks, decisions, tab
 notebook: install ## inspect the tables in Jupyter (notebooks/); runs the demo first if there are none
 	@test -d data/bank/data || env | grep -q '^CHECKBACK__STORAGE__' \
 	  || { echo 'No tables yet: the demonstration makes some, in less than three minutes'; $(PY) -m examples.bank; }
-	@$(PY) -m jupyterlab notebooks
+	@$(PY) -m jupyterlab notebooks $$([ "$$(id -u)" != 0 ] || echo --allow-root)  # root, as in a container
 
 # In memory, if there is room for files and programs: much of the tests' time would be waiting for the disk. Of those that
 # passed nothing is kept.
