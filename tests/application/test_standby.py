@@ -16,9 +16,12 @@ import pytest
 import requests
 from prometheus_client import CollectorRegistry
 
-from checkback.application import queries
+from checkback.application import queries, standby
+from checkback.observe.logs import EVENTS
 from checkback.observe.metrics_server import served
 from checkback.settings import Settings
+from checkback.spark.hadoop_settings import FILE_MANAGER, NO_RENAME
+from checkback.spark.shutdown import stop_on_signal
 from checkback.storage.tables import Tables
 from gateway.process import Gateway, half, op
 from release.lake import Lake
@@ -101,13 +104,31 @@ def test_killed_one_is_replaced(tmp_path: Path) -> None:
         publishes("t-0", "t-1")
         first.process.kill()
         print(f"published {publishes('t-2'):.1f} s after the first one was killed")
+        second.says(f"takes over from process {first.process.pid} on ")
         with Process(lake, "--standby") as third:
-            third.says("query_started")  # that of its small run
+            third.says("in a folder of its own")
             assert third.stop() == 0
         with waiting(lake, second) as third:
             assert (third.stop(), second.stop()) == (0, 0)
     assert published(lake) == ["t-0", "t-1", "t-2"]
     lake.run("audit")
+
+
+def test_warms_up_in_a_folder_for_tables_in_an_object_store(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its checkpoints are no object store's, and its log says nothing of the small run."""
+    before = spark.conf.get(FILE_MANAGER, None)
+    spark.conf.set(FILE_MANAGER, NO_RENAME)
+    try:
+        with caplog.at_level("INFO"), caplog.at_level("INFO", EVENTS.name), stop_on_signal() as stopper:
+            standby._warm_up(spark, stopper)
+        assert spark.conf.get(FILE_MANAGER) == NO_RENAME
+    finally:
+        spark.conf.unset(FILE_MANAGER) if before is None else spark.conf.set(FILE_MANAGER, before)
+    told = [record.getMessage() for record in caplog.records if record.name.startswith("checkback")]
+    assert not [text for text in told if "will take longer" in text or "batch_published" in text]
+    assert not EVENTS.disabled
 
 
 def test_settings_that_cannot_work_end_it_before_it_stands_by(tmp_path: Path) -> None:

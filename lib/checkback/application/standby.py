@@ -12,8 +12,11 @@ from checkback.application.queries import run
 from checkback.application.small_run import land
 from checkback.check.query import CheckBatches
 from checkback.errors import FencedError, missing_module, reason
+from checkback.observe.logs import EVENTS
 from checkback.settings import Settings
 from checkback.spark.connect import parallelism
+from checkback.spark.hadoop_settings import FILE_MANAGER
+from checkback.spark.session import LOCAL_CHECKPOINTS
 from checkback.spark.shutdown import stop_on_signal
 from checkback.storage.files.object_store import is_registered
 from checkback.storage.lock import exclusive_lock, lock_is_held
@@ -61,9 +64,13 @@ def _turn(tables: Tables, held: ExitStack, stopper: GracefulShutdown) -> Lock | 
         holder = lock_is_held(tables)
         if not holder:
             try:
-                return held.enter_context(exclusive_lock(tables))
+                lock = held.enter_context(exclusive_lock(tables))
             except FencedError as error:  # another one that stood by
                 holder = str(error)
+            else:
+                if told:
+                    _log.warning("takes over from %s", told)
+                return lock
         if holder != told:
             _log.warning("stands by while %s works on these tables", holder)
             told = holder
@@ -78,7 +85,11 @@ def _warm_up(spark: SparkSession, stopper: GracefulShutdown) -> None:
     """
     if not getattr(getattr(spark, "_sc", None), "master", "").startswith("local"):
         return
+    _log.info("runs a few transactions in a folder of its own, then stands by")
+    manager = spark.conf.get(FILE_MANAGER, None)
     try:
+        spark.conf.set(FILE_MANAGER, LOCAL_CHECKPOINTS[FILE_MANAGER])  # an object store's writes to no folder
+        EVENTS.disabled = True  # they would be taken for those of the tables
         with tempfile.TemporaryDirectory(prefix="checkback-standby-") as folder:
             settings = Settings.model_validate({"storage": {"root": folder, "sync": False}})
             tables = Tables.of(settings.storage)
@@ -89,6 +100,12 @@ def _warm_up(spark: SparkSession, stopper: GracefulShutdown) -> None:
                     stopper.stop()
     except Exception as error:  # noqa: BLE001 - without it the first batch takes longer
         _log.warning("the first batch will take longer: %s", reason(error))
+    finally:
+        EVENTS.disabled = False
+        if manager is None:
+            spark.conf.unset(FILE_MANAGER)
+        else:
+            spark.conf.set(FILE_MANAGER, manager)
 
 
 def _probes(settings: Settings) -> AbstractContextManager[object]:
