@@ -128,6 +128,8 @@ def test_places_that_are_refused(lake: Lake, tmp_path: Path) -> None:
         taken(lake.root, tmp_path / "used")
     with pytest.raises(SettingsError, match=MANIFEST):
         restore(settings(tmp_path / "new"), str(tmp_path / "used"), NOTHING, NOTHING)
+    with pytest.raises(SettingsError, match="there are no tables"):  # a root that is mistyped
+        taken(tmp_path / "lale", tmp_path / "backup")
     taken(lake.root, tmp_path / "backup")
     shutil.copytree(lake.root / "topics/payments", tmp_path / "left/topics/made-since")
     with pytest.raises(SettingsError, match="has the table topics/made-since"):

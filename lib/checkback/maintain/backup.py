@@ -84,8 +84,8 @@ def back_up(settings: Settings, target: str, begun: Callable[[str, int], object]
     """Copy the tables to ``target``, an empty folder or place in an object store.
 
     ``begun`` is called with each table and its number of files, ``step`` for each file copied. Raises SettingsError if
-    the target is not empty, or is of the tables, or only Spark writes the tables; StateError while they are restored;
-    StorageError.
+    the target is not empty, or is of the tables, or there are none, or only Spark writes them; StateError while they
+    are restored; StorageError.
     """
     tables = _tables(settings)
     place = _place(target, settings)
@@ -96,6 +96,8 @@ def back_up(settings: Settings, target: str, begun: Callable[[str, int], object]
     tables.refuse_half_restored()
     made_at = datetime.now(timezone.utc)
     versions, batch = _versions(tables)
+    if not versions:
+        raise SettingsError("there are no tables of Checkback", tables.root, "name their root")
     found: dict[str, TableVersion] = {}
     for name, version in versions.items():  # all logs first: they are kept for a shorter time than files
         found[name] = TableVersion.of(tables.location(name), version)
