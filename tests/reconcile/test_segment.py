@@ -53,6 +53,11 @@ CASES: dict[str, list[Batch]] = {
         (9, [message(0, at=5), cancel(0)], [("SCHEDULE", 0, 0)]),
         (10, [], [("CANCEL", 0, 0)]),
     ],
+    "cancel_waits_for_the_next_batch_although_its_segment_comes_again": [
+        (9, [message(0, at=5), cancel(0)], [("SCHEDULE", 0, 0)]),
+        (9, [], []),
+        (10, [], [("CANCEL", 0, 0)]),
+    ],
     "cancel_waits_for_its_message": [
         (1, [cancel(0), cancel(0, tx=8)], []),
         (2, [message(0, delay=7)], [("SCHEDULE", 0, 0)]),

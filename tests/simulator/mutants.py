@@ -93,7 +93,6 @@ FAULTS: dict[str, tuple[str, str]] = {
     ),
     "waiting CANCEL does not hold the delivery": ("now, actions, cancels))", "now, actions, cancels[:0]))"),
     "restored CANCEL before the COMMIT": (' & ~np.isin(ops["offset"], restored)', ""),
-    "CANCEL applied twice in a batch": (' & (segment.early["since"] != now)', ""),
 }
 
 #: in scheduled_messages.py

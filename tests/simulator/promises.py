@@ -22,6 +22,7 @@ from checkback.reconcile.records.segment_records import Kind, Reason
 from checkback.reconcile.segment import WAITING_OF_GROUP
 from checkback.reconcile.state.next_deliveries import load
 from checkback.reconcile.state.packed_events import parse_key
+from checkback.reconcile.state.partition_batch import due_timer
 from checkback.storage.horizon import HORIZON
 from simulator.lives import LATER, UNKNOWN, Key, Life, Lives
 from simulator.steps import HOSTILE
@@ -448,8 +449,10 @@ class Promises:
             due = life.immune(self.lives.in_force(life.taken, last)) + 1
         begun = query.offsets[: last + 1]
         put_off = [planned.time + LATER for planned in begun if planned.max_checks is not None or planned.behind]
-        # A timer is up to 3 ms after what it is for (`partition_batch.due_timer`, `ops_timer`).
-        _keep("P1", due + 3 > now or max(put_off, default=-1) >= now, key, f"is due since {due}, and it is {now}")
+        # Where a CANCEL waits in its segment, the one timer is that of the ops: `partition_batch.ops_timer`.
+        held = any(queue == key[0] and offset // query.size == key[1] // query.size for queue, offset in self._held)
+        in_time = (due + 3 if held else due_timer(due)) > now or max(put_off, default=-1) >= now
+        _keep("P1", in_time, key, f"is due since {due}, and it is {now}")
 
     def _rejections(self, last: int) -> None:
         """P0: rule 2."""

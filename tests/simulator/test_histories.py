@@ -43,7 +43,6 @@ _FINDS = {
     "given up at max_age, not after it": 241,
     "never given up": 108,
     "delivered late": 154,
-    "CANCEL applied twice in a batch": 441,
     "birth in the future taken as it is": 22,
     "hostile group's ops take another's place": 29,
     "any of the scheduled ones taken for the next": 40,
