@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from checkback.storage.files.table_files import commit_file
-from checkback.storage.log.commit_reader import MostFiles, leaves_rows, may_be_cut_off
+from checkback.storage.log.commit_reader import MostFiles, may_be_cut_off
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,14 +43,3 @@ def test_files_that_were_read_reach_the_limit(
 ) -> None:
     """The last two: it ends within a version; a commit is not there any more."""
     assert may_be_cut_off(table, begin, end, most) is cut_off
-
-
-@pytest.mark.parametrize(("end", "left"), [((1, -1), True), ((4, -1), True), ((5, -1), False)])
-def test_rows_that_landed_after_the_end_are_left(table: str, end: tuple[int, int], left: bool) -> None:
-    assert leaves_rows(table, end) is left
-
-
-def test_rewritten_files_are_not_left(table: str) -> None:
-    with open(commit_file(table, 4), "w") as file:
-        file.write(json.dumps({"add": {"path": "rewritten", "size": 10, "dataChange": False}}))
-    assert not leaves_rows(table, (4, -1))

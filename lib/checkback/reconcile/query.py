@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from checkback.reconcile.checkpoint_owner import NAME
 from checkback.reconcile.checkpointed_rules import HALF_BYTES
 from checkback.reconcile.publish.event_columns import half_events, op_events
-from checkback.reconcile.publish.publisher import BatchListener, Publisher
+from checkback.reconcile.publish.publisher import BatchListener, Publisher, late_batch
 from checkback.reconcile.records.actions import ACTIONS_SCHEMA
 from checkback.reconcile.state.packed_events import EVENT_COLUMNS, PACKED_SCHEMA, packer
 from checkback.reconcile.state.processor import SegmentProcessor
@@ -120,7 +120,8 @@ def reconcile_query(
         .option("checkpointLocation", for_spark(tables.checkpoint(NAME)))
     )
     versions = None if restored is None else restored.versions
-    publisher = Publisher(tables, size, decided, observer, wakes, versions, available_now)
+    late = None if decided.most_ops is None else late_batch(spark, tables)
+    publisher = Publisher(tables, size, decided, observer, wakes, versions, available_now, late)
     if once:
         return writer.trigger(once=True), publisher
     if available_now:

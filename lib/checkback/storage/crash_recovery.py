@@ -170,8 +170,9 @@ _log = logging.getLogger(__name__)
 def recover_tables(tables: Tables, force: bool = False) -> list[str]:
     """Move torn commits (after a power cut) of local tables aside; returns one line for each table affected.
 
-    ``force``: see `torn_commits`. Raises StorageError.
+    ``force``: see `torn_commits`. Raises StateError while they are restored, commit by commit; StorageError.
     """
+    tables.refuse_half_restored()
     found = []
     for name in _folders(tables):
         try:

@@ -21,6 +21,7 @@ class FollowedLog:
 
     def __init__(self, tables: Tables, name: str, sync: bool = False) -> None:
         """``sync``: commits through it are flushed to disk."""
+        self._tables = tables
         self._name = name
         self._sync = sync
         self.place = tables.location(name)
@@ -28,10 +29,11 @@ class FollowedLog:
         self._mark: Mark | None = None
 
     def open(self) -> tuple[DeltaLog, bool] | None:
-        """The log, and whether it was opened just now; None if there is no table. Raises StorageError."""
+        """The log, and whether it was opened just now; None if there is no table. Raises StorageError, StateError."""
         if self._log is not None and is_commit(self.place, self._log.seen_version, self._mark):
             return self._log, False
         self._log = None
+        self._tables.refuse_half_restored()
         if not DeltaLog.exists(self.place):
             return None
         self._log = DeltaLog(self._name, self.place, self._sync)

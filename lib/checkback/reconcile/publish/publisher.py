@@ -36,11 +36,11 @@ from checkback.reconcile.records.segment_records import Action
 from checkback.reconcile.start.preconditions import REPLACED_FIX
 from checkback.reconcile.state.processor import BEHIND
 from checkback.spark.connect import query_id
-from checkback.storage.checkpoints.checkpoint import plan_versions, read_batch, refuse_other_plan
+from checkback.storage.checkpoints.checkpoint import numbers, plan_versions, read_batch, refuse_other_plan
 from checkback.storage.checkpoints.seen_commits import SeenCommits
 from checkback.storage.dataframes import compile_plans, is_connect
 from checkback.storage.files import filesystem
-from checkback.storage.log.commit_reader import MostFiles, leaves_rows, may_be_cut_off
+from checkback.storage.log.commit_reader import MostFiles, may_be_cut_off
 from checkback.storage.offset_ranges import MAX_RANGES, within
 from checkback.storage.schemas import SOURCES, TOPIC_PREFIX
 
@@ -59,9 +59,9 @@ if TYPE_CHECKING:
 #: A batch's plans are small and fixed: adaptive query execution costs more than it saves. Set in the query's session,
 #: a clone that it has for all its batches.
 _ADAPTIVE = "spark.sql.adaptive.enabled"
-#: An available-now run ends where the tables end when it starts. After so many ms more may have landed.
-_RECENT = 10_000
-#: file in the checkpoint: the number of the last batch that was behind because it left what landed after that
+#: An available-now run ends where the tables end when it starts. After so many seconds more may have landed.
+_RECENT = 10.0
+#: file in the checkpoint: the numbers of the last batches that are late in such a run
 _LATE = "late"
 
 
@@ -94,11 +94,12 @@ class Publisher:
         wakes: WakeTimers | None = None,
         restored: Mapping[str, int] | None = None,
         available_now: bool = False,
+        late: int | None = None,
     ) -> None:
         """``decided``: the rules that decide the batches, recorded in `batches`; None = unknown.
 
         ``restored``: of a rebuilt checkpoint, by source the first version that it reads. ``available_now``: the query's
-        trigger.
+        trigger. ``late``: see `late_batch`.
         """
         self._tables = tables
         self._size = segment_size
@@ -106,7 +107,8 @@ class Publisher:
         self._observer = observer
         self._wakes = wakes
         self._restored = restored
-        self._late_from = _now() + _RECENT if available_now else None
+        self._late_from = time.monotonic() + _RECENT if available_now else None
+        self._late = late
         self._planned: dict[int, Batch] = {}  # of the offset log: this batch's entry, and that of the one before
         self._topics = TopicTables(tables)
         self._flush = tables.flush_of(NAME, *SOURCES[NAME])
@@ -163,16 +165,15 @@ class Publisher:
     def _is_behind(self, spark: SparkSession, batch_id: int) -> bool:
         """True if half messages, or ops on those that were read, may have landed that no batch has read.
 
-        Such a batch checks and delivers nothing, and rejects no op for want of its half message. So does a replay: what
-        offsets and log do not tell is noted.
+        Such a batch checks and delivers nothing, and rejects no op for want of its half message. So does a replay: it
+        follows from offsets and log, or is noted before the batch is planned.
         """
         most = None if self._decided is None else self._decided.most_ops
         if most is None:
             return False
-        note = f"{self._tables.checkpoint(NAME)}/{_LATE}"
-        if not self._concluded and filesystem.exists(spark, note) and filesystem.text(spark, note) == str(batch_id):
+        if batch_id == self._late:
             return True
-        read, time = self._read(spark, batch_id) or {}, self._entry(spark, batch_id).time
+        read = self._read(spark, batch_id) or {}
         self._planned.pop(batch_id, None)  # whether it is this process's plan is to be seen after the batch
         for name, limit in (("half", MostFiles(most.files, HALF_BYTES)), ("op", most)):
             if name not in read:  # it begins with the table as it was
@@ -180,12 +181,21 @@ class Publisher:
             begin, end = read[name][:2], read[name][2:]
             if begin != end and may_be_cut_off(self._tables.location(name), begin, end, limit):
                 return True
-        late = self._late_from is not None and time >= self._late_from
-        if not late or not leaves_rows(self._tables.location("op"), read["op"][2:]):
-            return False
-        self._tables.guard()
-        filesystem.write(spark, note, str(batch_id))
-        return True
+        return False
+
+    def _note_late(self, spark: SparkSession, batch_id: int) -> None:
+        """Note whether the next batch is late, and that this one was: until Spark has committed it, it may come again.
+
+        Not by the batches' times: a replay may be on a machine whose clock is behind.
+        """
+        late = self._late_from is not None and time.monotonic() >= self._late_from
+        if late and self._decided is not None and self._decided.most_ops is not None:
+            mine = [batch_id] if batch_id == self._late else []
+            self._late = batch_id + 1
+            self._tables.guard()
+            filesystem.write(spark, _late_note(self._tables), " ".join(map(str, [*mine, self._late])))
+        else:
+            self._late = None
 
     def publish(self, spark: SparkSession, actions: Actions, batch_id: int, app: str) -> Written:
         """Publish the actions of a batch, idempotently per table by (app, batch_id). Returns what was written.
@@ -260,6 +270,7 @@ class Publisher:
         plan = plan_versions(application(app), batch_id, batch_time)
         self._tables.append_arrow(spark, row, BATCHES, application(app), batch_id, plan)
         self._topics.concluded(spark)
+        self._note_late(spark, batch_id)
         self._concluded = True
 
     def _time(self, spark: SparkSession, actions: Actions, batch_id: int) -> int:
@@ -383,6 +394,26 @@ def _seen(batch: Batch) -> dict[str, int]:
 
 def _nothing() -> None:
     """The batch's inputs are durable."""
+
+
+def late_batch(spark: SparkSession, tables: Tables) -> int | None:
+    """The number of the newest planned batch if the run that planned it noted it as late. Raises StorageError.
+
+    Others that are noted were not planned, and are not late in the run that plans them: the note forgets them.
+    """
+    note = _late_note(tables)
+    if not filesystem.exists(spark, note):
+        return None
+    newest, noted = max(numbers(spark, f"{tables.checkpoint(NAME)}/offsets"), default=-1), filesystem.text(spark, note)
+    late = newest if str(newest) in noted.split() else None
+    left = "" if late is None else str(late)
+    if noted != left:
+        filesystem.write(spark, note, left)
+    return late
+
+
+def _late_note(tables: Tables) -> str:
+    return f"{tables.checkpoint(NAME)}/{_LATE}"
 
 
 def _now() -> int:

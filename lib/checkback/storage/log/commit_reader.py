@@ -218,18 +218,6 @@ def may_be_cut_off(place: str, begin: tuple[int, int], end: tuple[int, int], mos
     return sum(map(len, found)) >= most.files or sum(map(sum, found)) >= most.size
 
 
-def leaves_rows(place: str, end: tuple[int, int]) -> bool:
-    """True if rows have landed by now that a batch which read up to ``end`` left unread. Raises StorageError."""
-    version = end[0]
-    try:
-        with reading(place, unreadable, but=(FileNotFoundError,)):
-            while not any(add.get("dataChange", True) for add in actions_of_kind(commit_file(place, version), "add")):
-                version += 1
-    except FileNotFoundError:  # it was the newest
-        return False
-    return True
-
-
 def read_actions(place: str, version: int, kind: str) -> Iterator[dict[str, Any]]:
     """The actions of one kind in a commit of the table in ``place``. Raises StorageError."""
     file = commit_file(place, version)
