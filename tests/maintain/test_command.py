@@ -71,6 +71,7 @@ def test_repair_puts_aside_what_is_torn(tmp_path: Path, capfd: pytest.CaptureFix
         ("maintain.log_retention=6d", "maintain.retention is longer than log_retention"),
         ("maintain.min_files=1", "must be at least 2"),
         ("storage.root=nowhere", "there is no folder"),
+        ("storage.root=.", "there are no tables of Checkback"),
     ],
 )
 def test_what_is_wrong_is_told_in_one_line(

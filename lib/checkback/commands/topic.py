@@ -66,7 +66,7 @@ def consume(
         refuse_no_tables(tables)
         if not follow:
             raise no_topic(tables, topic)
-        say(str(no_topic(tables, topic)))
+        say(f"{no_topic(tables, topic)}: waiting for it")
     header, line = _form(options.output, bodies)
     with suppress(KeyboardInterrupt, BrokenPipeError):  # Ctrl-C, `| head`
         if header is not None:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from checkback import __version__
 from checkback.build import commit
+from checkback.consumer.storage import refuse_no_tables
 from checkback.errors import SettingsError, StorageError
 from checkback.gateway.ownership import GAP, first_app
 from checkback.maintain.table_version import TableVersion
@@ -93,11 +94,9 @@ def back_up(settings: Settings, target: str, begun: Callable[[str, int], object]
         raise SettingsError("is the place of the tables, or in it, or has it", place, "name another place")
     if table_files.names(place):
         raise SettingsError("is not empty", place, "name a new folder for each backup")
-    tables.refuse_half_restored()
+    refuse_no_tables(tables)
     made_at = datetime.now(timezone.utc)
     versions, batch = _versions(tables)
-    if not versions:
-        raise SettingsError("there are no tables of Checkback", tables.root, "name their root")
     found: dict[str, TableVersion] = {}
     for name, version in versions.items():  # all logs first: they are kept for a shorter time than files
         found[name] = TableVersion.of(tables.location(name), version)

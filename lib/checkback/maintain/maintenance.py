@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from checkback.consumer.storage import refuse_no_tables
 from checkback.errors import StorageError, of_machine
 from checkback.maintain import table_folder
 from checkback.maintain.compaction import compact, planned
@@ -76,8 +77,8 @@ def maintain(
 ) -> list[TableReport]:
     """Maintain the tables, concurrently with their writers and readers. ``dry_run``: change nothing.
 
-    ``spark``: only if the checkpoints are elsewhere. Raises FencedError if another process maintains the tables,
-    StorageError if a table other than a topic's cannot be read or written.
+    ``spark``: only if the checkpoints are elsewhere. Raises SettingsError if there are no tables, FencedError if
+    another process maintains them, StorageError if a table other than a topic's cannot be read or written.
     """
     with exclusive_lock(tables, LOCK):
         # Before everything else: streams only move forward.
@@ -85,6 +86,8 @@ def maintain(
         started = _now(tables) if now is None else now
         run = Run(tables, settings, started, dry_run, progress, found, held)
         there = names(tables.root)
+        if not there:
+            refuse_no_tables(tables)
         if held is None and not dry_run:
             folder = tables.checkpoint("").rstrip("/")
             filesystem.delete_aside(spark, folder, time_of(started) - settings.maintain.log_retention)
