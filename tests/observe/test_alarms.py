@@ -153,9 +153,10 @@ def test_group_that_does_not_answer(promtool: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("refused", "told"), [(4, []), (6, ["CheckbackGatewayRefuses"])])
 def test_gateway_refuses_some(promtool: str, tmp_path: Path, refused: int, told: list[str]) -> None:
-    """One refused request that is sent again wakes nobody."""
+    """One refused request that is sent again wakes nobody; probes do not count."""
     requests = 'checkback_gateway_requests_total{route="/v1/half", status="%d"}'
     series = {RUNNING % "shop": "1x30", requests % 200: f"0+{100 - refused}x30", requests % 503: f"0+{refused}x30"}
+    series['checkback_gateway_requests_total{route="other", status="200"}'] = "0+100x30"
     assert list(alarms(promtool, tmp_path, series, "20m")) == told
 
 
