@@ -22,6 +22,7 @@ from checkback.observe.metrics_server import served
 from checkback.settings import Settings
 from checkback.spark.hadoop_settings import FILE_MANAGER, NO_RENAME
 from checkback.spark.shutdown import stop_on_signal
+from checkback.storage.schemas import SCHEMAS
 from checkback.storage.tables import Tables
 from gateway.process import Gateway, half, op
 from release.lake import Lake
@@ -129,6 +130,16 @@ def test_warms_up_in_a_folder_for_tables_in_an_object_store(
     told = [record.getMessage() for record in caplog.records if record.name.startswith("checkback")]
     assert not [text for text in told if "will take longer" in text or "batch_published" in text]
     assert not EVENTS.disabled
+
+
+def test_reads_the_tables_while_it_waits(spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    settings = Settings.model_validate({"storage": {"root": str(tmp_path / "lake"), "sync": False}})
+    with caplog.at_level("DEBUG", standby.__name__):
+        standby._read(spark, settings)
+        assert [record.getMessage()[:25] for record in caplog.records] == ["the tables were not read:"]
+        Tables.of(settings.storage).create(spark, *SCHEMAS)
+        standby._read(spark, settings)
+        assert len(caplog.records) == 1
 
 
 def test_settings_that_cannot_work_end_it_before_it_stands_by(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from checkback.application.small_run import land
 from checkback.check.query import CheckBatches
 from checkback.errors import FencedError, missing_module, reason
 from checkback.observe.logs import EVENTS
+from checkback.reconcile.start.start_facts import facts
 from checkback.settings import Settings
 from checkback.spark.connect import parallelism
 from checkback.spark.hadoop_settings import FILE_MANAGER
@@ -20,6 +21,7 @@ from checkback.spark.session import LOCAL_CHECKPOINTS
 from checkback.spark.shutdown import stop_on_signal
 from checkback.storage.files.object_store import is_registered
 from checkback.storage.lock import exclusive_lock, lock_is_held
+from checkback.storage.schemas import SCHEMAS
 from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ def stand_by(spark: SparkSession, settings: Settings) -> None:
     with ExitStack() as held, stop_on_signal(confirm) as stopper, ExitStack() as waiting:
         waiting.enter_context(_probes(settings))
         _warm_up(spark, stopper)
+        _read(spark, settings)
         lock = _turn(tables, held, stopper)
         if lock is not None:
             locks.append(lock)
@@ -106,6 +109,17 @@ def _warm_up(spark: SparkSession, stopper: GracefulShutdown) -> None:
             spark.conf.unset(FILE_MANAGER)
         else:
             spark.conf.set(FILE_MANAGER, manager)
+
+
+def _read(spark: SparkSession, settings: Settings) -> None:
+    """Read the tables once, as a start does: a JVM's first requests to an object store take seconds."""
+    tables = Tables.of(settings.storage)  # of its own: nothing that is read now is known later
+    try:
+        facts(spark, settings, tables)
+        for name in SCHEMAS:
+            tables.read(spark, name).limit(1).collect()
+    except Exception as error:  # noqa: BLE001 - there may be none yet; what is wrong stops it when it takes over
+        _log.debug("the tables were not read: %s", reason(error))
 
 
 def _probes(settings: Settings) -> AbstractContextManager[object]:
