@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 #: transactions of the backlog; the last few have no op
 _ENDED, _PENDING = 10, 2
-#: the last batch of a long run, in which a half message is read whose op lands meanwhile
-_LAST = 5
+#: the last batch of a long run, which is below its limits, and the half message that it reads, whose op lands meanwhile
+_LAST, _LATE = 3, 6
 
 
 def _settings(lake: Lakehouse, max_files: int) -> Settings:
@@ -77,10 +77,10 @@ def test_op_that_landed_during_a_long_run_is_read_first(
     Killed in that batch, it is done again as it was begun, by a run that has just started.
     """
     lake, publish, conclude = Lakehouse(spark, tmp_path), Publisher.publish, Publisher._conclude
-    for offset in range(_LAST + 1):  # a batch each
+    for offset in range(_LATE + 1):  # two a batch
         lake.half(offset)
-    lake.commit(*range(_LAST - 1))
-    late, dies = iter([_LAST]), [_LAST] if killed else []
+    lake.commit(*range(_LATE - 1))
+    late, dies = iter([_LATE]), [_LAST] if killed else []
 
     def publishing(self: Publisher, *given: Any) -> Any:
         lake.commit(*late)
@@ -96,11 +96,11 @@ def test_op_that_landed_during_a_long_run_is_read_first(
         patch.setattr(Publisher, "publish", publishing)
         patch.setattr(Publisher, "_conclude", concluding)
         with pytest.raises(CheckbackError) if killed else nullcontext():
-            lake.run(_settings(lake, 1))
+            lake.run(_settings(lake, 2))
     assert (lake.begun() == _LAST) is killed
-    lake.run(_settings(lake, 1))
-    assert lake.fates()[_LAST] == ["topics/t"]
-    assert {offset for (offset,) in lake.rows("check_requests", "queue_offset")} == {_LAST - 1}
+    lake.run(_settings(lake, 2))
+    assert lake.fates()[_LATE] == ["topics/t"]
+    assert {offset for (offset,) in lake.rows("check_requests", "queue_offset")} == {_LATE - 1}
 
 
 @pytest.mark.parametrize("sparse", [True, False])
