@@ -206,8 +206,7 @@ class Queries:
             tick(self.spark, self.tables)  # timers that fell due during downtime
         self._start(decided, available_now=False, wakes=wakes)
         self._start_check(available_now=False)
-        if self.settings.log.format == "text":  # the events tell it otherwise
-            print(f"checkback reconcile: running, reads {self.tables.location('half')}", flush=True)
+
         asked = False
 
         def each_second() -> None:
