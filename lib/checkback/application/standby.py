@@ -52,7 +52,8 @@ def stand_by(spark: SparkSession, settings: Settings) -> None:
     with ExitStack() as held, stop_on_signal(confirm) as stopper, ExitStack() as waiting:
         waiting.enter_context(_probes(settings))
         _warm_up(spark, stopper)
-        _read(spark, settings)
+        if not stopper.wanted:
+            _read(spark, settings)
         lock = _turn(tables, held, stopper)
         if lock is not None:
             locks.append(lock)
