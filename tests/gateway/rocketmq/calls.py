@@ -61,11 +61,15 @@ class Client:
         request = message("QueryRouteRequest", topic=message("Resource", name=topic), endpoints=endpoints)
         return await self.call("QueryRoute", request, "QueryRouteResponse")
 
+    def telemetry(self) -> Stream:
+        """A Telemetry stream on which nothing was sent."""
+        multi = self._channel.stream_stream(f"/{SERVICE}/Telemetry", serialized, parser("TelemetryCommand"))
+        return Stream(multi(metadata=self.metadata))
+
     @asynccontextmanager
     async def stream(self, *topics: str) -> AsyncIterator[Stream]:
         """A Telemetry stream whose Settings name these topics, once the server has answered them."""
-        multi = self._channel.stream_stream(f"/{SERVICE}/Telemetry", serialized, parser("TelemetryCommand"))
-        stream = Stream(multi(metadata=self.metadata))
+        stream = self.telemetry()
         try:
             await stream.call.write(message("TelemetryCommand", settings=settings(*topics)))
             stream.answered = await stream.read()

@@ -319,10 +319,8 @@ def test_other_groups_are_out_of_reach(tmp_path: Path) -> None:
         for client in (Client(channel), Client(channel, headers=signed("orders", "x"))):
             assert (await client.route()).status.code == Code.UNAUTHORIZED
             assert (await client.send(msg())).status.code == Code.UNAUTHORIZED
-            stream = channel.stream_stream(f"/{SERVICE}/Telemetry", serialized, parser("TelemetryCommand"))(
-                metadata=client.metadata
-            )  # which sends nothing: a write to a stream that is closed already would be an error
-            assert (await asyncio.wait_for(stream.read(), PATIENCE_S)).status.code == Code.UNAUTHORIZED
+            # It sends nothing: a write to a stream that is closed already would be an error.
+            assert (await client.telemetry().read()).status.code == Code.UNAUTHORIZED
 
     with_clients(tmp_path, act, PRODUCERS)
 
@@ -339,9 +337,7 @@ def test_stream_ends_once_its_token_is_removed(tmp_path: Path) -> None:
         removed, stays = (
             Client(channel, headers=signed(TOPIC, token, client_id=name)) for name, token in (("a", TOKEN), ("b", new))
         )
-        silent = channel.stream_stream(f"/{SERVICE}/Telemetry", serialized, parser("TelemetryCommand"))(
-            metadata=removed.metadata
-        )
+        silent = removed.telemetry()
         async with removed.stream(TOPIC) as ended, stays.stream(TOPIC):
             while len(server.streams._open) < 3:
                 await asyncio.sleep(0.01)
@@ -352,7 +348,7 @@ def test_stream_ends_once_its_token_is_removed(tmp_path: Path) -> None:
             server.streams.add(asked[0], [TOPIC])  # by Settings that were under way
             assert to_ask() == asked[1:]
             assert await ended.read() is grpc.aio.EOF
-            assert await asyncio.wait_for(silent.read(), PATIENCE_S) is grpc.aio.EOF
+            assert await silent.read() is grpc.aio.EOF
             assert (await stays.call("Heartbeat", message("AnyRequest"))).status.code == Code.OK
             assert len(server.streams._open) == 1
 
@@ -498,10 +494,8 @@ def test_consumers_are_told_that_they_are_not_served(tmp_path: Path) -> None:
         receive = channel.unary_stream(f"/{SERVICE}/ReceiveMessage", serialized, parser("AnyResponse"))
         told = [one.status.code async for one in receive(message("AnyRequest"), metadata=client.metadata)]
         assert told == [Code.UNSUPPORTED]
-        stream = channel.stream_stream(f"/{SERVICE}/Telemetry", serialized, parser("TelemetryCommand"))(
-            metadata=client.metadata
-        )
-        await stream.write(message("TelemetryCommand", settings=settings(TOPIC, client_type=2)))
+        stream = client.telemetry()
+        await stream.call.write(message("TelemetryCommand", settings=settings(TOPIC, client_type=2)))
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await stream.read()
         assert error.value.code() == grpc.StatusCode.UNIMPLEMENTED
@@ -571,8 +565,7 @@ def test_token_takes_half_of_the_streams_and_of_the_calls(tmp_path: Path) -> Non
         calls._telemetry._room, calls._in_flight, calls._telemetry._timeout_s = Shares(2), Shares(2), 0.1
         orders = Client(channel, headers=signed("orders", TOKEN))
         stock = Client(channel, headers=signed("stock", "fedcba9876543210"))
-        silent = channel.stream_stream(f"/{SERVICE}/Telemetry", serialized, parser("TelemetryCommand"))
-        assert await silent(metadata=stock.metadata).read() is grpc.aio.EOF
+        assert await stock.telemetry().read() is grpc.aio.EOF
         unsent = channel.stream_unary(f"/{SERVICE}/SendMessage", serialized, parser("SendMessageResponse"))
         async with stock.stream("stock"), orders.stream(TOPIC):
             with pytest.raises(grpc.aio.AioRpcError, match="too many clients"):
